@@ -1,0 +1,70 @@
+"""Every error this package raises on purpose, in one tree.
+
+    Trace2EvolveError
+    ├── ConfigError               something the user wrote is wrong: the run does not start
+    │   ├── CandidateError        candidates/*.md
+    │   ├── SuiteError            suites/*.toml
+    │   ├── LockError             suites.lock disagrees with a suite or with the benchmark
+    │   ├── PolicyError           unknown gate policy or goal
+    │   └── MissingExtraError     an optional package is not installed
+    ├── ResultsError              a results file or baseline cannot be trusted
+    ├── WorldError                a benchmark domain cannot be opened, or its data are at odds with a task
+    ├── TraceError                one trace is malformed: it is not measured, and never scored
+    ├── JudgeError                the judge of natural-language assertions gave no usable answer
+    └── InfrastructureError       a simulation was lost to the machine or the network, not to the agent
+
+A message is one line that names the value, the cause and the mend. `TaskFailed` is not an error of
+this tree: it is how an item says that the agent failed its task.
+"""
+
+
+class Trace2EvolveError(Exception):
+    """Base of every error of this package."""
+
+
+class ConfigError(Trace2EvolveError):
+    """Something the user wrote is wrong; nothing was run."""
+
+
+class CandidateError(ConfigError):
+    """A candidate is unknown or its file is broken."""
+
+
+class SuiteError(ConfigError):
+    """A suite is unknown or its file is broken."""
+
+
+class LockError(ConfigError):
+    """A suite or its benchmark differs from `suites.lock`."""
+
+
+class PolicyError(ConfigError):
+    """A gate policy or goal is unknown."""
+
+
+class MissingExtraError(ConfigError):
+    """An optional package is needed and not installed."""
+
+
+class ResultsError(Trace2EvolveError):
+    """A results file or baseline cannot be read or trusted."""
+
+
+class WorldError(Trace2EvolveError):
+    """A world cannot be opened, or a task does not fit it."""
+
+
+class TraceError(Trace2EvolveError):
+    """A trace is malformed: no score can be given for it."""
+
+
+class JudgeError(Trace2EvolveError):
+    """The judge gave no usable answer."""
+
+
+class InfrastructureError(Trace2EvolveError):
+    """A simulation was lost for a reason that says nothing about the agent."""
+
+
+class TaskFailed(AssertionError):
+    """The agent failed its task: raised by an item's call phase and by nothing else."""

@@ -1,0 +1,132 @@
+"""What the gate reads: compact records of simulations, without their messages."""
+
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from pytest_trace2evolve.records.base import Record
+from pytest_trace2evolve.records.score import Status, Unit
+from pytest_trace2evolve.records.task import RewardBasis
+from pytest_trace2evolve.records.trace import TerminationReason
+
+SCHEMA = 1
+"""Version of the evidence format; a file with another version is refused."""
+
+Count = Annotated[int, Field(ge=0)]
+
+
+class ActionCount(Record):
+    """Gold actions of one tool type: how many a task names, how many a simulation matched."""
+
+    total: Count
+    matched: Count | None = None
+
+    @model_validator(mode="after")
+    def _matched_within_total(self) -> Self:
+        if self.matched is not None and self.matched > self.total:
+            raise ValueError(f"{self.matched} actions matched of {self.total}")
+        return self
+
+
+class SimulationEvidence(Record):
+    """One simulation as the gate sees it.
+
+    `actions` maps a tool type to its gold actions. The totals come from the task, so they are known
+    even where the simulation was not measured (`matched` is then None).
+    """
+
+    id: str
+    task_id: str
+    trial: Count
+    status: Status
+    termination_reason: str
+    reward: Unit | None = None
+    recorded_reward: float | None = None
+    components: dict[RewardBasis, Unit] = Field(default_factory=dict)
+    actions: dict[str, ActionCount] = Field(default_factory=dict)
+    task_digest: str
+    seed: int | None = None
+    cost: float | None = None
+    note: str = ""
+
+    @model_validator(mode="after")
+    def _reward_iff_measured(self) -> Self:
+        if (self.reward is not None) != (self.status is Status.MEASURED):
+            raise ValueError(f"a reward ({self.reward!r}) and status {self.status.value!r} exclude each other")
+        return self
+
+    @property
+    def hit_max_steps(self) -> bool:
+        """Whether the step budget ended the simulation."""
+        return self.termination_reason == TerminationReason.MAX_STEPS
+
+    def action_share(self, *kinds: str) -> float | None:
+        """Share of gold actions matched, over `kinds` of tools (all kinds where none is named).
+
+        None where the task names no such action or the simulation was not measured.
+        """
+        counts = [count for kind, count in self.actions.items() if not kinds or kind in kinds]
+        total = sum(count.total for count in counts)
+        if not total or any(count.matched is None for count in counts):
+            return None
+        return sum(count.matched or 0 for count in counts) / total
+
+    def has_actions(self, *kinds: str) -> bool:
+        """Whether the task names gold actions of `kinds` (of any kind where none is named)."""
+        return any(count.total for kind, count in self.actions.items() if not kinds or kind in kinds)
+
+
+class CandidateRef(Record):
+    """Which candidate produced the evidence."""
+
+    id: str
+    digest: str
+    parent: str | None = None
+    informed_by: tuple[str, ...] = ()
+
+
+class Settings(Record):
+    """What a model or script was run with; None means not recorded."""
+
+    implementation: str | None = None
+    model: str | None = None
+    arguments: dict[str, object] | None = None
+
+
+class Provenance(Record):
+    """Where evidence comes from: everything that must agree before two sides may be compared.
+
+    A field that is None was not recorded.
+    """
+
+    domain: str
+    provider: str
+    suite: str | None = None
+    lock: str | None = None
+    scorer_version: int | None = None
+    candidate: CandidateRef | None = None
+    agent: Settings = Settings()
+    user: Settings = Settings()
+    judge: str | None = None
+    max_steps: int | None = None
+    run_id: str | None = None
+    created_at: str | None = None
+    sources: tuple[str, ...] = ()
+
+
+class Evidence(Record):
+    """One side of a comparison: the simulations of one candidate on one suite or file."""
+
+    schema_version: int = SCHEMA
+    provenance: Provenance
+    simulations: tuple[SimulationEvidence, ...]
+
+    @model_validator(mode="after")
+    def _one_record_a_trial(self) -> Self:
+        seen: set[tuple[str, int]] = set()
+        for simulation in self.simulations:
+            key = (simulation.task_id, simulation.trial)
+            if key in seen:
+                raise ValueError(f"two simulations of task {key[0]!r}, trial {key[1]}")
+            seen.add(key)
+        return self

@@ -1,0 +1,110 @@
+"""What rooms ask of one another: a class fits by its methods, not by its ancestors."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from pytest_trace2evolve.records.base import Record
+from pytest_trace2evolve.records.message import Message, Requestor
+from pytest_trace2evolve.records.score import Check, JudgeUse, ToolType
+from pytest_trace2evolve.records.task import Action, Assertion, InitialState, Task
+
+
+class ToolSchema(Record):
+    """A tool as a model sees it; `parameters` is a JSON schema of an object."""
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+
+
+class ToolResult(Record):
+    """What a tool answered, as the text a model reads, and whether it raised."""
+
+    content: str
+    error: bool = False
+
+
+class WorldSession(Protocol):
+    """One private copy of a world's databases. Opening it is cheap; nothing done in it reaches another."""
+
+    def initialise(self, state: InitialState | None) -> None:
+        """Merge initialization data, then run the initialization actions (not the message history)."""
+
+    def call(self, name: str, arguments: Mapping[str, Any], requestor: Requestor) -> ToolResult:
+        """Call a tool as a participant does; a tool that raises gives a result with `error`."""
+
+    def perform(self, action: Action) -> None:
+        """Carry out a gold action. Its errors are ignored and the toolkits are not synced after it."""
+
+    def check(self, assertion: Assertion) -> bool:
+        """Whether the assertion's function returns the value it must return."""
+
+    def sync(self) -> None:
+        """Carry what one toolkit did over to the other, where the domain needs it."""
+
+    def same_state(self, other: "WorldSession") -> bool:
+        """Whether both databases equal those of another session of the same world."""
+
+    @property
+    def touched(self) -> frozenset[str]:
+        """Names of the records reached so far, as `table/key`."""
+
+
+class World(Protocol):
+    """A benchmark domain as one provider carries it."""
+
+    provider: str
+    domain: str
+
+    def tasks(self) -> Mapping[str, Task]:
+        """Every task of the domain by its id."""
+
+    def splits(self) -> Mapping[str, Sequence[str]]:
+        """The benchmark's own splits: name to task ids."""
+
+    def policy(self, *, solo: bool = False) -> str:
+        """The text the agent must follow."""
+
+    def tools(self, requestor: Requestor) -> Sequence[ToolSchema]:
+        """The tools offered to the agent or to the user."""
+
+    def tool_types(self) -> Mapping[str, ToolType]:
+        """What each tool of the agent and the user does."""
+
+    def has_tool(self, name: str) -> bool:
+        """Whether the agent or the user can call a tool of this name."""
+
+    def changes_state(self, name: str) -> bool:
+        """Whether a tool can change a database (only such calls need replaying)."""
+
+    def open(self, *, solo: bool = False) -> WorldSession:
+        """A fresh session; in solo mode the agent may call the user's tools."""
+
+    def data_digest(self) -> str:
+        """Digest of the initial databases."""
+
+    def version(self) -> str:
+        """Version of the package that carries the data."""
+
+
+class Judge(Protocol):
+    """Holds natural-language assertions against a trace."""
+
+    def judge(self, assertions: Sequence[str], trace: Sequence[Message]) -> tuple[list[Check], JudgeUse]:
+        """One check an assertion, in order. Raises `JudgeError` where no usable answer came."""
+
+
+class Agent(Protocol):
+    """Whoever answers the user."""
+
+    name: str
+
+    async def respond(self, history: Sequence[Message]) -> Message:
+        """The agent's next message, given everything said so far."""
+
+
+class User(Protocol):
+    """Whoever plays the customer; `history` is seen from the agent's side, as a trace has it."""
+
+    async def respond(self, history: Sequence[Message]) -> Message:
+        """The user's next message, given everything said so far."""

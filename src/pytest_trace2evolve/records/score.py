@@ -1,0 +1,85 @@
+"""The score of one simulation: a value only where it was measured."""
+
+from enum import StrEnum
+from typing import Annotated, Any, Self
+
+from pydantic import Field, model_validator
+
+from pytest_trace2evolve.records.base import Record
+from pytest_trace2evolve.records.task import RewardBasis
+
+
+class Status(StrEnum):
+    """Whether a simulation has a reward, and if not, why."""
+
+    MEASURED = "measured"
+    NOT_MEASURED = "not_measured"
+    INFRASTRUCTURE_ERROR = "infrastructure_error"
+
+
+class ToolType(StrEnum):
+    """What a tool does, as tau2 classifies it."""
+
+    READ = "read"
+    WRITE = "write"
+    THINK = "think"
+    GENERIC = "generic"
+
+
+UNKNOWN_TOOL = "unknown"
+"""The type of a gold action whose tool the domain does not have."""
+
+Unit = Annotated[float, Field(ge=0, le=1)]
+"""A share or reward between 0 and 1."""
+
+
+class Check(Record):
+    """One thing that a task asks for and whether the simulation did it."""
+
+    wanted: Any
+    met: bool
+    note: str = ""
+
+
+class ActionCheck(Record):
+    """One gold action and whether a tool call matched it."""
+
+    action: dict[str, Any]
+    tool_type: str
+    matched: bool
+
+
+class JudgeUse(Record):
+    """Which judge answered, with which prompt, at what cost (US dollars; None where no price is known)."""
+
+    model: str
+    prompt_version: str
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost: float | None = None
+
+
+class Score(Record):
+    """The reward of one simulation and the components that it is the product of.
+
+    `components` holds every component that could be computed, those outside `basis` as diagnostics;
+    a component that needs a judge and had none is absent.
+    """
+
+    status: Status
+    reward: Unit | None = None
+    basis: tuple[RewardBasis, ...] = ()
+    components: dict[RewardBasis, Unit] = Field(default_factory=dict)
+    db_match: bool | None = None
+    env_assertions: tuple[Check, ...] = ()
+    communicate: tuple[Check, ...] = ()
+    actions: tuple[ActionCheck, ...] = ()
+    nl_assertions: tuple[Check, ...] = ()
+    judge: JudgeUse | None = None
+    note: str = ""
+
+    @model_validator(mode="after")
+    def _reward_iff_measured(self) -> Self:
+        if (self.reward is not None) != (self.status is Status.MEASURED):
+            raise ValueError(f"a reward ({self.reward!r}) and status {self.status.value!r} exclude each other")
+        return self

@@ -1,0 +1,169 @@
+"""Tasks in tau2's JSON shape, and the part of a task that its digest covers."""
+
+from enum import StrEnum
+from functools import cached_property
+from typing import Any
+
+from pytest_trace2evolve._canonical import digest
+from pytest_trace2evolve.records.base import Tau2Record
+from pytest_trace2evolve.records.message import Message, Requestor
+
+
+class RewardBasis(StrEnum):
+    """The components that a reward can be the product of."""
+
+    DB = "DB"
+    ENV_ASSERTION = "ENV_ASSERTION"
+    COMMUNICATE = "COMMUNICATE"
+    ACTION = "ACTION"
+    NL_ASSERTION = "NL_ASSERTION"
+
+
+DEFAULT_BASIS = (RewardBasis.DB, RewardBasis.COMMUNICATE)
+"""What an absent or empty `reward_basis` means (upstream's default)."""
+
+
+class Action(Tau2Record):
+    """A gold action: a tool call that leads to the wanted end state."""
+
+    name: str
+    arguments: dict[str, Any]
+    action_id: str = ""
+    requestor: Requestor = "assistant"
+    compare_args: list[str] | None = None
+
+
+class FunctionCall(Tau2Record):
+    """A call of any function of the agent's or the user's toolkit, tool or not."""
+
+    env_type: Requestor
+    func_name: str
+    arguments: dict[str, Any]
+
+
+class Assertion(FunctionCall):
+    """A function that must return `assert_value` at the end of a simulation."""
+
+    assert_value: bool = True
+    message: str | None = None
+
+
+class InitializationData(Tau2Record):
+    """Updates merged into the databases before a simulation."""
+
+    agent_data: dict[str, Any] | None = None
+    user_data: dict[str, Any] | None = None
+
+
+class InitialState(Tau2Record):
+    """What happened before the first turn."""
+
+    initialization_data: InitializationData | None = None
+    initialization_actions: list[FunctionCall] | None = None
+    message_history: list[Message] | None = None
+
+
+class EvaluationCriteria(Tau2Record):
+    """What a simulation of the task is scored against."""
+
+    actions: list[Action] | None = None
+    env_assertions: list[Assertion] | None = None
+    communicate_info: list[str] | None = None
+    nl_assertions: list[str] | None = None
+    reward_basis: list[RewardBasis] | None = None
+
+    @property
+    def basis(self) -> tuple[RewardBasis, ...]:
+        """The components of the reward, upstream's default filled in."""
+        return tuple(self.reward_basis) if self.reward_basis else DEFAULT_BASIS
+
+
+class Task(Tau2Record):
+    """One task: what the user wants, where the world starts, what counts as done."""
+
+    id: str
+    user_scenario: Any = None
+    initial_state: InitialState | None = None
+    evaluation_criteria: EvaluationCriteria | None = None
+    ticket: str | None = None
+
+    @cached_property
+    def digest(self) -> str:
+        """Digest of the normalised content (see `normalised`)."""
+        return digest(normalised(self))
+
+    @property
+    def actions(self) -> list[Action]:
+        """The gold actions; empty where the task names none."""
+        criteria = self.evaluation_criteria
+        return (criteria.actions or []) if criteria else []
+
+
+def normalised(task: Task) -> dict[str, Any]:
+    """The content of a task that scoring or the conversation reads, after upstream's defaults.
+
+    Absent, null and empty are one; an absent basis is DB and COMMUNICATE; an absent requestor is the
+    assistant. Ids, ticket, description, annotations and notes are left out. Two places where scoring tells
+    null from empty keep the difference: `compare_args`, and a task with neither actions nor assertions
+    (null), whose database is not compared at all.
+    """
+    content: dict[str, Any] = {
+        "user_scenario": _without_empty(task.user_scenario),
+        "initial_state": _initial_state(task.initial_state),
+    }
+    criteria = task.evaluation_criteria
+    if criteria is None:
+        content["criteria"] = None
+    else:
+        content["criteria"] = {
+            "actions": [_action(action) for action in criteria.actions or []],
+            "env_assertions": [_assertion(assertion) for assertion in criteria.env_assertions or []],
+            "communicate_info": criteria.communicate_info or [],
+            "nl_assertions": criteria.nl_assertions or [],
+            "reward_basis": sorted(criteria.basis),
+            "state_compared": criteria.actions is not None or criteria.env_assertions is not None,
+        }
+    return content
+
+
+def _action(action: Action) -> dict[str, Any]:
+    content = {"name": action.name, "arguments": action.arguments, "requestor": action.requestor}
+    if action.compare_args is not None:
+        content["compare_args"] = sorted(action.compare_args)
+    return content
+
+
+def _assertion(assertion: Assertion) -> dict[str, Any]:
+    return _function(assertion) | {"assert_value": assertion.assert_value}
+
+
+def _function(call: FunctionCall) -> dict[str, Any]:
+    return {"env_type": call.env_type, "func_name": call.func_name, "arguments": call.arguments}
+
+
+def _initial_state(state: InitialState | None) -> dict[str, Any]:
+    if state is None:
+        return {}
+    content: dict[str, Any] = {}
+    if state.initialization_data is not None:
+        data = _without_empty(state.initialization_data.model_dump(mode="json"))
+        if data is not None:
+            content["initialization_data"] = data
+    if state.initialization_actions:
+        content["initialization_actions"] = [_function(call) for call in state.initialization_actions]
+    if state.message_history:
+        content["message_history"] = [
+            _without_empty(message.model_dump(mode="json", exclude={"timestamp", "turn_idx"}))
+            for message in state.message_history
+        ]
+    return content
+
+
+def _without_empty(value: Any) -> Any:
+    """Drop what is null or empty, all the way down; None where nothing is left."""
+    if isinstance(value, dict):
+        kept = {key: _without_empty(item) for key, item in value.items()}
+        return {key: item for key, item in kept.items() if item is not None} or None
+    if isinstance(value, list):
+        return [_without_empty(item) for item in value] or None
+    return None if value == "" else value

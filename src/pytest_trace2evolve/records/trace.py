@@ -1,0 +1,61 @@
+"""Simulations (one run of one task) with their traces, in tau2's JSON shape."""
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from pytest_trace2evolve.records.base import Tau2Record
+from pytest_trace2evolve.records.message import Message
+
+
+class TerminationReason(StrEnum):
+    """Why a simulation ended. Files may name further reasons; they count as premature ends."""
+
+    USER_STOP = "user_stop"
+    AGENT_STOP = "agent_stop"
+    MAX_STEPS = "max_steps"
+    TIMEOUT = "timeout"
+    TOO_MANY_ERRORS = "too_many_errors"
+    AGENT_ERROR = "agent_error"
+    USER_ERROR = "user_error"
+    INFRASTRUCTURE_ERROR = "infrastructure_error"
+    CONTEXT_WINDOW_EXCEEDED = "context_window_exceeded"
+    UNEXPECTED_ERROR = "unexpected_error"
+
+
+REGULAR_ENDS = frozenset({TerminationReason.AGENT_STOP, TerminationReason.USER_STOP})
+"""The ends after which a simulation is checked; any other end gives reward 0 without checks."""
+
+
+def _text_id(value: Any) -> Any:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+TextId = Annotated[str, BeforeValidator(_text_id)]
+"""An id; files that write numbers mean their decimal text."""
+
+
+class Simulation(Tau2Record):
+    """One run of one task: its trace, how it ended and what was recorded about it."""
+
+    id: TextId
+    task_id: TextId
+    termination_reason: Annotated[str, Field(min_length=1)]
+    messages: list[Message] | None = None
+    trial: int | None = None
+    seed: int | None = None
+    agent_cost: float | None = None
+    user_cost: float | None = None
+    reward_info: dict[str, Any] | None = None
+
+    @property
+    def trace(self) -> list[Message]:
+        """The messages, empty where none were recorded."""
+        return self.messages or []
+
+    @property
+    def recorded_reward(self) -> float | None:
+        """The reward that the file carries, if it carries one."""
+        reward = (self.reward_info or {}).get("reward")
+        return float(reward) if isinstance(reward, int | float) and not isinstance(reward, bool) else None

@@ -1,0 +1,117 @@
+"""What the gate answers."""
+
+from enum import StrEnum
+from typing import Any
+
+from pydantic import Field
+
+from pytest_trace2evolve.records.base import Record
+
+
+class CheckStatus(StrEnum):
+    """A check's answer."""
+
+    PASS = "pass"
+    FAIL = "fail"
+    UNDECIDED = "undecided"
+    NOT_APPLICABLE = "not_applicable"
+
+
+class Decision(StrEnum):
+    """The gate's answer. Worst first: the verdict over several suites is the worst of theirs."""
+
+    DISCARD = "discard"
+    INCONCLUSIVE = "inconclusive"
+    PROMOTE = "promote"
+
+    @property
+    def rank(self) -> int:
+        """0 for the worst."""
+        return list(Decision).index(self)
+
+
+class Goal(StrEnum):
+    """What a candidate claims: to be better, or only not worse."""
+
+    IMPROVE = "improve"
+    HOLD = "hold"
+
+
+class Label(StrEnum):
+    """What kind of evidence a verdict rests on."""
+
+    CLEAN = "clean"
+    DEVELOPMENT = "development"
+    TRANSFER = "transfer"
+    SYNTHETIC = "synthetic"
+
+
+class CheckResult(Record):
+    """One check: what was estimated, in which interval, against which threshold.
+
+    `low`, `high` and `p` are None where the policy states no uncertainty (`strict`).
+    """
+
+    id: str
+    status: CheckStatus
+    estimate: float | None = None
+    low: float | None = None
+    high: float | None = None
+    threshold: float | None = None
+    p: float | None = None
+    detail: str = ""
+
+
+class SideFigures(Record):
+    """Figures of one side over the compared tasks; None where nothing was measured."""
+
+    reward: float | None = None
+    pass_rate: float | None = None
+    action_match: float | None = None
+    read_action_match: float | None = None
+    write_action_match: float | None = None
+    max_steps: int = 0
+    measured: int = 0
+    missing: int = 0
+
+
+class Verdict(Record):
+    """The gate's answer on one split of one suite, or on two sets of evidence."""
+
+    decision: Decision
+    policy: str
+    goal: Goal
+    label: Label
+    suite: str | None = None
+    split: str | None = None
+    reason: str = ""
+    checks: tuple[CheckResult, ...] = ()
+    fixed: tuple[str, ...] = ()
+    broken: tuple[str, ...] = ()
+    suspected: tuple[str, ...] = ()
+    tasks: int = 0
+    left_out: tuple[str, ...] = ()
+    baseline: SideFigures = Field(default_factory=SideFigures)
+    candidate: SideFigures = Field(default_factory=SideFigures)
+
+    def to_json(self) -> dict[str, Any]:
+        """The documented JSON form of a verdict."""
+        return {
+            "verdict": self.decision.value,
+            "policy": self.policy,
+            "goal": self.goal.value,
+            "label": self.label.value,
+            "suite": self.suite,
+            "split": self.split,
+            "reason": self.reason,
+            "checks": [check.model_dump(mode="json") for check in self.checks],
+            "tasks": {
+                "compared": self.tasks,
+                "fixed": list(self.fixed),
+                "broken": list(self.broken),
+                "suspected": list(self.suspected),
+                "left_out": list(self.left_out),
+            },
+            "baseline": self.baseline.model_dump(mode="json"),
+            "candidate": self.candidate.model_dump(mode="json"),
+        }

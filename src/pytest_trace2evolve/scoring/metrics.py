@@ -1,0 +1,95 @@
+"""Metrics over simulations: mean reward, pass^k, action match, terminations."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from statistics import fmean
+
+from pytest_trace2evolve.records.base import Record
+from pytest_trace2evolve.records.evidence import SimulationEvidence
+from pytest_trace2evolve.records.score import Status, ToolType
+
+SUCCESS_TOLERANCE = 1e-6
+"""tau2's: a reward within this of 1 is a success."""
+
+
+class Metrics(Record):
+    """Figures over the measured simulations; None where nothing of the kind was measured.
+
+    `pass_hat` maps k to pass^k, for k up to the smallest number of measured trials of any task.
+    """
+
+    simulations: int
+    tasks: int
+    measured: int
+    infrastructure_errors: int
+    not_measured: int
+    reward: float | None
+    recorded_reward: float | None
+    agreement: float | None
+    pass_hat: dict[int, float]
+    action_match: float | None
+    read_action_match: float | None
+    write_action_match: float | None
+    terminations: dict[str, int]
+
+
+def succeeded(reward: float) -> bool:
+    """Whether a reward is a success."""
+    return abs(reward - 1.0) <= SUCCESS_TOLERANCE
+
+
+def pass_hat(successes: int, trials: int, k: int) -> float:
+    """Chance that k trials drawn from those made all succeed: C(successes, k) / C(trials, k).
+
+    Source: Yao et al., τ-bench, arXiv 2406.12045.
+
+    Raises:
+        ValueError: fewer than k trials.
+    """
+    if trials < k:
+        raise ValueError(f"pass^{k} needs at least {k} trials, there are {trials}")
+    return math.comb(successes, k) / math.comb(trials, k)
+
+
+def metrics(simulations: Iterable[SimulationEvidence]) -> Metrics:
+    """Metrics of one side: means over a task's trials first, then over tasks."""
+    records = list(simulations)
+    measured = [record for record in records if record.status is Status.MEASURED]
+    by_task: dict[str, list[SimulationEvidence]] = {}
+    for record in measured:
+        by_task.setdefault(record.task_id, []).append(record)
+    compared = [record for record in measured if record.recorded_reward is not None]
+    recorded = [record.recorded_reward for record in records if record.recorded_reward is not None]
+    trials = min((len(group) for group in by_task.values()), default=0)
+    statuses = Counter(record.status for record in records)
+    return Metrics(
+        simulations=len(records),
+        tasks=len({record.task_id for record in records}),
+        measured=len(measured),
+        infrastructure_errors=statuses[Status.INFRASTRUCTURE_ERROR],
+        not_measured=statuses[Status.NOT_MEASURED],
+        reward=_mean([fmean(record.reward or 0.0 for record in group) for group in by_task.values()]),
+        recorded_reward=_mean(recorded),
+        agreement=_mean([float(record.reward == record.recorded_reward) for record in compared]),
+        pass_hat={k: fmean(_pass_hat(group, k) for group in by_task.values()) for k in range(1, trials + 1)},
+        action_match=_action_match(by_task.values()),
+        read_action_match=_action_match(by_task.values(), ToolType.READ),
+        write_action_match=_action_match(by_task.values(), ToolType.WRITE),
+        terminations=dict(sorted(Counter(record.termination_reason for record in records).items())),
+    )
+
+
+def _pass_hat(group: Sequence[SimulationEvidence], k: int) -> float:
+    return pass_hat(sum(succeeded(record.reward or 0.0) for record in group), len(group), k)
+
+
+def _action_match(groups: Iterable[Sequence[SimulationEvidence]], *kinds: str) -> float | None:
+    shares = [
+        [share for record in group if (share := record.action_share(*kinds)) is not None] for group in groups
+    ]
+    return _mean([fmean(group) for group in shares if group])
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return fmean(values) if values else None

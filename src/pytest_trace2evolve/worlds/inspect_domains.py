@@ -1,0 +1,195 @@
+"""What the `inspect_evals` provider needs to know of each τ² domain: where its parts lie and what its tools do.
+
+The types of tools are facts of upstream's toolkits, which the port does not carry.
+"""
+
+from dataclasses import dataclass, field
+
+from pytest_trace2evolve.records.score import ToolType
+
+R, W, G = ToolType.READ, ToolType.WRITE, ToolType.GENERIC
+
+
+def _typed(**names: str) -> dict[str, ToolType]:
+    return {name: ToolType(kind) for kind, text in names.items() for name in text.split()}
+
+
+@dataclass(frozen=True)
+class Toolkit:
+    """One side's toolkit: where its class and its tool wrappers live, its database file, its tools.
+
+    `hidden` tools can be called and are not offered: banking's discoverable ones. `wrapper_prefix` is what
+    the port puts before a wrapper's name.
+    """
+
+    module: str
+    name: str
+    wrappers: str
+    database: str
+    tools: dict[str, ToolType]
+    hidden: dict[str, ToolType] = field(default_factory=dict)
+    writers: frozenset[str] = frozenset()
+    wrapper_prefix: str = ""
+
+    @property
+    def callable(self) -> frozenset[str]:
+        """Names of all tools that can be called."""
+        return frozenset(self.tools) | frozenset(self.hidden)
+
+    @property
+    def changing(self) -> frozenset[str]:
+        """Names of the tools that can change a database."""
+        typed = {name for name, kind in (self.tools | self.hidden).items() if kind is W}
+        return frozenset(typed) | self.writers
+
+
+@dataclass(frozen=True)
+class Domain:
+    """One domain: its folder, toolkits and policy files.
+
+    `policy` and `solo_policy` map a tag to the file inside it (no tag: the text stands bare). `shared`: both
+    toolkits work on one database. `sync` names the class whose `sync_tools` couples the toolkits.
+    """
+
+    folder: str
+    agent: Toolkit
+    policy: tuple[tuple[str, str], ...]
+    user: Toolkit | None = None
+    solo_policy: tuple[tuple[str, str], ...] = ()
+    shared: bool = False
+    sync: tuple[str, str] | None = None
+
+
+_GENERIC = "calculate transfer_to_human_agents"
+
+RETAIL = Domain(
+    folder="retail",
+    policy=(("", "policy.txt"),),
+    agent=Toolkit(
+        module="inspect_evals.tau2.retail.RetailAgentTools",
+        name="RetailAgentTools",
+        wrappers="inspect_evals.tau2.retail.tools:all_retail_tools",
+        database="db.json.gz",
+        tools=_typed(
+            generic=_GENERIC,
+            read="find_user_id_by_name_zip find_user_id_by_email get_order_details get_product_details "
+            "get_user_details list_all_product_types",
+            write="cancel_pending_order exchange_delivered_order_items modify_pending_order_address "
+            "modify_pending_order_items modify_pending_order_payment modify_user_address "
+            "return_delivered_order_items",
+        ),
+    ),
+)
+
+AIRLINE = Domain(
+    folder="airline",
+    policy=(("", "policy.txt"),),
+    agent=Toolkit(
+        module="inspect_evals.tau2.airline.AirlineAgentTools",
+        name="AirlineAgentTools",
+        wrappers="inspect_evals.tau2.airline.tools:all_airline_tools",
+        database="db.json.gz",
+        tools=_typed(
+            generic=_GENERIC,
+            read="get_reservation_details get_user_details list_all_airports search_direct_flight "
+            "search_onestop_flight get_flight_status",
+            write="book_reservation cancel_reservation send_certificate update_reservation_baggages "
+            "update_reservation_flights update_reservation_passengers",
+        ),
+    ),
+)
+
+TELECOM = Domain(
+    folder="telecom",
+    policy=(("main_policy", "main_policy.txt"), ("tech_support_policy", "tech_support_manual.txt")),
+    solo_policy=(("main_policy", "main_policy_solo.txt"), ("tech_support_policy", "tech_support_manual.txt")),
+    sync=("inspect_evals.tau2.telecom.environment", "Environment"),
+    agent=Toolkit(
+        module="inspect_evals.tau2.telecom.TelecomAgentTools",
+        name="TelecomAgentTools",
+        wrappers="inspect_evals.tau2.telecom.tools:all_telecom_agent_tools",
+        database="db.toml",
+        tools=_typed(
+            generic="transfer_to_human_agents",
+            read="get_customer_by_phone get_customer_by_id get_customer_by_name get_details_by_id "
+            "get_bills_for_customer get_data_usage",
+            write="suspend_line resume_line send_payment_request enable_roaming disable_roaming refuel_data",
+        ),
+    ),
+    user=Toolkit(
+        module="inspect_evals.tau2.telecom.TelecomUserTools",
+        name="TelecomUserTools",
+        wrappers="inspect_evals.tau2.telecom.user_tools:all_telecom_user_tools",
+        database="user_db.toml",
+        tools=_typed(
+            read="check_status_bar check_network_status check_network_mode_preference run_speed_test "
+            "check_sim_status check_data_restriction_status check_apn_settings check_wifi_status "
+            "check_wifi_calling_status check_vpn_status check_installed_apps check_app_status "
+            "check_app_permissions can_send_mms check_payment_request",
+            write="set_network_mode_preference toggle_airplane_mode reseat_sim_card toggle_data toggle_roaming "
+            "toggle_data_saver_mode set_apn_settings reset_apn_settings toggle_wifi toggle_wifi_calling "
+            "connect_vpn disconnect_vpn grant_app_permission reboot_device make_payment",
+        ),
+    ),
+)
+
+BANKING = Domain(
+    folder="banking_knowledge",
+    policy=(("", "prompts/grep_only.md"),),
+    shared=True,
+    agent=Toolkit(
+        module="inspect_evals.tau2.banking.BankingAgentTools",
+        name="BankingAgentTools",
+        wrappers="inspect_evals.tau2.banking.tools:all_banking_agent_tools",
+        wrapper_prefix="banking_",
+        database="db.json",
+        writers=frozenset({"give_discoverable_user_tool", "unlock_discoverable_agent_tool"}),
+        tools=_typed(
+            generic="transfer_to_human_agents give_discoverable_user_tool unlock_discoverable_agent_tool",
+            read="get_current_time get_user_information_by_id get_user_information_by_name "
+            "get_user_information_by_email get_referrals_by_user get_credit_card_transactions_by_user "
+            "get_credit_card_accounts_by_user list_discoverable_agent_tools grep",
+            write="change_user_email log_verification call_discoverable_agent_tool",
+        ),
+        hidden=_typed(
+            generic="initial_transfer_to_human_agent_0218 initial_transfer_to_human_agent_1822 "
+            "emergency_credit_bureau_incident_transfer_1114",
+            read="get_debit_dispute_status_7483 get_atm_deposit_images_8473 get_user_dispute_history_7291 "
+            "get_pending_replacement_orders_5765 get_closure_reason_history_8293 "
+            "get_credit_limit_increase_history_4829 get_payment_history_6183 "
+            "get_all_user_accounts_by_user_id_3847 get_bank_account_transactions_9173 "
+            "get_debit_cards_by_account_id_7823",
+            write="example_agent_tool_0000 update_transaction_rewards_3847 "
+            "file_credit_card_transaction_dispute_4829 file_debit_card_transaction_dispute_6281 "
+            "set_debit_card_recurring_block_7382 order_replacement_credit_card_7291 "
+            "log_credit_card_closure_reason_4521 apply_statement_credit_8472 "
+            "apply_credit_card_account_flag_6147 close_credit_card_account_7834 "
+            "pay_credit_card_from_checking_9182 submit_credit_limit_increase_request_7392 "
+            "approve_credit_limit_increase_5847 deny_credit_limit_increase_5848 open_bank_account_4821 "
+            "close_bank_account_7392 transfer_funds_between_bank_accounts_7291 "
+            "apply_checking_account_credit_5829 apply_savings_account_credit_6831 "
+            "submit_interest_discrepancy_report_7294 order_debit_card_5739 activate_debit_card_8291 "
+            "activate_debit_card_8292 activate_debit_card_8293 close_debit_card_4721 freeze_debit_card_3892 "
+            "unfreeze_debit_card_3893 clear_debit_card_fraud_alert_4892 reset_debit_card_pin_6284 "
+            "change_debit_card_pin_6285 request_temporary_debit_card_limit_increase_8374",
+        ),
+    ),
+    user=Toolkit(
+        module="inspect_evals.tau2.banking.BankingUserTools",
+        name="BankingUserTools",
+        wrappers="inspect_evals.tau2.banking.user_tools:all_banking_user_tools",
+        wrapper_prefix="banking_",
+        database="db.json",
+        tools=_typed(
+            read="list_discoverable_user_tools",
+            write="apply_for_credit_card submit_referral call_discoverable_user_tool "
+            "request_human_agent_transfer submit_transaction",
+        ),
+        hidden=_typed(
+            read="get_card_last_4_digits",
+            write="submit_cash_back_dispute_0589 get_referral_link deposit_check_3847",
+        ),
+    ),
+)
+
+DOMAINS = {domain.folder: domain for domain in (RETAIL, AIRLINE, TELECOM, BANKING)}

@@ -1,0 +1,57 @@
+"""Providers of worlds by name, and the one place where a world is opened."""
+
+import difflib
+import importlib
+from collections.abc import Callable
+
+from pytest_trace2evolve.errors import WorldError
+from pytest_trace2evolve.records.protocols import World
+
+WorldFactory = Callable[[str], World]
+"""Opens the world of a domain; raises `WorldError` for a domain it does not have."""
+
+DEFAULT_PROVIDER = "inspect_evals"
+
+_BUILT_IN = {
+    "inspect_evals": ("pytest_trace2evolve.worlds.inspect_evals", "InspectWorld"),
+    "tau2": ("pytest_trace2evolve.worlds.upstream", "UpstreamWorld"),
+}
+
+
+class Worlds:
+    """Opens worlds, each (provider, domain) once.
+
+    Args:
+        extra: Further providers by name, from the hook `pytest_t2e_worlds`.
+    """
+
+    def __init__(self, extra: dict[str, WorldFactory] | None = None) -> None:
+        self._extra = dict(extra or {})
+        self._open: dict[tuple[str, str], World] = {}
+
+    def providers(self) -> list[str]:
+        """Names of all known providers."""
+        return sorted({*_BUILT_IN, *self._extra})
+
+    def open(self, provider: str, domain: str) -> World:
+        """The world of a domain.
+
+        Raises:
+            WorldError: unknown provider, or a domain that it does not have.
+            MissingExtraError: the provider's package is not installed.
+        """
+        key = (provider, domain)
+        if key not in self._open:
+            self._open[key] = self._factory(provider)(domain)
+        return self._open[key]
+
+    def _factory(self, provider: str) -> WorldFactory:
+        if provider in self._extra:
+            return self._extra[provider]
+        if provider not in _BUILT_IN:
+            near = difflib.get_close_matches(provider, self.providers(), n=1)
+            mend = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(self.providers())}"
+            raise WorldError(f"unknown provider {provider!r}; {mend}")
+        module, name = _BUILT_IN[provider]
+        factory: WorldFactory = getattr(importlib.import_module(module), name)
+        return factory
