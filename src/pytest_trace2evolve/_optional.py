@@ -17,7 +17,7 @@ def require(module: str, *, extra: str) -> ModuleType:
     except ModuleNotFoundError as error:
         wanted = module.partition(".")[0]
         if error.name is not None and error.name.partition(".")[0] != wanted:
-            raise  # the package is there and one of its own dependencies is not: its message is the better one
+            raise  # the package is there and one of its dependencies is not: that message is the better one
         raise MissingExtraError(
             f"{wanted!r} is not installed; run: pip install 'pytest-trace2evolve[{extra}]'"
         ) from None

@@ -66,5 +66,5 @@ class InfrastructureError(Trace2EvolveError):
     """A simulation was lost for a reason that says nothing about the agent."""
 
 
-class TaskFailed(AssertionError):
+class TaskFailed(AssertionError):  # noqa: N818 - an outcome, not a fault of the program
     """The agent failed its task: raised by an item's call phase and by nothing else."""

@@ -1,1 +1,1 @@
-"""Evidence: results files, run folders, baselines and the scoreboard, written so that nothing is half there."""
+"""Evidence on disk: results files, run folders, baselines, the scoreboard; whole files or none."""

@@ -123,7 +123,9 @@ def combine(files: Sequence[ResultsFile]) -> tuple[tuple[Simulation, ...], tuple
     if len(keys) == len(everything) and max(seen.values()) == 1:
         return tuple(renumbered), ()  # one unnumbered simulation a task is trial 0: nothing to tell
     names = ", ".join(file.path.name for file in files)
-    note = f"{names}: trials renumbered 0 to {max(seen.values()) - 1}, since files or simulations share numbers"
+    note = (
+        f"{names}: trials renumbered 0 to {max(seen.values()) - 1}, since files or simulations share numbers"
+    )
     return tuple(renumbered), (note,)
 
 
@@ -193,9 +195,7 @@ def _first(error: ValidationError) -> str:
     return f"is malformed at {place}: {detail['msg']}"
 
 
-def _refuse_unknown_tasks(
-    path: Path, simulations: Sequence[Simulation], tasks: dict[str, Task]
-) -> None:
+def _refuse_unknown_tasks(path: Path, simulations: Sequence[Simulation], tasks: dict[str, Task]) -> None:
     for simulation in simulations:
         if simulation.task_id not in tasks:
             raise ResultsError(
@@ -204,9 +204,7 @@ def _refuse_unknown_tasks(
             )
 
 
-def _refuse_foreign_checks(
-    path: Path, simulations: Sequence[Simulation], tasks: dict[str, Task]
-) -> None:
+def _refuse_foreign_checks(path: Path, simulations: Sequence[Simulation], tasks: dict[str, Task]) -> None:
     """Recorded action checks name the gold actions of the task that was really run."""
     owners: dict[str, str] = {}
     for task in tasks.values():

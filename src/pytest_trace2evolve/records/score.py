@@ -81,5 +81,7 @@ class Score(Record):
     @model_validator(mode="after")
     def _reward_iff_measured(self) -> Self:
         if (self.reward is not None) != (self.status is Status.MEASURED):
-            raise ValueError(f"a reward ({self.reward!r}) and status {self.status.value!r} exclude each other")
+            raise ValueError(
+                f"a reward ({self.reward!r}) and status {self.status.value!r} exclude each other"
+            )
         return self

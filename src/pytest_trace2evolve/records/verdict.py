@@ -76,9 +76,13 @@ class SideFigures(Record):
 
 
 class Verdict(Record):
-    """The gate's answer on one split of one suite, or on two sets of evidence."""
+    """The gate's answer on one split of one suite, or on two sets of evidence.
 
-    decision: Decision
+    `decision` is None where the split can only discard and showed no harm. `left_out` names the tasks that
+    were not compared, each with its reason.
+    """
+
+    decision: Decision | None
     policy: str
     goal: Goal
     label: Label
@@ -97,7 +101,7 @@ class Verdict(Record):
     def to_json(self) -> dict[str, Any]:
         """The documented JSON form of a verdict."""
         return {
-            "verdict": self.decision.value,
+            "verdict": self.decision.value if self.decision else None,
             "policy": self.policy,
             "goal": self.goal.value,
             "label": self.label.value,

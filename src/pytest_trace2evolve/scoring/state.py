@@ -31,7 +31,11 @@ def check_state(task: Task, trace: Sequence[Message], world: World) -> tuple[boo
     _replay(predicted, trace, world)
     matched = predicted.same_state(_gold(task, world))
     checks = tuple(
-        Check(wanted=assertion.model_dump(mode="json", exclude_unset=True), met=predicted.check(assertion), note=assertion.message or "")
+        Check(
+            wanted=assertion.model_dump(mode="json", exclude_unset=True),
+            met=predicted.check(assertion),
+            note=assertion.message or "",
+        )
         for assertion in criteria.env_assertions or []
     )
     return matched, checks
@@ -52,4 +56,3 @@ def _replay(session: WorldSession, trace: Sequence[Message], world: World) -> No
         if world.has_tool(call.name) and world.changes_state(call.name):
             session.call(call.name, call.arguments, call.requestor)
     session.sync()
-

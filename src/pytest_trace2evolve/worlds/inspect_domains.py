@@ -1,4 +1,4 @@
-"""What the `inspect_evals` provider needs to know of each τ² domain: where its parts lie and what its tools do.
+"""What the `inspect_evals` provider needs to know of each τ² domain: where its parts lie, what its tools do.
 
 The types of tools are facts of upstream's toolkits, which the port does not carry.
 """
@@ -126,8 +126,9 @@ TELECOM = Domain(
             "check_sim_status check_data_restriction_status check_apn_settings check_wifi_status "
             "check_wifi_calling_status check_vpn_status check_installed_apps check_app_status "
             "check_app_permissions can_send_mms check_payment_request",
-            write="set_network_mode_preference toggle_airplane_mode reseat_sim_card toggle_data toggle_roaming "
-            "toggle_data_saver_mode set_apn_settings reset_apn_settings toggle_wifi toggle_wifi_calling "
+            write="set_network_mode_preference toggle_airplane_mode reseat_sim_card toggle_data "
+            "toggle_roaming toggle_data_saver_mode set_apn_settings reset_apn_settings toggle_wifi "
+            "toggle_wifi_calling "
             "connect_vpn disconnect_vpn grant_app_permission reboot_device make_payment",
         ),
     ),

@@ -118,8 +118,10 @@ class OverlayDict(MutableMapping[str, Any]):
     def _scanned(self, key: str) -> Any:
         return self[key] if self._access.writing else self._peek(key)
 
-    def same_as(self, other: "OverlayDict") -> bool:
+    def same_as(self, other: object) -> bool:
         """Whether both views hold equal records; only records that either may have changed are compared."""
+        if not isinstance(other, OverlayDict):
+            return False
         for key in self._own.keys() | other._own.keys() | self._deleted | other._deleted:
             if (key in self) != (key in other):
                 return False
@@ -182,9 +184,11 @@ class OverlayList(MutableSequence[Any]):
         self._items.insert(index, value)
         self._access.touched.add(f"{self._name}/{index}")
 
-    def same_as(self, other: "OverlayList") -> bool:
+    def same_as(self, other: object) -> bool:
         """Whether both views hold equal records in the same order."""
-        return len(self._items) == len(other._items) and all(
+        if not isinstance(other, OverlayList) or len(self._items) != len(other._items):
+            return False
+        return all(
             mine is theirs or fingerprint(mine) == fingerprint(theirs)
             for mine, theirs in zip(self._items, other._items, strict=True)
         )
@@ -198,11 +202,11 @@ class OverlayDatabase:
             path = f"{name}.{field}" if name else field
             self.__dict__[field] = _overlay(value, path, access)
 
-    def same_as(self, other: "OverlayDatabase") -> bool:
+    def same_as(self, other: object) -> bool:
         """Whether both views hold an equal database."""
-        return self.__dict__.keys() == other.__dict__.keys() and all(
-            _same(value, other.__dict__[field]) for field, value in self.__dict__.items()
-        )
+        if not isinstance(other, OverlayDatabase) or self.__dict__.keys() != other.__dict__.keys():
+            return False
+        return all(_same(value, other.__dict__[field]) for field, value in self.__dict__.items())
 
 
 def _overlay(value: Any, path: str, access: Access) -> Any:
@@ -216,6 +220,6 @@ def _overlay(value: Any, path: str, access: Access) -> Any:
 
 
 def _same(mine: Any, theirs: Any) -> bool:
-    if isinstance(mine, OverlayDict | OverlayList | OverlayDatabase) and type(mine) is type(theirs):
+    if isinstance(mine, OverlayDict | OverlayList | OverlayDatabase):
         return mine.same_as(theirs)
     return fingerprint(mine) == fingerprint(theirs)

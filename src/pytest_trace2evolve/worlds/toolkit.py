@@ -185,7 +185,7 @@ def _merge_into(target: Any, key: str, value: Any) -> None:
         else:
             setattr(target, key, value)
         return
-    current = target[key] if key in target else None
+    current = target.get(key)
     if isinstance(value, dict) and isinstance(current, BaseModel | Mapping):
         for inner, item in value.items():
             _merge_into(current, inner, item)

@@ -1,0 +1,1 @@
+"""The reliability gate: two sides' evidence in, a verdict out."""

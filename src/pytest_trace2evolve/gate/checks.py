@@ -1,0 +1,159 @@
+"""The checks of the `strict` policy: point estimates against thresholds, one small class each."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Protocol
+
+from pytest_trace2evolve.gate.pairs import Pairs, Trials, mean_difference
+from pytest_trace2evolve.records.score import ToolType
+from pytest_trace2evolve.records.verdict import CheckResult, CheckStatus
+
+TOLERANCE = 1e-9
+"""Differences within this are rounding, not effects."""
+
+
+class Check(Protocol):
+    """One question that a policy asks of the pairs."""
+
+    @property
+    def id(self) -> str:
+        """The name under which it is printed and configured."""
+
+    def evaluate(self, pairs: Pairs) -> CheckResult:
+        """Answer pass, fail, undecided or not applicable, with what was estimated."""
+
+
+@dataclass(frozen=True)
+class _Means:
+    """Means over the tasks that have a figure on both sides."""
+
+    tasks: int
+    baseline: float
+    candidate: float
+    difference: float
+
+
+def _means(pairs: Pairs, figure: Callable[[Trials], float | None]) -> _Means | None:
+    values = [
+        (old, new)
+        for before, after in pairs.measured.values()
+        if (old := figure(before)) is not None and (new := figure(after)) is not None
+    ]
+    difference = mean_difference(values)
+    if difference is None:
+        return None
+    return _Means(
+        tasks=len(values),
+        baseline=fmean(old for old, _ in values),
+        candidate=fmean(new for _, new in values),
+        difference=difference,
+    )
+
+
+def _answer(check: str, means: _Means | None, *, passed: bool, absent: str) -> CheckResult:
+    if means is None:
+        return CheckResult(id=check, status=CheckStatus.NOT_APPLICABLE, detail=absent)
+    tasks = f"{means.tasks} task{'' if means.tasks == 1 else 's'}"
+    return CheckResult(
+        id=check,
+        status=CheckStatus.PASS if passed else CheckStatus.FAIL,
+        estimate=means.difference,
+        threshold=0.0,
+        detail=f"{means.baseline:.3f} → {means.candidate:.3f} over {tasks}",
+    )
+
+
+class RewardImproved:
+    """Mean reward is higher than the baseline's."""
+
+    id = "reward_improved"
+
+    def evaluate(self, pairs: Pairs) -> CheckResult:
+        """Pass where the difference of mean rewards is above 0."""
+        means = _means(pairs, lambda trials: trials.reward)
+        passed = means is not None and means.difference > TOLERANCE
+        return _answer(self.id, means, passed=passed, absent="nothing was measured on both sides")
+
+
+@dataclass(frozen=True)
+class NotWorse:
+    """The mean of one figure does not decline."""
+
+    id: str
+    figure: Callable[[Trials], float | None]
+    absent: str = "nothing was measured on both sides"
+
+    def evaluate(self, pairs: Pairs) -> CheckResult:
+        """Pass where the difference of means is at least 0."""
+        means = _means(pairs, self.figure)
+        passed = means is not None and means.difference >= -TOLERANCE
+        return _answer(self.id, means, passed=passed, absent=self.absent)
+
+
+class NoTaskRegressions:
+    """No task goes from passing to failing."""
+
+    id = "no_task_regressions"
+
+    def evaluate(self, pairs: Pairs) -> CheckResult:
+        """Pass where no task is broken."""
+        if not pairs.measured:
+            absent = "nothing was measured on both sides"
+            return CheckResult(id=self.id, status=CheckStatus.NOT_APPLICABLE, detail=absent)
+        broken, fixed = pairs.broken(), pairs.fixed()
+        return CheckResult(
+            id=self.id,
+            status=CheckStatus.FAIL if broken else CheckStatus.PASS,
+            estimate=float(len(broken)),
+            threshold=0.0,
+            detail=f"{len(broken)} broken, {len(fixed)} fixed",
+        )
+
+
+class NoMaxSteps:
+    """No simulation of the candidate runs into the step budget."""
+
+    id = "no_max_steps"
+
+    def evaluate(self, pairs: Pairs) -> CheckResult:
+        """Pass where the candidate has no max-step failure."""
+        before = sum(old.max_steps for old, _ in pairs.tasks.values())
+        after = sum(new.max_steps for _, new in pairs.tasks.values())
+        return CheckResult(
+            id=self.id,
+            status=CheckStatus.FAIL if after else CheckStatus.PASS,
+            estimate=float(after),
+            threshold=0.0,
+            detail=f"{after} simulations at max steps, {before} on the baseline",
+        )
+
+
+def _passes(trials: Trials) -> float | None:
+    return None if trials.passes is None else float(trials.passes)
+
+
+REWARD_IMPROVED = RewardImproved()
+REWARD_NOT_WORSE = NotWorse("reward_not_worse", lambda trials: trials.reward)
+
+WATCHED: tuple[Check, ...] = (
+    NotWorse("pass_rate_not_worse", _passes),
+    NotWorse(
+        "action_match_not_worse",
+        lambda trials: trials.action_match(),
+        absent="no task with gold actions was checked on both sides",
+    ),
+    NotWorse(
+        "read_action_match_not_worse",
+        lambda trials: trials.action_match(ToolType.READ),
+        absent="no task with gold read actions was checked on both sides",
+    ),
+    NotWorse(
+        "write_action_match_not_worse",
+        lambda trials: trials.action_match(ToolType.WRITE),
+        absent="no task with gold write actions was checked on both sides",
+    ),
+    NoTaskRegressions(),
+    NoMaxSteps(),
+)
+"""What `strict` asks besides the reward."""

@@ -1,0 +1,149 @@
+"""From pairs and a policy to a verdict, and from several verdicts to one."""
+
+from collections.abc import Iterable, Sequence
+from statistics import fmean
+
+from pytest_trace2evolve.gate.checks import Check
+from pytest_trace2evolve.gate.pairs import Pairs, Trials
+from pytest_trace2evolve.gate.policy import MIN_MEASURED, Policy
+from pytest_trace2evolve.records.score import Status, ToolType
+from pytest_trace2evolve.records.verdict import (
+    CheckResult,
+    CheckStatus,
+    Decision,
+    Goal,
+    Label,
+    SideFigures,
+    Verdict,
+)
+
+
+def decide(
+    pairs: Pairs,
+    policy: Policy,
+    *,
+    goal: Goal,
+    label: Label,
+    suite: str | None = None,
+    split: str | None = None,
+    guard: bool = False,
+    partial: str = "",
+) -> Verdict:
+    """Judge one split (or two whole sets of evidence).
+
+    Args:
+        pairs: Both sides, paired by task.
+        policy: The checks to pass.
+        goal: `improve`, or `hold` for "nothing worse".
+        label: What kind of evidence this is.
+        suite, split: What was compared, for the record.
+        guard: The split can only discard: without harm there is no decision (None).
+        partial: Why the split was not run whole; the verdict is then inconclusive whatever the figures.
+
+    Returns:
+        Discard on any failed check; else promote, unless a check is undecided. A promotion also holds
+        with every missing simulation filled in at its worst, and needs 90 % measured on both sides.
+    """
+    goal = Goal.HOLD if guard else goal
+    results = [check.evaluate(pairs) for check in policy.checks(goal)]
+    reason = partial
+    if not pairs.measured:
+        reason = reason or "no task was measured on both sides"
+        decision: Decision | None = Decision.INCONCLUSIVE
+    elif partial:
+        decision = Decision.INCONCLUSIVE
+    else:
+        results += _missing_data(pairs, policy.checks(goal))
+        decision = _decision(results)
+    if guard and decision is not Decision.DISCARD:
+        decision = None
+    return Verdict(
+        decision=decision,
+        policy=policy.name,
+        goal=goal,
+        label=label,
+        suite=suite,
+        split=split,
+        reason=reason,
+        checks=tuple(results),
+        fixed=tuple(pairs.fixed()),
+        broken=tuple(pairs.broken()),
+        tasks=len(pairs.tasks),
+        left_out=pairs.left_out,
+        baseline=_figures(pairs, 0),
+        candidate=_figures(pairs, 1),
+    )
+
+
+def worst(decisions: Iterable[Decision | None]) -> Decision | None:
+    """The verdict over several splits or suites: the worst; None where nothing decided."""
+    return min((decision for decision in decisions if decision is not None), key=_rank, default=None)
+
+
+def _rank(decision: Decision) -> int:
+    return decision.rank
+
+
+def _decision(results: Sequence[CheckResult]) -> Decision:
+    statuses = {result.status for result in results}
+    if CheckStatus.FAIL in statuses:
+        return Decision.DISCARD
+    return Decision.INCONCLUSIVE if CheckStatus.UNDECIDED in statuses else Decision.PROMOTE
+
+
+def _missing_data(pairs: Pairs, checks: Sequence[Check]) -> list[CheckResult]:
+    """Two checks that can withhold a promotion, asked only where simulations have no reward."""
+    shares = [_measured_share(pairs, index) for index in (0, 1)]
+    if min(shares) == 1.0:
+        return []
+    enough = min(shares) >= MIN_MEASURED
+    results = [
+        CheckResult(
+            id="measured",
+            status=CheckStatus.PASS if enough else CheckStatus.UNDECIDED,
+            estimate=min(shares),
+            threshold=MIN_MEASURED,
+            detail=f"baseline {shares[0]:.1%}, candidate {shares[1]:.1%} of simulations measured",
+        )
+    ]
+    filled = pairs.worst_case()
+    lost = [
+        check.id
+        for check in checks
+        if check.evaluate(filled).status not in (CheckStatus.PASS, CheckStatus.NOT_APPLICABLE)
+    ]
+    results.append(
+        CheckResult(
+            id="worst_case",
+            status=CheckStatus.UNDECIDED if lost else CheckStatus.PASS,
+            detail="with every missing simulation at its worst "
+            + (f"these would not pass: {', '.join(lost)}" if lost else "every check still passes"),
+        )
+    )
+    return results
+
+
+def _measured_share(pairs: Pairs, index: int) -> float:
+    records = pairs.side(index)
+    return sum(record.status is Status.MEASURED for record in records) / len(records) if records else 0.0
+
+
+def _figures(pairs: Pairs, index: int) -> SideFigures:
+    trials: list[Trials] = [pair[index] for pair in pairs.measured.values()]
+    records = pairs.side(index)
+    measured = sum(record.status is Status.MEASURED for record in records)
+    return SideFigures(
+        reward=_mean([item.reward for item in trials]),
+        pass_rate=_mean([None if item.passes is None else float(item.passes) for item in trials]),
+        action_match=_mean([item.action_match() for item in trials]),
+        read_action_match=_mean([item.action_match(ToolType.READ) for item in trials]),
+        write_action_match=_mean([item.action_match(ToolType.WRITE) for item in trials]),
+        max_steps=sum(record.hit_max_steps for record in records),
+        measured=measured,
+        missing=len(records) - measured,
+    )
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None

@@ -1,0 +1,152 @@
+"""The lock: digests of everything in a suite that must not change between two sides of a comparison."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from pydantic import Field
+
+from pytest_trace2evolve._canonical import canonical_json, digest, digest_text
+from pytest_trace2evolve.errors import LockError
+from pytest_trace2evolve.records.base import Record
+from pytest_trace2evolve.records.protocols import World
+from pytest_trace2evolve.suites import Suite
+
+LOCK_NAME = "suites.lock"
+LOCK_SCHEMA = 1
+RENEW = "run 'trace2evolve lock' if the change is meant"
+
+
+class SuiteLock(Record):
+    """What one suite means: its tasks' digests by split, and digests of the world around them.
+
+    `provider_version` is recorded for people and not part of `digest`.
+    """
+
+    definition: str
+    provider: str
+    provider_version: str
+    domain: str
+    scorer_version: int
+    policy: str
+    tools: str
+    data: str
+    splits: dict[str, dict[str, str]]
+
+    @property
+    def digest(self) -> str:
+        """Identifies the suite's content; evidence carries it."""
+        return digest(self.model_dump(mode="json", exclude={"provider_version"}))
+
+    def split_of(self, task_id: str) -> str | None:
+        """The split that holds a task; None where none does."""
+        return next((split for split, tasks in self.splits.items() if task_id in tasks), None)
+
+    @property
+    def tasks(self) -> dict[str, str]:
+        """Digests of all tasks by id."""
+        return {task_id: value for tasks in self.splits.values() for task_id, value in tasks.items()}
+
+
+class Lock(Record):
+    """`suites.lock`: every suite of a folder."""
+
+    schema_version: int = LOCK_SCHEMA
+    suites: dict[str, SuiteLock] = Field(default_factory=dict)
+
+
+def lock_suite(suite: Suite, world: World, path: Path, scorer_version: int) -> SuiteLock:
+    """The lock of a suite as its file and its world are now.
+
+    Raises:
+        SuiteError: the suite does not fit the world.
+    """
+    splits = suite.resolve(world, path)
+    tasks = world.tasks()
+    tools = {
+        side: [tool.model_dump(mode="json") for tool in world.tools(side)] for side in ("assistant", "user")
+    }
+    return SuiteLock(
+        definition=suite.definition,
+        provider=suite.provider,
+        provider_version=world.version(),
+        domain=suite.domain,
+        scorer_version=scorer_version,
+        policy=digest_text(world.policy()),
+        tools=digest(tools),
+        data=world.data_digest(),
+        splits={split: {task_id: tasks[task_id].digest for task_id in ids} for split, ids in splits.items()},
+    )
+
+
+def changes(locked: SuiteLock, current: SuiteLock) -> Iterator[str]:
+    """What differs between the lock and what is there now, a phrase each, tasks first."""
+    for split in sorted(locked.splits.keys() | current.splits.keys()):
+        before, after = locked.splits.get(split, {}), current.splits.get(split, {})
+        for task_id in after:
+            if task_id not in before:
+                yield f"task {task_id!r} was added to split {split!r}"
+            elif after[task_id] != before[task_id]:
+                yield f"the content of task {task_id!r} in split {split!r} changed"
+        for task_id in before:
+            if task_id not in after:
+                yield f"task {task_id!r} was taken out of split {split!r}"
+    for field in ("provider", "domain", "scorer_version", "policy", "tools", "data"):
+        old, new = getattr(locked, field), getattr(current, field)
+        if old != new:
+            yield f"its {field.replace('_', ' ')} changed from {old} to {new}"
+    if locked.definition != current.definition:
+        yield "its settings changed"
+
+
+def verify(path: Path, locked: SuiteLock, current: SuiteLock) -> None:
+    """Hold a suite against its lock.
+
+    Raises:
+        LockError: they differ; names the file, the first changes and the mend.
+    """
+    found = list(changes(locked, current))
+    if not found:
+        return
+    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    versions = ""
+    if locked.provider_version != current.provider_version:
+        versions = f" ({current.provider} was {locked.provider_version} and is {current.provider_version})"
+    raise LockError(f"{path}: {'; '.join(found[:3])}{more} since {LOCK_NAME} was written{versions}; {RENEW}")
+
+
+def parse_lock(text: str, path: Path) -> Lock:
+    """Read the text of a lock file.
+
+    Raises:
+        LockError: it is damaged or of another format version.
+    """
+    try:
+        lock = Lock.model_validate_json(text)
+    except ValueError as error:
+        first = str(error).splitlines()[0]
+        raise LockError(f"{path}: damaged ({first}); restore it or {RENEW}") from None
+    if lock.schema_version != LOCK_SCHEMA:
+        raise LockError(
+            f"{path}: format {lock.schema_version} is not {LOCK_SCHEMA}, the one this version reads"
+        )
+    return lock
+
+
+def render_lock(lock: Lock) -> str:
+    """The text of a lock file: one line a task, so that a change is one line of a diff."""
+    lines = [f'{{"schema_version":{lock.schema_version},"suites":{{']
+    blocks = []
+    for name in sorted(lock.suites):
+        suite = lock.suites[name]
+        head = canonical_json(suite.model_dump(mode="json", exclude={"splits"}))[1:-1]
+        blocks.append(f'{canonical_json(name)}:{{{head},"splits":{{\n{_splits(suite.splits)}\n}}}}')
+    return "\n".join([*lines, ",\n".join(blocks), "}}", ""])
+
+
+def _splits(splits: Mapping[str, Mapping[str, str]]) -> str:
+    return ",\n".join(
+        f"{canonical_json(split)}:{{\n"
+        + ",\n".join(f"  {canonical_json(task)}:{canonical_json(value)}" for task, value in tasks.items())
+        + "\n}"
+        for split, tasks in splits.items()
+    )

@@ -1,0 +1,165 @@
+"""The half-duplex conversation of τ²: agent, user and world take turns until one of them ends it.
+
+Follows the orchestrator of tau2-bench 1.0.1: the agent greets, every message and every batch of tool calls
+is one step, and the budgets are looked at only when no tool call is waiting.
+"""
+
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from pytest_trace2evolve.errors import InfrastructureError
+from pytest_trace2evolve.records.message import Message, ToolCall
+from pytest_trace2evolve.records.protocols import Agent, User, World, WorldSession
+from pytest_trace2evolve.records.task import Task
+from pytest_trace2evolve.records.trace import Simulation, TerminationReason
+
+GREETING = "Hi! How can I help you today?"
+"""The agent's first message; the same in every simulation, as in τ²."""
+
+USER_STOPS = ("###STOP###", "###TRANSFER###", "###OUT-OF-SCOPE###")
+"""Marks in a user's message that end a simulation."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Budgets of one simulation: steps, tool errors, and seconds of wall clock (None: no limit)."""
+
+    max_steps: int = 200
+    max_errors: int = 10
+    timeout: float | None = None
+
+
+@dataclass
+class _Progress:
+    trace: list[Message] = field(default_factory=list)
+    steps: int = 0
+    errors: int = 0
+    started: float = field(default_factory=time.perf_counter)
+
+    def say(self, message: Message) -> Message:
+        stamped = message.model_copy(
+            update={"timestamp": datetime.now(UTC).isoformat(), "turn_idx": len(self.trace)}
+        )
+        self.trace.append(stamped)
+        return stamped
+
+
+async def converse(
+    task: Task,
+    world: World,
+    agent: Agent,
+    user: User,
+    *,
+    limits: Limits,
+    trial: int = 0,
+    seed: int | None = None,
+) -> Simulation:
+    """Run one simulation of `task`.
+
+    Returns:
+        The simulation, unscored. Where the agent or the user raises `InfrastructureError` its termination
+        reason is `infrastructure_error` and its trace ends there.
+
+    Raises:
+        WorldError: the task's initial state does not fit the world.
+    """
+    started_at = datetime.now(UTC).isoformat()
+    session = world.open()
+    session.initialise(task.initial_state)
+    progress = _Progress()
+    note = None
+    try:
+        reason = await _turns(task, session, agent, user, limits, progress)
+    except InfrastructureError as error:
+        reason, note = TerminationReason.INFRASTRUCTURE_ERROR, str(error)
+    record = {
+        "id": str(uuid.uuid4()),
+        "task_id": task.id,
+        "timestamp": started_at,
+        "start_time": started_at,
+        "end_time": datetime.now(UTC).isoformat(),
+        "duration": time.perf_counter() - progress.started,
+        "termination_reason": reason.value,
+        "agent_cost": _cost(progress.trace, "assistant"),
+        "user_cost": _cost(progress.trace, "user"),
+        "reward_info": None,
+        "messages": progress.trace,
+        "trial": trial,
+        "seed": seed,
+    }
+    return Simulation.model_validate(record if note is None else {**record, "info": {"error": note}})
+
+
+async def _turns(
+    task: Task, session: WorldSession, agent: Agent, user: User, limits: Limits, progress: _Progress
+) -> TerminationReason:
+    history = task.initial_state.message_history if task.initial_state else None
+    if history:
+        progress.trace.extend(history)
+        _replay(session, history)
+    else:
+        progress.say(Message(role="assistant", content=GREETING))
+    session.sync()
+    while True:
+        message = progress.trace[-1]
+        if message.tool_calls:
+            _answer(session, message.tool_calls, progress)
+        elif _agent_is_next(message):
+            message = progress.say(await agent.respond(progress.trace))
+            if message.content and message.content.strip() == USER_STOPS[0] and not message.tool_calls:
+                return TerminationReason.AGENT_STOP
+        else:
+            message = progress.say(await user.respond(progress.trace))
+            if not message.tool_calls and any(mark in (message.content or "") for mark in USER_STOPS):
+                return TerminationReason.USER_STOP
+        progress.steps += 1
+        ended = None if progress.trace[-1].tool_calls else _exhausted(limits, progress)
+        if ended is not None:
+            return ended
+
+
+def _agent_is_next(last: Message) -> bool:
+    return last.requestor == "assistant" if last.role == "tool" else last.role == "user"
+
+
+def _answer(session: WorldSession, calls: Sequence[ToolCall], progress: _Progress) -> None:
+    for call in calls:
+        result = session.call(call.name, call.arguments, call.requestor)
+        progress.errors += result.error
+        progress.say(
+            Message(
+                role="tool",
+                id=call.id,
+                content=result.content,
+                requestor=call.requestor,
+                error=result.error,
+            )
+        )
+    session.sync()
+
+
+def _replay(session: WorldSession, history: Sequence[Message]) -> None:
+    for message in history:
+        for call in message.tool_calls or ():
+            session.call(call.name, call.arguments, call.requestor)
+
+
+def _exhausted(limits: Limits, progress: _Progress) -> TerminationReason | None:
+    """The budget that has run out; where several have, the one that tau2 would name."""
+    if limits.timeout is not None and time.perf_counter() - progress.started >= limits.timeout:
+        return TerminationReason.TIMEOUT
+    if progress.errors >= limits.max_errors:
+        return TerminationReason.TOO_MANY_ERRORS
+    if progress.steps >= limits.max_steps:
+        return TerminationReason.MAX_STEPS
+    return None
+
+
+def _cost(trace: Sequence[Message], role: str) -> float | None:
+    """What one side's messages cost in US dollars; None where no message says."""
+    costs = [getattr(message, "cost", None) for message in trace if message.role == role]
+    known = [cost for cost in costs if isinstance(cost, int | float)]
+    return float(sum(known)) if known else None

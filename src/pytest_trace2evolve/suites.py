@@ -1,0 +1,217 @@
+"""Suites: which tasks of which world are evidence of which kind. One TOML file a suite.
+
+provider = "inspect_evals"
+domain = "retail"
+
+[splits]
+heldout = ["100..113"]                  # ids; two dots make a range of whole numbers
+discovery = { rest = "base" }           # tasks of a benchmark split that no other split here names
+development = { benchmark = "test" }    # a benchmark split as it is
+"""
+
+import difflib
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError
+
+from pytest_trace2evolve._canonical import digest
+from pytest_trace2evolve.errors import SuiteError
+from pytest_trace2evolve.records.base import Record
+from pytest_trace2evolve.records.protocols import World
+
+
+class Role(StrEnum):
+    """What a split is good for."""
+
+    GATE = "gate"
+    DEVELOPMENT = "development"
+    GUARD = "guard"
+    REPORT = "report"
+
+
+class Split(Record):
+    """A kind of evidence: a marker of this name, and what the gate may do with it."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
+    role: Role
+    description: str
+
+
+BUILT_IN_SPLITS = (
+    Split(
+        name="discovery", role=Role.REPORT, description="may be read and learned from; reported, never gated"
+    ),
+    Split(name="heldout", role=Role.GATE, description="decides; its traces stay unread"),
+    Split(name="development", role=Role.DEVELOPMENT, description="decides where there is no heldout split"),
+    Split(name="transfer", role=Role.GUARD, description="another domain; can only discard"),
+    Split(name="synthetic", role=Role.GUARD, description="generated pressure cases; can only discard"),
+)
+
+Positive = Annotated[int, Field(ge=1)]
+
+
+class BenchmarkSplit(Record):
+    """All tasks of one of the benchmark's own splits."""
+
+    benchmark: str
+
+
+class RestOf(Record):
+    """The tasks of one of the benchmark's own splits that no other split of the suite holds."""
+
+    rest: str
+
+
+class Suite(Record):
+    """One suite as its file says it; which tasks that means is known once the world is open."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    provider: str
+    domain: str
+    description: str = ""
+    trials: Positive = 1
+    max_steps: Positive = 200
+    max_errors: Positive = 10
+    default_agent: str | None = None
+    splits: dict[str, BenchmarkSplit | RestOf | tuple[str, ...]] = Field(min_length=1)
+
+    @property
+    def definition(self) -> str:
+        """Digest of what the file says, wording of the description apart."""
+        return digest(self.model_dump(mode="json", exclude={"description", "default_agent", "trials"}))
+
+    def resolve(self, world: World, path: Path) -> dict[str, list[str]]:
+        """The task ids of each split, in the order of the file.
+
+        Raises:
+            SuiteError: a task or benchmark split that the world does not have, a task in two splits, an
+                empty split.
+        """
+        members = {
+            name: _members(spec, name, world, path)
+            for name, spec in self.splits.items()
+            if not isinstance(spec, RestOf)
+        }
+        owner: dict[str, str] = {}
+        for name, ids in members.items():
+            for task_id in ids:
+                if task_id in owner:
+                    twice = (
+                        f"{owner[task_id]!r} and {name!r}" if owner[task_id] != name else f"{name!r} twice"
+                    )
+                    raise SuiteError(f"{path}: task {task_id!r} is in {twice}; a task belongs to one split")
+                owner[task_id] = name
+        for name, spec in self.splits.items():
+            if isinstance(spec, RestOf):
+                rest = [
+                    task_id for task_id in _benchmark(spec.rest, name, world, path) if task_id not in owner
+                ]
+                members[name] = rest
+                owner |= dict.fromkeys(rest, name)
+        for name in self.splits:
+            if not members[name]:
+                raise SuiteError(f"{path}: split {name!r} holds no task")
+        return {name: members[name] for name in self.splits}
+
+
+def read_suite(path: Path, splits: Mapping[str, Split]) -> Suite:
+    """Read one suite's file.
+
+    Args:
+        path: The TOML file; its stem is the suite's name.
+        splits: The registry of splits; a suite may use no other.
+
+    Raises:
+        SuiteError: the file is missing, is not valid TOML, lacks a field or names an unknown split.
+    """
+    try:
+        record: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SuiteError(f"{path}: cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SuiteError(f"{path}: not valid TOML: {error}") from None
+    if record.get("name", path.stem) != path.stem:
+        raise SuiteError(f"{path}: a suite is named after its file; remove 'name' or rename the file")
+    try:
+        suite = Suite.model_validate({**record, "name": path.stem})
+    except ValidationError as error:
+        detail = error.errors(include_url=False)[0]
+        place = ".".join(str(part) for part in detail["loc"]) or "file"
+        raise SuiteError(f"{path}: {place}: {detail['msg']}") from None
+    for name in suite.splits:
+        if name not in splits:
+            raise SuiteError(
+                f"{path}: unknown split {name!r}; known are {', '.join(splits)} (ini 't2e_splits' adds)"
+            )
+    return suite
+
+
+def split_registry(further: Sequence[Split] = ()) -> dict[str, Split]:
+    """The known splits by name: the built-in ones and those that a project adds.
+
+    Raises:
+        SuiteError: a further split takes the name of a known one.
+    """
+    registry = {split.name: split for split in BUILT_IN_SPLITS}
+    for split in further:
+        if split.name in registry:
+            raise SuiteError(f"split {split.name!r} exists already; choose another name")
+        registry[split.name] = split
+    return registry
+
+
+def parse_split(line: str) -> Split:
+    """A split from one line of the ini value `t2e_splits`: `name: role: description`.
+
+    Raises:
+        SuiteError: the line has another form, or the role is unknown.
+    """
+    parts = [part.strip() for part in line.split(":", 2)]
+    roles = ", ".join(Role)
+    if len(parts) != 3:
+        raise SuiteError(f"t2e_splits: {line!r} is not 'name: role: description'; roles are {roles}")
+    try:
+        return Split(name=parts[0], role=Role(parts[1]), description=parts[2])
+    except ValueError:
+        raise SuiteError(f"t2e_splits: {line!r} needs a lower-case name and a role of {roles}") from None
+
+
+_RANGE = re.compile(r"^(\d+)\.\.(\d+)$")
+
+
+def _members(spec: BenchmarkSplit | tuple[str, ...], split: str, world: World, path: Path) -> list[str]:
+    if isinstance(spec, BenchmarkSplit):
+        return _benchmark(spec.benchmark, split, world, path)
+    ids: list[str] = []
+    for entry in spec:
+        span = _RANGE.match(entry)
+        if span is None:
+            ids.append(entry)
+            continue
+        first, last = int(span.group(1)), int(span.group(2))
+        if last < first:
+            raise SuiteError(f"{path}: split {split!r} has the empty range {entry!r}")
+        ids.extend(str(number) for number in range(first, last + 1))
+    for task_id in ids:
+        if task_id not in world.tasks():
+            near = difflib.get_close_matches(task_id, list(world.tasks()), n=1)
+            mend = f"; did you mean {near[0]!r}?" if near else ""
+            raise SuiteError(
+                f"{path}: split {split!r} names task {task_id!r}, which {world.domain} does not have{mend}"
+            )
+    return ids
+
+
+def _benchmark(name: str, split: str, world: World, path: Path) -> list[str]:
+    available = world.splits()
+    if name not in available:
+        known = ", ".join(available)
+        raise SuiteError(
+            f"{path}: split {split!r} asks for benchmark split {name!r}; {world.domain} has {known}"
+        )
+    return list(available[name])

@@ -1,0 +1,1 @@
+"""Users: who plays the customer."""
