@@ -54,13 +54,12 @@ def _means(pairs: Pairs, figure: Callable[[Trials], float | None]) -> _Means | N
 def _answer(check: str, means: _Means | None, *, passed: bool, absent: str) -> CheckResult:
     if means is None:
         return CheckResult(id=check, status=CheckStatus.NOT_APPLICABLE, detail=absent)
-    tasks = f"{means.tasks} task{'' if means.tasks == 1 else 's'}"
     return CheckResult(
         id=check,
         status=CheckStatus.PASS if passed else CheckStatus.FAIL,
         estimate=means.difference,
         threshold=0.0,
-        detail=f"{means.baseline:.3f} → {means.candidate:.3f} over {tasks}",
+        detail=f"{means.baseline:.3f} → {means.candidate:.3f} (n={means.tasks})",
     )
 
 
@@ -125,7 +124,7 @@ class NoMaxSteps:
             status=CheckStatus.FAIL if after else CheckStatus.PASS,
             estimate=float(after),
             threshold=0.0,
-            detail=f"{after} simulations at max steps, {before} on the baseline",
+            detail=f"{before} → {after} simulations",
         )
 
 
@@ -141,17 +140,17 @@ WATCHED: tuple[Check, ...] = (
     NotWorse(
         "action_match_not_worse",
         lambda trials: trials.action_match(),
-        absent="no task with gold actions was checked on both sides",
+        absent="no gold actions checked",
     ),
     NotWorse(
         "read_action_match_not_worse",
         lambda trials: trials.action_match(ToolType.READ),
-        absent="no task with gold read actions was checked on both sides",
+        absent="no gold read actions checked",
     ),
     NotWorse(
         "write_action_match_not_worse",
         lambda trials: trials.action_match(ToolType.WRITE),
-        absent="no task with gold write actions was checked on both sides",
+        absent="no gold write actions checked",
     ),
     NoTaskRegressions(),
     NoMaxSteps(),

@@ -1,6 +1,6 @@
 """From pairs and a policy to a verdict, and from several verdicts to one."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
 
 from pytest_trace2evolve.gate.checks import Check
@@ -129,21 +129,27 @@ def _measured_share(pairs: Pairs, index: int) -> float:
 
 
 def _figures(pairs: Pairs, index: int) -> SideFigures:
-    trials: list[Trials] = [pair[index] for pair in pairs.measured.values()]
+    """One side's figures, each over the tasks that have it on both sides, so that sides can be subtracted."""
     records = pairs.side(index)
     measured = sum(record.status is Status.MEASURED for record in records)
     return SideFigures(
-        reward=_mean([item.reward for item in trials]),
-        pass_rate=_mean([None if item.passes is None else float(item.passes) for item in trials]),
-        action_match=_mean([item.action_match() for item in trials]),
-        read_action_match=_mean([item.action_match(ToolType.READ) for item in trials]),
-        write_action_match=_mean([item.action_match(ToolType.WRITE) for item in trials]),
+        **{name: _figure(pairs, index, read) for name, read in _FIGURES.items()},
         max_steps=sum(record.hit_max_steps for record in records),
         measured=measured,
         missing=len(records) - measured,
     )
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None
+def _figure(pairs: Pairs, index: int, read: Callable[[Trials], float | None]) -> float | None:
+    values = [(read(old), read(new)) for old, new in pairs.measured.values()]
+    both = [pair[index] for pair in values if None not in pair]
+    return fmean(value for value in both if value is not None) if both else None
+
+
+_FIGURES: dict[str, Callable[[Trials], float | None]] = {
+    "reward": lambda trials: trials.reward,
+    "pass_rate": lambda trials: None if trials.passes is None else float(trials.passes),
+    "action_match": lambda trials: trials.action_match(),
+    "read_action_match": lambda trials: trials.action_match(ToolType.READ),
+    "write_action_match": lambda trials: trials.action_match(ToolType.WRITE),
+}

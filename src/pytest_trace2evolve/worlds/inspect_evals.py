@@ -6,7 +6,6 @@ Tasks, policies and digests are read straight from the package's files. The tool
 
 import functools
 import gzip
-import importlib
 import importlib.metadata
 import importlib.util
 import re
@@ -20,7 +19,7 @@ import pydantic_core
 from pydantic import BaseModel
 
 from pytest_trace2evolve._canonical import digest
-from pytest_trace2evolve._optional import require
+from pytest_trace2evolve._optional import quiet_import, require
 from pytest_trace2evolve.errors import WorldError
 from pytest_trace2evolve.records.message import Requestor
 from pytest_trace2evolve.records.protocols import ToolSchema
@@ -191,7 +190,7 @@ class InspectWorld:
         if self._spec.sync is None:
             return None
         module, name = self._spec.sync
-        coupling = getattr(importlib.import_module(module), name).sync_tools
+        coupling = getattr(quiet_import(module), name).sync_tools
 
         def sync(agent: Any, user: Any) -> None:
             coupling(types.SimpleNamespace(tools=agent, user_tools=user))
@@ -245,7 +244,7 @@ def _load(folder: Path, name: str) -> Any:
 
 def _source(toolkit: Toolkit) -> Any:
     require("inspect_evals", extra="tau2")
-    return getattr(importlib.import_module(toolkit.module), toolkit.name)
+    return getattr(quiet_import(toolkit.module), toolkit.name)
 
 
 @functools.cache
@@ -255,7 +254,7 @@ def _plain_class(module: str, name: str) -> tuple[type, tuple[tuple[str, Callabl
     The port keeps a toolkit's state in a store bound to an Inspect run, which validates on every access;
     on a plain object the same functions run as they stand.
     """
-    source = getattr(importlib.import_module(module), name)
+    source = getattr(quiet_import(module), name)
     members = {
         key: value
         for key, value in vars(source).items()
@@ -282,7 +281,7 @@ def _wrappers(toolkit: Toolkit) -> dict[str, Any]:
     """The port's tool wrappers by upstream's names, those it lists and those we add."""
     require("inspect_evals", extra="tau2")
     module_name, _, listing = toolkit.wrappers.partition(":")
-    module = importlib.import_module(module_name)
+    module = quiet_import(module_name)
     factories = {
         factory.__name__.removeprefix(toolkit.wrapper_prefix): factory for factory in getattr(module, listing)
     }

@@ -1,0 +1,19 @@
+"""Activation: one plugin object a process, controller or worker, and the markers of its splits."""
+
+import pytest
+
+from pytest_trace2evolve.collect import PLUGIN_NAME
+from pytest_trace2evolve.controller import Controller
+from pytest_trace2evolve.participant import Participant, Worker
+
+
+def activate(config: pytest.Config) -> None:
+    """Register the run's plugin object and the markers of its splits.
+
+    Raises:
+        pytest.UsageError: the ini values are wrong.
+    """
+    run: Participant = Worker(config) if hasattr(config, "workerinput") else Controller(config)
+    for split in run.project.splits.values():
+        config.addinivalue_line("markers", f"{split.name}: trace2evolve split: {split.description}")
+    config.pluginmanager.register(run, PLUGIN_NAME)

@@ -1,0 +1,136 @@
+"""Suites as pytest items: a file, its splits, and one item a task that holds all the task's trials."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_trace2evolve.errors import InfrastructureError, TaskFailed
+from pytest_trace2evolve.gate.pairs import Trials
+from pytest_trace2evolve.records.evidence import SimulationEvidence
+from pytest_trace2evolve.suites import Role
+from pytest_trace2evolve.workflow.plan import PlannedSuite
+from pytest_trace2evolve.workflow.trials import TaskRun
+
+if TYPE_CHECKING:
+    from pytest_trace2evolve.participant import Participant
+
+PLUGIN_NAME = "trace2evolve-run"
+"""The name under which the run's plugin object is registered."""
+
+
+class SuiteFile(pytest.File):
+    """One suite's TOML file."""
+
+    def collect(self) -> Iterator[pytest.Collector]:
+        """The suite's splits."""
+        for split in planned_suite(self).lock.splits:
+            yield SplitCollector.from_parent(self, name=split)
+
+
+class SplitCollector(pytest.Collector):
+    """One split of a suite; carries the marker of its name."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.add_marker(self.name)
+
+    def collect(self) -> Iterator[pytest.Item]:
+        """One item a task."""
+        for task_id in planned_suite(self).lock.splits[self.name]:
+            yield TaskItem.from_parent(self, name=task_id)
+
+
+class TaskItem(pytest.Item):
+    """One task. Its setup runs all trials; its call only judges them."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.task_run: TaskRun | None = None
+        baseline = planned_suite(self).baseline
+        if baseline is not None and baseline.fails(self.name):
+            reason = f"fails in baseline {baseline.name}"
+            self.add_marker(pytest.mark.xfail(raises=TaskFailed, strict=False, reason=reason))
+
+    def setup(self) -> None:
+        """Run the trials; infrastructure trouble ends here, so that it is an error and no failure.
+
+        Raises:
+            InfrastructureError: a trial was lost, or ran and could not be measured.
+        """
+        participant = _participant(self)
+        assert participant.runner is not None
+        self.task_run = run = participant.runner.run(planned_suite(self).suite.name, self.name)
+        if run.absent or run.left_out:
+            pytest.skip(run.absent or f"left out: {run.left_out}")
+        troubled = run.lost or [record for record in run.unmeasured if "judge" not in record.note]
+        if troubled:
+            raise InfrastructureError(f"{len(troubled)} of {_trials(run)} lost: {troubled[0].note}")
+        if run.unmeasured:
+            pytest.skip(f"{len(run.unmeasured)} of {_trials(run)} not measured: {run.unmeasured[0].note}")
+
+    def runtest(self) -> None:
+        """Judge: the task passes when more than half of its measured trials do.
+
+        Raises:
+            TaskFailed: the agent failed the task.
+        """
+        assert self.task_run is not None
+        trials = Trials(self.task_run.records)
+        if not trials.passes:
+            raise TaskFailed(self._failure(trials))
+
+    def payload(self) -> dict[str, Any]:
+        """What the setup's report carries to the controller, as plain JSON types."""
+        assert self.task_run is not None
+        return {
+            "suite": planned_suite(self).suite.name,
+            "task": self.name,
+            "records": [record.model_dump(mode="json") for record in self.task_run.records],
+            "left_out": self.task_run.left_out,
+            "absent": self.task_run.absent,
+        }
+
+    def reportinfo(self) -> tuple[Any, int | None, str]:
+        """Where an item is said to be."""
+        return self.path, None, f"{self.parent.name if self.parent else ''}::{self.name}"
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """One line for what this package raises on purpose; pytest's own view of anything else."""
+        if isinstance(excinfo.value, TaskFailed | InfrastructureError):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo, style)
+
+    def _failure(self, trials: Trials) -> str:
+        measured = trials.measured
+        passed = sum(Trials((record,)).passes is True for record in measured)
+        text = f"reward {trials.reward:.3f}: {passed} of {len(measured)} trials passed"
+        split = self.parent.name if self.parent else ""
+        if _participant(self).project.splits[split].role is Role.REPORT:
+            # Of any other split, which component failed is for `trace2evolve show` to say, and to record.
+            text += f" ({_components(measured)})"
+        return text
+
+
+def planned_suite(node: pytest.Collector | pytest.Item) -> PlannedSuite:
+    """The suite that a node belongs to, as the plan has it."""
+    plan = _participant(node).plan
+    assert plan is not None
+    return plan.suites[node.path.stem]
+
+
+def _participant(node: pytest.Collector | pytest.Item) -> "Participant":
+    participant: Participant | None = node.config.pluginmanager.getplugin(PLUGIN_NAME)
+    assert participant is not None
+    return participant
+
+
+def _trials(run: TaskRun) -> str:
+    return f"{len(run.records)} trial{'' if len(run.records) == 1 else 's'}"
+
+
+def _components(records: list[SimulationEvidence]) -> str:
+    worst = min(records, key=lambda record: record.reward or 0.0)
+    failed = [name.value for name, value in worst.components.items() if value < 1.0]
+    ended = f"ended by {worst.termination_reason}"
+    return f"{ended}; below 1: {', '.join(failed)}" if failed else ended

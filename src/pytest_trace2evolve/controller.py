@@ -1,0 +1,161 @@
+"""The controller of a run: gathers all records, asks the gate, keeps the evidence, tells the verdict."""
+
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+from pytest_trace2evolve import xdist
+from pytest_trace2evolve.evidence.baselines import write_evidence
+from pytest_trace2evolve.gate.decide import worst
+from pytest_trace2evolve.participant import WORKER_INPUT, Participant
+from pytest_trace2evolve.records.evidence import SimulationEvidence
+from pytest_trace2evolve.records.verdict import Decision
+from pytest_trace2evolve.report.run import RunReport, run_report
+from pytest_trace2evolve.workflow.finish import EXIT_STATUS, keep
+from pytest_trace2evolve.workflow.trials import TaskRun
+from pytest_trace2evolve.workflow.verdicts import SuiteOutcome, SuiteRun, outcome
+
+_OVERRIDABLE = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+"""The exit statuses that a verdict replaces; pytest's others say more than a verdict could."""
+
+
+class Controller(Participant):
+    """The one process that sees all reports."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        super().__init__(config)
+        self.runs: dict[str, SuiteRun] = {}
+        self.others_failed = False
+        self.outcomes: list[SuiteOutcome] = []
+        self.notes: list[str] = []
+        self.trouble = ""
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionstart(self) -> None:
+        """Make the plan before any worker starts, so that what is wrong is said once."""
+        if self.config.option.help or self.config.option.version:
+            return
+        self.prepare(None)
+        if self.plan is None:
+            return
+        self.runs = {name: SuiteRun(planned) for name, planned in self.plan.suites.items()}
+        self.notes = list(self.plan.notes)
+        if self.config.option.collectonly:
+            return
+        try:
+            for name, planned in self.plan.suites.items():
+                if planned.baseline is not None:
+                    write_evidence(self.plan.baseline_file(name), planned.baseline.evidence)
+        except OSError as error:
+            raise pytest.UsageError(
+                f"cannot write to {self.plan.run_folder}: {error.strerror}; choose --t2e-run-folder"
+            ) from None
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """Hand the settled choices to a worker of xdist."""
+        if self.plan is not None:
+            node.workerinput[WORKER_INPUT] = xdist.worker_input(self.plan)
+
+    def pytest_report_header(self) -> list[str]:
+        """One line on what is run."""
+        if self.plan is None or not self.plan.suites:
+            return []
+        parts = []
+        for name, planned in self.plan.suites.items():
+            against = f", baseline {planned.baseline.name}" if planned.baseline else ""
+            parts.append(f"{name} (agent {planned.agent}{against})")
+        return [f"trace2evolve: candidate {self.plan.candidate.id} on {', '.join(parts)}"]
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Take in the records of an item of ours; note failures of items that are not."""
+        if self.plan is None:
+            return
+        place = xdist.split_nodeid(report.nodeid, self.plan, self._suites_prefix())
+        if place is None:
+            self.others_failed = self.others_failed or report.failed
+            return
+        suite, task_id = place
+        if xdist.is_crash(report):
+            xdist.as_setup_error(report)
+            self.runs[suite].crashed(task_id, str(report.longrepr))
+            return
+        payload = getattr(report, "trace2evolve", None)
+        if payload is not None:
+            records = tuple(SimulationEvidence.model_validate(record) for record in payload["records"])
+            self.runs[suite].add(task_id, TaskRun(records, payload["left_out"], payload["absent"]))
+        elif report.when == "setup" and report.failed:
+            self.runs[suite].crashed(task_id, str(report.longrepr))
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(
+        self, session: pytest.Session, exitstatus: int | pytest.ExitCode
+    ) -> Generator[None, object, object]:
+        """Judge and keep the run, then let the verdict decide the exit status."""
+        if self.plan is not None and any(run.runs for run in self.runs.values()):
+            self._finish(session, exitstatus)
+        return (yield)
+
+    def _finish(self, session: pytest.Session, exitstatus: int | pytest.ExitCode) -> None:
+        assert self.plan is not None
+        stopped = bool(session.shouldstop or session.shouldfail) or exitstatus == pytest.ExitCode.INTERRUPTED
+        narrowed = "the session was stopped early" if stopped else _narrowed(self.config)
+        ran = [run for run in self.runs.values() if run.runs]
+        self.outcomes = [outcome(self.plan, run, interrupted=narrowed) for run in ran]
+        try:
+            self.notes += keep(self.plan, ran, self.outcomes, self.worlds).notes
+        except OSError as error:
+            self.trouble = f"the evidence could not be kept whole ({error}); the verdict does not count"
+            session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
+            return
+        decision = self.decision
+        if exitstatus not in _OVERRIDABLE or decision is None:
+            return
+        if self.others_failed:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        elif decision is Decision.INCONCLUSIVE and self.config.option.t2e_inconclusive == "pass":
+            session.exitstatus = pytest.ExitCode.OK
+        else:
+            session.exitstatus = EXIT_STATUS[decision]
+
+    @property
+    def decision(self) -> Decision | None:
+        """The verdict over all suites: the worst of theirs."""
+        return worst(one.decision for one in self.outcomes)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Print figures, the gate's tables and the verdict."""
+        if self.plan is None or not self.outcomes:
+            return
+        report = RunReport(
+            plan=self.plan,
+            outcomes=tuple(self.outcomes),
+            notes=tuple(self.notes),
+            decision=self.decision,
+            trouble=self.trouble,
+        )
+        terminalreporter.section("trace2evolve", sep="=")
+        writer = terminalreporter._tw
+        text = run_report(
+            report,
+            width=writer.fullwidth,
+            colour=writer.hasmarkup,
+            quiet=self.config.get_verbosity() < 0,
+        )
+        terminalreporter.write(text + "\n")
+
+    def _suites_prefix(self) -> str:
+        return self.project.suites_folder.relative_to(self.config.rootpath).as_posix()
+
+
+def _narrowed(config: pytest.Config) -> str:
+    """The option that narrows a run below whole splits, if any was given."""
+    given = {
+        "-k": config.option.keyword,
+        "--lf": getattr(config.option, "lf", False),
+        "--deselect": getattr(config.option, "deselect", None),
+    }
+    names = [name for name, value in given.items() if value]
+    return f"{names[0]} narrows the run" if names else ""

@@ -1,0 +1,105 @@
+"""The scoreboard: one line a gated run, appended by the controller alone."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from pytest_trace2evolve.records.base import Record
+
+COLUMNS = (
+    "time",
+    "candidate",
+    "parent",
+    "suite",
+    "split",
+    "baseline",
+    "reward",
+    "reward_delta",
+    "action_match",
+    "action_match_delta",
+    "read_action_match_delta",
+    "write_action_match_delta",
+    "fixed",
+    "broken",
+    "max_steps",
+    "verdict",
+    "label",
+    "failed_checks",
+    "run",
+)
+
+
+class ScoreboardLine(Record):
+    """One gated split of one run. Figures that were not measured are empty."""
+
+    time: str
+    candidate: str
+    parent: str | None
+    suite: str
+    split: str
+    baseline: str
+    reward: float | None
+    reward_delta: float | None
+    action_match: float | None
+    action_match_delta: float | None
+    read_action_match_delta: float | None
+    write_action_match_delta: float | None
+    fixed: int
+    broken: int
+    max_steps: int
+    verdict: str
+    label: str
+    failed_checks: tuple[str, ...]
+    run: str
+
+    def render(self) -> str:
+        """The line, with a tab between columns."""
+        return "\t".join(_cell(getattr(self, column)) for column in COLUMNS)
+
+
+def append(path: Path, lines: list[ScoreboardLine]) -> None:
+    """Append lines under a lock; a file that could not take them all is left as it was.
+
+    Raises:
+        OSError: the file could not be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = "".join(f"{line.render()}\n" for line in lines)
+    with path.open("ab") as file, _locked(file):
+        end = file.seek(0, os.SEEK_END)
+        if end == 0:
+            text = "\t".join(COLUMNS) + "\n" + text
+        try:
+            file.write(text.encode("utf-8"))
+            file.flush()
+            os.fsync(file.fileno())
+        except OSError:
+            with contextlib.suppress(OSError):
+                file.truncate(end)
+            raise
+
+
+@contextlib.contextmanager
+def _locked(file: BinaryIO) -> Iterator[None]:
+    try:
+        import fcntl
+    except ImportError:  # no such call on Windows: there a line is one append, which is as good as it gets
+        yield
+        return
+    fcntl.flock(file, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        fcntl.flock(file, fcntl.LOCK_UN)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.4f}"
+    if isinstance(value, tuple):
+        return ",".join(str(item) for item in value)
+    return " ".join(str(value).split())

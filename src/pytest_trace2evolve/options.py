@@ -1,0 +1,157 @@
+"""Command-line options and ini keys. Standard library and pytest only: this is loaded in every pytest run."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+GOALS = ("improve", "hold")
+INCONCLUSIVE = ("fail", "pass")
+
+
+def _positive(text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
+    return value
+
+
+_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
+    (
+        ("--candidate", "--t2e-candidate"),
+        {
+            "dest": "t2e_candidate",
+            "metavar": "ID",
+            "help": "candidate to run: a file of candidates/ (default: v0)",
+        },
+    ),
+    (
+        ("--t2e-suite",),
+        {"dest": "t2e_suite", "metavar": "NAME", "action": "append", "help": "run this suite (repeatable)"},
+    ),
+    (
+        ("--t2e-replay",),
+        {
+            "dest": "t2e_replay",
+            "metavar": "PATH",
+            "action": "append",
+            "help": "replay recorded runs from a tau2 results file or folder (repeatable)",
+        },
+    ),
+    (
+        ("--t2e-agent",),
+        {"dest": "t2e_agent", "metavar": "NAME", "help": "agent: replay, oracle, nop, or a plugin's"},
+    ),
+    (
+        ("--t2e-trials",),
+        {
+            "dest": "t2e_trials",
+            "metavar": "N",
+            "type": _positive,
+            "help": "simulations a task (default: the suite's)",
+        },
+    ),
+    (
+        ("--t2e-baseline",),
+        {
+            "dest": "t2e_baseline",
+            "metavar": "NAME|PATH",
+            "help": "compare with a saved baseline or a results file (default: nearest ancestor's)",
+        },
+    ),
+    (
+        ("--t2e-save-baseline",),
+        {"dest": "t2e_save_baseline", "metavar": "NAME", "help": "save this run as a baseline of its suites"},
+    ),
+    (
+        ("--t2e-gate",),
+        {"dest": "t2e_gate", "metavar": "POLICY|off", "help": "gate policy (default: strict), or off"},
+    ),
+    (
+        ("--t2e-goal",),
+        {
+            "dest": "t2e_goal",
+            "choices": GOALS,
+            "help": "claim to be better (improve, default) or not worse (hold)",
+        },
+    ),
+    (
+        ("--t2e-inconclusive",),
+        {
+            "dest": "t2e_inconclusive",
+            "choices": INCONCLUSIVE,
+            "help": "exit status of an inconclusive verdict: 10 (fail, default) or 0 (pass)",
+        },
+    ),
+    (
+        ("--t2e-run-folder",),
+        {
+            "dest": "t2e_run_folder",
+            "metavar": "DIR",
+            "help": "where to keep the run (default: below .trace2evolve/runs)",
+        },
+    ),
+    (
+        ("--t2e-judge",),
+        {
+            "dest": "t2e_judge",
+            "metavar": "MODEL",
+            "help": "judge of natural-language assertions (OpenAI-compatible)",
+        },
+    ),
+    (
+        ("--t2e-judge-base-url",),
+        {
+            "dest": "t2e_judge_base_url",
+            "metavar": "URL",
+            "help": "the judge's endpoint (default: OPENAI_BASE_URL)",
+        },
+    ),
+)
+
+DESTINATIONS = tuple(settings["dest"] for _, settings in _OPTIONS)
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Declare every option and ini key."""
+    group = parser.getgroup("trace2evolve", "evaluate tool-using agents and gate changes to them")
+    for names, settings in _OPTIONS:
+        group.addoption(*names, default=None, **settings)
+    parser.addini("t2e_suites", "folder of suites; setting it activates trace2evolve", default="")
+    parser.addini("t2e_agent", "agent of suites that name none", default="")
+    parser.addini(
+        "t2e_splits", "further splits, 'name: role: description' a line", type="linelist", default=[]
+    )
+
+
+_WITH_PATHS = ("--t2e-replay", "--t2e-baseline", "--t2e-run-folder")
+
+
+def joined(arguments: Sequence[str], folder: Path) -> list[str] | None:
+    """The arguments with `--t2e-replay PATH` written `--t2e-replay=PATH`; None where that changes nothing.
+
+    pytest looks for its rootdir before it knows the options of plugins. A path that follows one of ours is
+    taken for a test path then, and a path outside `folder` drags the rootdir away from the project.
+    """
+    fixed: list[str] = []
+    stray = False
+    for argument in arguments:
+        if fixed and fixed[-1] in _WITH_PATHS:
+            place = folder / argument
+            stray = stray or (place.exists() and not place.resolve().is_relative_to(folder.resolve()))
+            fixed[-1] = f"{fixed[-1]}={argument}"
+        else:
+            fixed.append(argument)
+    return fixed if stray else None
+
+
+def is_active(config: pytest.Config) -> bool:
+    """Whether anything of ours was asked for."""
+    if any(getattr(config.option, name, None) is not None for name in DESTINATIONS):
+        return True
+    return bool(config.getini("t2e_suites"))

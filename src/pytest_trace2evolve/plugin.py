@@ -1,0 +1,37 @@
+"""The pytest plugin's entry point: declares options, and loads the rest only when they are used.
+
+Idle, it must cost nothing: this module and `options` import the standard library and pytest alone.
+"""
+
+import pytest
+
+from pytest_trace2evolve import options
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare options and ini keys."""
+    options.add_options(parser)
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    """Declare our own hooks."""
+    from pytest_trace2evolve import hookspecs
+
+    pluginmanager.add_hookspecs(hookspecs)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Activate the plugin where an option or ini key of ours is given."""
+    if options.is_active(config):
+        from pytest_trace2evolve.active import activate
+
+        activate(config)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> int | pytest.ExitCode | None:
+    """Start over where a path given to one of our options made pytest choose a wrong rootdir."""
+    given = config.invocation_params
+    fixed = options.joined([str(argument) for argument in given.args], given.dir)
+    return None if fixed is None else pytest.main(fixed, plugins=given.plugins)

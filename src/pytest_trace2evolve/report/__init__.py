@@ -1,0 +1,1 @@
+"""Reports: what a run and a comparison look like to people."""

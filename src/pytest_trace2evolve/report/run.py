@@ -1,0 +1,83 @@
+"""The report of a whole run."""
+
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.markup import escape
+
+from pytest_trace2evolve.records.verdict import Decision
+from pytest_trace2evolve.report.terminal import (
+    checks_table,
+    console,
+    decision_line,
+    figures_table,
+    rendered,
+    verdict_lines,
+)
+from pytest_trace2evolve.workflow.plan import Plan
+from pytest_trace2evolve.workflow.verdicts import SuiteOutcome
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """Everything a run has to tell at its end."""
+
+    plan: Plan
+    outcomes: tuple[SuiteOutcome, ...]
+    notes: tuple[str, ...]
+    decision: Decision | None
+    trouble: str = ""
+
+
+def run_report(report: RunReport, *, width: int, colour: bool, quiet: bool = False) -> str:
+    """The report as text.
+
+    Args:
+        report: What to tell.
+        width: Columns of the terminal.
+        colour: Whether the terminal shows colours.
+        quiet: Verdicts alone.
+    """
+    target = console(width=width, colour=colour)
+    if not quiet:
+        rows = [
+            (f"{one.name} {split}", figures)
+            for one in report.outcomes
+            for split, figures in one.metrics.items()
+        ]
+        target.print(figures_table(rows))
+    for one in report.outcomes:
+        _suite(target, report.plan, one, quiet=quiet)
+    if not quiet:
+        for note in report.notes:
+            target.print(f"note: {escape(note)}", soft_wrap=True)
+        target.print(f"evidence: {escape(_shown(report.plan))}", soft_wrap=True)
+    if report.trouble:
+        target.print(f"[bold red]{escape(report.trouble)}[/]", soft_wrap=True)
+    elif len(report.outcomes) > 1 and report.decision is not None:
+        target.print(f"verdict over all suites: [bold]{report.decision.value.upper()}[/]")
+    return rendered(target)
+
+
+def _suite(target: Console, plan: Plan, one: SuiteOutcome, *, quiet: bool) -> None:
+    planned = plan.suites[one.name]
+    if one.reason and not one.verdicts:
+        target.print(f"{escape(one.name)}: no verdict: {escape(one.reason)}", soft_wrap=True)
+        return
+    against = planned.baseline.name if planned.baseline else ""
+    for verdict in one.verdicts:
+        if not quiet:
+            target.print()
+            title = f"{one.name} · {verdict.split} · {plan.candidate.id} against {against}"
+            target.print(f"[bold]{escape(title)}[/]", soft_wrap=True)
+            target.print(checks_table(verdict.checks))
+            for line in verdict_lines(verdict):
+                target.print(line, soft_wrap=True)
+        target.print(f"{escape(one.name)} · {verdict.split}: {decision_line(verdict)}", soft_wrap=True)
+
+
+def _shown(plan: Plan) -> str:
+    try:
+        return str(plan.run_folder.relative_to(plan.project.root))
+    except ValueError:
+        return str(plan.run_folder)

@@ -1,0 +1,142 @@
+"""Pieces of the terminal's view: figures by split, the gate's table, the verdict in a line."""
+
+import io
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from pytest_trace2evolve.records.verdict import CheckResult, CheckStatus, Decision, Goal, Verdict
+from pytest_trace2evolve.scoring.metrics import Metrics
+
+_COLOURS = {
+    CheckStatus.PASS: "green",
+    CheckStatus.FAIL: "red",
+    CheckStatus.UNDECIDED: "yellow",
+    CheckStatus.NOT_APPLICABLE: "dim",
+    Decision.PROMOTE: "bold green",
+    Decision.DISCARD: "bold red",
+    Decision.INCONCLUSIVE: "bold yellow",
+}
+SHOWN_TASKS = 12
+"""Task names listed before the rest are counted."""
+
+
+def figures_table(rows: Iterable[tuple[str, Metrics]]) -> Table:
+    """Figures of each side or split, a row each: (title, metrics)."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
+    table.add_column("", no_wrap=True)
+    for heading in ("tasks", "runs", "reward", "pass^k", "actions", "read", "write", "max steps", "lost"):
+        table.add_column(heading, justify="right")
+    for title, figures in rows:
+        table.add_row(
+            escape(title),
+            str(figures.tasks),
+            str(figures.simulations),
+            number(figures.reward),
+            pass_hat(figures),
+            number(figures.action_match),
+            number(figures.read_action_match),
+            number(figures.write_action_match),
+            str(figures.terminations.get("max_steps", 0)),
+            str(figures.simulations - figures.measured),
+        )
+    return table
+
+
+def checks_table(checks: Sequence[CheckResult]) -> Table:
+    """The gate's table: every check with its answer and its figures."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
+    table.add_column("check", no_wrap=True)
+    table.add_column("answer", no_wrap=True)
+    intervals = any(check.low is not None or check.high is not None for check in checks)
+    table.add_column("estimate", justify="right")
+    if intervals:
+        table.add_column("interval", justify="right")
+    table.add_column("threshold", justify="right")
+    if any(check.p is not None for check in checks):
+        table.add_column("p", justify="right")
+    table.add_column("detail")
+    for check in checks:
+        row = [check.id, _coloured(check.status), number(check.estimate, signed=True)]
+        if intervals:
+            row.append(f"{number(check.low, signed=True)} … {number(check.high, signed=True)}")
+        row.append(number(check.threshold))
+        if any(other.p is not None for other in checks):
+            row.append(number(check.p))
+        table.add_row(*row, escape(check.detail))
+    return table
+
+
+def verdict_lines(verdict: Verdict) -> list[str]:
+    """What one verdict says below its table, in rich's markup."""
+    lines = []
+    for title, names in (
+        ("fixed", verdict.fixed),
+        ("broken", verdict.broken),
+        ("suspected", verdict.suspected),
+    ):
+        if names:
+            lines.append(f"{title} ({len(names)}): {escape(_listed(names))}")
+    if verdict.left_out:
+        lines.append(
+            f"left out ({len(verdict.left_out)}): {escape(_listed(verdict.left_out, separator='; '))}"
+        )
+    if verdict.reason:
+        lines.append(escape(verdict.reason))
+    return lines
+
+
+def decision_line(verdict: Verdict) -> str:
+    """The verdict in one line of rich's markup."""
+    goal = "improve" if verdict.goal is Goal.IMPROVE else "hold"
+    facts = (
+        f"policy {verdict.policy}, goal {goal}, {verdict.label.value} evidence, "
+        f"{verdict.tasks} tasks compared"
+    )
+    if verdict.decision is None:
+        return f"[bold]no verdict[/] (this split can only discard, and shows no harm) · {facts}"
+    return f"[{_COLOURS[verdict.decision]}]{verdict.decision.value.upper()}[/] · {facts}"
+
+
+def console(*, width: int, colour: bool) -> Console:
+    """A console that renders into text of its own."""
+    return Console(
+        file=io.StringIO(),
+        width=max(width, 60),
+        force_terminal=colour,
+        color_system="standard" if colour else None,
+        highlight=False,
+        soft_wrap=False,
+    )
+
+
+def rendered(target: Console) -> str:
+    """What was printed on a console made by `console`, without trailing blanks."""
+    assert isinstance(target.file, io.StringIO)
+    return "\n".join(line.rstrip() for line in target.file.getvalue().splitlines())
+
+
+def number(value: float | None, *, signed: bool = False) -> str:
+    """A figure with three decimals, whole numbers bare, a dash where there is none."""
+    if value is None:
+        return "–"
+    text = f"{value:.3f}" if value != int(value) or abs(value) <= 1 else str(int(value))
+    return f"+{text}" if signed and value > 0 else text
+
+
+def pass_hat(figures: Metrics) -> str:
+    """pass^k for k = 1, 2, 4, … as far as the trials go."""
+    wanted = [k for k in (1, 2, 4, 8, 16) if k in figures.pass_hat]
+    return " ".join(number(figures.pass_hat[k]) for k in wanted) or "–"
+
+
+def _coloured(status: CheckStatus) -> str:
+    text = "n/a" if status is CheckStatus.NOT_APPLICABLE else status.value
+    return f"[{_COLOURS[status]}]{text}[/]"
+
+
+def _listed(names: Sequence[str], separator: str = ", ") -> str:
+    rest = len(names) - SHOWN_TASKS
+    return separator.join(names[:SHOWN_TASKS]) + (f" and {rest} more" if rest > 0 else "")

@@ -1,0 +1,126 @@
+"""The end of a run, on the controller: headers, baselines and the scoreboard."""
+
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pytest_trace2evolve.evidence.baselines import write_evidence
+from pytest_trace2evolve.evidence.scoreboard import ScoreboardLine, append
+from pytest_trace2evolve.evidence.store import RunStore
+from pytest_trace2evolve.evidence.tau2_format import header
+from pytest_trace2evolve.records.task import Task
+from pytest_trace2evolve.records.verdict import CheckStatus, Decision, SideFigures, Verdict
+from pytest_trace2evolve.workflow.plan import Plan, PlannedSuite
+from pytest_trace2evolve.workflow.verdicts import SuiteOutcome, SuiteRun, evidence
+from pytest_trace2evolve.worlds.registry import Worlds
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What was written at the end of a run, told line by line."""
+
+    notes: tuple[str, ...]
+
+
+def keep(plan: Plan, runs: Iterable[SuiteRun], outcomes: Iterable[SuiteOutcome], worlds: Worlds) -> Kept:
+    """Write the headers of the run folder, the baselines asked for, and the scoreboard.
+
+    Raises:
+        OSError: something could not be written; what was there before is as it was.
+    """
+    notes: list[str] = []
+    for run, outcome in zip(runs, outcomes, strict=True):
+        notes.extend(_keep_suite(plan, run, outcome, worlds))
+    return Kept(tuple(notes))
+
+
+def _keep_suite(plan: Plan, run: SuiteRun, outcome: SuiteOutcome, worlds: Worlds) -> list[str]:
+    planned, name = run.planned, run.planned.suite.name
+    side = evidence(plan, run)
+    store = RunStore(plan.suite_folder(name))
+    dropped = store.drop_unreported(side.simulations)
+    world = worlds.open(planned.suite.provider, planned.suite.domain)
+    store.write_header(
+        header(
+            side.provenance,
+            _tasks(planned, run, worlds),
+            store.stored(side.simulations),
+            policy=world.policy(),
+            git_commit=_git_commit(plan),
+            trials=max((len(task_run.records) for task_run in run.runs.values()), default=0),
+            max_errors=planned.suite.max_errors,
+        )
+    )
+    notes = (
+        [f"{len(dropped)} traces that no worker reported were set aside in unreported/"] if dropped else []
+    )
+    if plan.save_baseline is not None:
+        notes.append(_save_baseline(plan, run, outcome))
+    lines = [
+        _line(plan, planned, verdict)
+        for verdict in outcome.verdicts
+        if outcome.whole and not verdict.reason.startswith("partial")
+    ]
+    if lines:
+        append(plan.project.scoreboard, lines)
+    return notes
+
+
+def _tasks(planned: PlannedSuite, run: SuiteRun, worlds: Worlds) -> list[Task]:
+    source = planned.recorded.tasks if planned.recorded else None
+    tasks = source or worlds.open(planned.suite.provider, planned.suite.domain).tasks()
+    return [tasks[task_id] for task_id in run.runs if task_id in tasks]
+
+
+def _save_baseline(plan: Plan, run: SuiteRun, outcome: SuiteOutcome) -> str:
+    assert plan.save_baseline is not None
+    path = plan.project.baseline_path(outcome.name, plan.save_baseline)
+    if not outcome.whole or not run.records:
+        return f"baseline {plan.save_baseline!r} of {outcome.name} was not saved: the run is partial"
+    write_evidence(path, evidence(plan, run))
+    return f"baseline saved: {path.relative_to(plan.project.root)}"
+
+
+def _git_commit(plan: Plan) -> str:
+    try:
+        done = subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=plan.project.root, capture_output=True, text=True, timeout=10
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return "unknown"
+    return done.stdout.strip() if done.returncode == 0 else "unknown"
+
+
+def _line(plan: Plan, planned: PlannedSuite, verdict: Verdict) -> ScoreboardLine:
+    assert planned.baseline is not None
+    old, new = verdict.baseline, verdict.candidate
+    return ScoreboardLine(
+        time=plan.started,
+        candidate=plan.candidate.id,
+        parent=plan.candidate.parent,
+        suite=planned.suite.name,
+        split=verdict.split or "",
+        baseline=planned.baseline.name,
+        reward=new.reward,
+        reward_delta=_delta(old, new, "reward"),
+        action_match=new.action_match,
+        action_match_delta=_delta(old, new, "action_match"),
+        read_action_match_delta=_delta(old, new, "read_action_match"),
+        write_action_match_delta=_delta(old, new, "write_action_match"),
+        fixed=len(verdict.fixed),
+        broken=len(verdict.broken),
+        max_steps=new.max_steps,
+        verdict=verdict.decision.value if verdict.decision else "none",
+        label=verdict.label.value,
+        failed_checks=tuple(check.id for check in verdict.checks if check.status is CheckStatus.FAIL),
+        run=plan.run_id,
+    )
+
+
+def _delta(old: SideFigures, new: SideFigures, name: str) -> float | None:
+    before, after = getattr(old, name), getattr(new, name)
+    return None if before is None or after is None else after - before
+
+
+EXIT_STATUS = {Decision.PROMOTE: 0, Decision.DISCARD: 1, Decision.INCONCLUSIVE: 10}
+"""The process's exit status for each verdict."""

@@ -1,0 +1,165 @@
+"""A project's folders: where its suites, candidates, baselines, runs and scoreboard lie."""
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from pytest_trace2evolve.candidates import Candidates
+from pytest_trace2evolve.errors import LockError, SuiteError
+from pytest_trace2evolve.evidence.atomic import write_atomic
+from pytest_trace2evolve.lock import (
+    LOCK_NAME,
+    RENEW,
+    Lock,
+    SuiteLock,
+    lock_suite,
+    parse_lock,
+    render_lock,
+    verify,
+)
+from pytest_trace2evolve.scoring.reward import SCORER_VERSION
+from pytest_trace2evolve.suites import Split, Suite, read_suite, split_registry
+from pytest_trace2evolve.worlds.registry import Worlds
+
+
+@dataclass(frozen=True)
+class Project:
+    """One project.
+
+    Attributes:
+        root: Its top folder (pytest's rootdir).
+        suites_folder: Where its suites lie.
+        further_splits: Splits that it adds to the built-in ones.
+    """
+
+    root: Path
+    suites_folder: Path
+    further_splits: tuple[Split, ...] = field(default=())
+
+    @property
+    def baselines_folder(self) -> Path:
+        """Committed baselines, one folder a suite."""
+        return self.root / "baselines"
+
+    @property
+    def runs_folder(self) -> Path:
+        """Run folders, one a run."""
+        return self.root / ".trace2evolve" / "runs"
+
+    @property
+    def scoreboard(self) -> Path:
+        """One line a gated run."""
+        return self.root / "results" / "scoreboard.tsv"
+
+    @cached_property
+    def candidates(self) -> Candidates:
+        """The project's candidates."""
+        return Candidates(self.root / "candidates")
+
+    @cached_property
+    def splits(self) -> dict[str, Split]:
+        """The registry of splits."""
+        return split_registry(self.further_splits)
+
+    @property
+    def suite_names(self) -> list[str]:
+        """Names of all suites."""
+        return sorted(path.stem for path in self.suites_folder.glob("*.toml"))
+
+    @property
+    def lock_path(self) -> Path:
+        """The lock file, beside the suites."""
+        return self.suites_folder / LOCK_NAME
+
+    def suite_path(self, name: str) -> Path:
+        """A suite's file.
+
+        Raises:
+            SuiteError: there is no such suite; the message names the nearest.
+        """
+        known = self.suite_names
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+            mend = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known) or 'none'}"
+            raise SuiteError(f"unknown suite {name!r} in {self.suites_folder}; {mend}")
+        return self.suites_folder / f"{name}.toml"
+
+    def suite(self, name: str) -> Suite:
+        """A suite as its file says it.
+
+        Raises:
+            SuiteError: it is unknown or broken.
+        """
+        return read_suite(self.suite_path(name), self.splits)
+
+    @cached_property
+    def lock(self) -> Lock:
+        """The lock file's content; empty where there is none.
+
+        Raises:
+            LockError: it is damaged.
+        """
+        try:
+            text = self.lock_path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return Lock()
+        except (OSError, UnicodeDecodeError) as error:
+            raise LockError(f"{self.lock_path}: cannot be read: {error}") from None
+        return parse_lock(text, self.lock_path)
+
+    def locked(self, suite: Suite, worlds: Worlds) -> SuiteLock:
+        """A suite's lock, checked against its file (not against its world: see `verify_world`).
+
+        Raises:
+            LockError: the suite is not locked, or its file was edited since; names what changed.
+        """
+        locked = self.lock.suites.get(suite.name)
+        path = self.suites_folder / f"{suite.name}.toml"
+        if locked is None:
+            raise LockError(
+                f"{path}: not in {self.lock_path.name}; run 'trace2evolve lock' and commit the result"
+            )
+        if locked.definition != suite.definition:
+            self.verify_world(suite, locked, worlds)
+            raise LockError(f"{path}: its settings changed since {LOCK_NAME} was written; {RENEW}")
+        return locked
+
+    def verify_world(self, suite: Suite, locked: SuiteLock, worlds: Worlds) -> None:
+        """Hold a suite's lock against what its world holds now.
+
+        Raises:
+            LockError: a task, the policy, a tool, the data or the scorer changed; names it.
+        """
+        path = self.suites_folder / f"{suite.name}.toml"
+        verify(path, locked, self.lock_now(suite, worlds))
+
+    def lock_now(self, suite: Suite, worlds: Worlds) -> SuiteLock:
+        """The lock that a suite would get now."""
+        world = worlds.open(suite.provider, suite.domain)
+        return lock_suite(suite, world, self.suites_folder / f"{suite.name}.toml", SCORER_VERSION)
+
+    def renew_lock(self, worlds: Worlds, names: Sequence[str] = ()) -> Lock:
+        """Write a lock for `names` (all suites where none is named); other suites keep theirs."""
+        known = self.suite_names
+        for name in names:
+            self.suite_path(name)
+        kept = {} if not names else {name: lock for name, lock in self.lock.suites.items() if name in known}
+        fresh = {name: self.lock_now(self.suite(name), worlds) for name in names or known}
+        lock = Lock(suites=kept | fresh)
+        write_atomic(self.lock_path, render_lock(lock))
+        return lock
+
+    def baseline_path(self, suite: str, name: str) -> Path:
+        """Where a suite's baseline of a name lies."""
+        return self.baselines_folder / suite / f"{name}.json"
+
+    def baseline_names(self, suite: str) -> list[str]:
+        """Names of a suite's baselines."""
+        return sorted(path.stem for path in (self.baselines_folder / suite).glob("*.json"))
+
+
+def find_root(start: Path) -> Path | None:
+    """The nearest folder from `start` upwards that holds `suites/`; None where there is none."""
+    return next((folder for folder in (start, *start.parents) if (folder / "suites").is_dir()), None)

@@ -1,0 +1,159 @@
+"""Evidence from whatever a user names: results files, run folders, baselines."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_trace2evolve.errors import ResultsError
+from pytest_trace2evolve.evidence.baselines import is_evidence, parse_evidence
+from pytest_trace2evolve.evidence.results import ResultsFile, combine, decode, read_results
+from pytest_trace2evolve.evidence.tau2_format import OWN_BLOCK
+from pytest_trace2evolve.records.evidence import Evidence, Provenance, Settings, SimulationEvidence
+from pytest_trace2evolve.records.protocols import Judge
+from pytest_trace2evolve.records.score import Score
+from pytest_trace2evolve.records.task import Task
+from pytest_trace2evolve.records.trace import Simulation
+from pytest_trace2evolve.scoring.evidence import as_evidence
+from pytest_trace2evolve.scoring.reward import SCORER_VERSION, score
+from pytest_trace2evolve.worlds.registry import DEFAULT_PROVIDER, Worlds
+
+
+@dataclass(frozen=True)
+class Scored:
+    """One simulation with its task, score and compact record."""
+
+    simulation: Simulation
+    task: Task
+    score: Score
+    record: SimulationEvidence
+
+
+def expand(path: Path) -> list[Path]:
+    """A run folder of several suites as the results folders inside it; any other path as itself."""
+    if path.is_dir() and not (path / "results.json").exists():
+        inside = sorted(folder.parent for folder in path.glob("*/results.json"))
+        if inside:
+            return inside
+    return [path]
+
+
+def rescore(
+    file: ResultsFile, worlds: Worlds, provider: str | None, judge: Judge | None = None
+) -> list[Scored]:
+    """Score every simulation of a file with the tasks embedded in it.
+
+    Raises:
+        ResultsError: the file names no domain.
+        WorldError: the provider has no such domain.
+    """
+    domain = domain_of(file)
+    world = worlds.open(provider or provenance(file).provider, domain)
+    types = world.tool_types()
+    scored = []
+    for simulation in file.simulations:
+        task = file.tasks[simulation.task_id]
+        result = score(simulation, task, world, judge)
+        scored.append(Scored(simulation, task, result, as_evidence(simulation, task, result, types)))
+    return scored
+
+
+def domain_of(file: ResultsFile) -> str:
+    """The file's domain.
+
+    Raises:
+        ResultsError: it names none.
+    """
+    if file.domain is None:
+        raise ResultsError(
+            f"{file.path}: names no domain in info.environment_info or in its tasks' scenarios"
+        )
+    return file.domain
+
+
+def provenance(file: ResultsFile) -> Provenance:
+    """Where a results file comes from: our own block where it has one, else what tau2 recorded."""
+    info = file.info
+    own = info.get(OWN_BLOCK)
+    if isinstance(own, dict):
+        return Provenance.model_validate(own)
+    max_steps = info.get("max_steps")
+    return Provenance(
+        domain=domain_of(file),
+        provider=DEFAULT_PROVIDER,
+        scorer_version=SCORER_VERSION,
+        agent=_settings(info.get("agent_info")),
+        user=_settings(info.get("user_info")),
+        max_steps=max_steps if isinstance(max_steps, int) else None,
+        sources=(file.path.name,),
+    )
+
+
+def _settings(info: object) -> Settings:
+    if not isinstance(info, dict):
+        return Settings()
+    arguments = info.get("llm_args")
+    return Settings(
+        implementation=info.get("implementation"),
+        model=info.get("llm"),
+        arguments=arguments if isinstance(arguments, dict) else None,
+    )
+
+
+def load_sides(
+    paths: Sequence[Path], worlds: Worlds, provider: str | None = None, judge: Judge | None = None
+) -> tuple[list[Evidence], tuple[str, ...]]:
+    """One candidate's evidence from several paths, one `Evidence` a domain.
+
+    Returns:
+        The evidence, and notes on what was renumbered.
+
+    Raises:
+        ResultsError: a path cannot be read or trusted, or compact evidence and results files are mixed.
+        WorldError: a domain cannot be opened.
+    """
+    compact: list[Evidence] = []
+    files: dict[str, list[ResultsFile]] = {}
+    for path in [inner for outer in paths for inner in expand(outer)]:
+        record = decode(path) if path.is_file() else None
+        if is_evidence(record):
+            compact.append(parse_evidence(record, path))
+            continue
+        file = read_results(path)
+        files.setdefault(domain_of(file), []).append(file)
+    domains = [evidence.provenance.domain for evidence in compact]
+    for domain in {*domains, *files}:
+        if domains.count(domain) + (domain in files) > 1:
+            raise ResultsError(
+                f"two baselines of domain {domain!r} on one side; give one, or results files only"
+            )
+    notes: list[str] = []
+    for group in files.values():
+        evidence, told = evidence_of(group, worlds, provider, judge)
+        compact.append(evidence)
+        notes.extend(told)
+    return compact, tuple(notes)
+
+
+def evidence_of(
+    files: Sequence[ResultsFile], worlds: Worlds, provider: str | None = None, judge: Judge | None = None
+) -> tuple[Evidence, tuple[str, ...]]:
+    """One candidate's evidence from its results files of one domain, scored again."""
+    simulations, notes = combine(files)
+    trial = {simulation.id: simulation.trial or 0 for simulation in simulations}
+    records = [
+        scored.record.model_copy(update={"trial": trial[scored.simulation.id]})
+        for file in files
+        for scored in rescore(file, worlds, provider, judge)
+    ]
+    first = provenance(files[0])
+    sources = tuple(file.path.name for file in files)
+    return Evidence(
+        provenance=first.model_copy(update={"sources": sources}), simulations=tuple(records)
+    ), notes
+
+
+def only(evidence: Evidence, task_ids: Iterable[str]) -> Evidence:
+    """The part of evidence that concerns some tasks."""
+    wanted = set(task_ids)
+    kept = tuple(record for record in evidence.simulations if record.task_id in wanted)
+    return evidence.model_copy(update={"simulations": kept})

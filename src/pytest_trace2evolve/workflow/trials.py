@@ -1,0 +1,136 @@
+"""Running one task: its trials, scored and stored, each trial either evidence or a named loss."""
+
+import asyncio
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from pytest_trace2evolve.agents.nop import NopAgent
+from pytest_trace2evolve.agents.oracle import OracleAgent
+from pytest_trace2evolve.candidates import Candidate
+from pytest_trace2evolve.errors import LockError
+from pytest_trace2evolve.evidence.store import RunStore
+from pytest_trace2evolve.evidence.tau2_format import simulation_record
+from pytest_trace2evolve.lock import LOCK_NAME, RENEW
+from pytest_trace2evolve.records.evidence import SimulationEvidence
+from pytest_trace2evolve.records.protocols import Agent, User, World
+from pytest_trace2evolve.records.score import Status
+from pytest_trace2evolve.records.task import Task
+from pytest_trace2evolve.records.trace import Simulation, TerminationReason
+from pytest_trace2evolve.rollout.conversation import Limits, converse
+from pytest_trace2evolve.scoring.evidence import as_evidence
+from pytest_trace2evolve.scoring.reward import score
+from pytest_trace2evolve.users.gold import GoldUser
+from pytest_trace2evolve.workflow.plan import Plan, PlannedSuite
+from pytest_trace2evolve.worlds.registry import Worlds
+
+AgentFactory = Callable[[Task, World, Candidate], tuple[Agent, User]]
+"""Makes the two who talk in one simulation: an agent that carries out the candidate, and a user."""
+
+BUILT_IN_AGENTS: dict[str, AgentFactory] = {
+    "oracle": lambda task, world, candidate: (OracleAgent(task), GoldUser(task)),
+    "nop": lambda task, world, candidate: (NopAgent(), GoldUser(task)),
+}
+
+
+@dataclass(frozen=True)
+class TaskRun:
+    """What came of one task.
+
+    Attributes:
+        records: One a trial.
+        left_out: Why the task was not compared: its content differs from the lock. Empty where it was.
+        absent: Why there was nothing to run: the replayed files hold no simulation of it.
+    """
+
+    records: tuple[SimulationEvidence, ...] = ()
+    left_out: str = ""
+    absent: str = ""
+
+    @property
+    def lost(self) -> list[SimulationEvidence]:
+        """The trials that infrastructure took."""
+        return [record for record in self.records if record.status is Status.INFRASTRUCTURE_ERROR]
+
+    @property
+    def unmeasured(self) -> list[SimulationEvidence]:
+        """The trials that ran and have no reward."""
+        return [record for record in self.records if record.status is Status.NOT_MEASURED]
+
+
+class Runner:
+    """Runs tasks of a plan; one in each process."""
+
+    def __init__(self, plan: Plan, worlds: Worlds, agents: Mapping[str, AgentFactory]) -> None:
+        self._plan = plan
+        self._worlds = worlds
+        self._agents = agents
+
+    def run(self, suite: str, task_id: str) -> TaskRun:
+        """Run (or replay) every trial of a task, score each and store its trace.
+
+        A trial that is lost (an exception in the world, a trace that could not be stored) becomes an
+        infrastructure error; nothing is scored for it.
+
+        Raises:
+            LockError: the world's task differs from the lock.
+        """
+        planned = self._plan.suites[suite]
+        if planned.recorded is not None:
+            return self._replay(planned, task_id)
+        world = self._worlds.open(planned.suite.provider, planned.suite.domain)
+        task = world.tasks()[task_id]
+        if task.digest != planned.lock.tasks[task_id]:
+            raise LockError(
+                f"{planned.path}: the content of task {task_id!r} changed "
+                f"since {LOCK_NAME} was written; {RENEW}"
+            )
+        make = self._agents[planned.agent]
+        limits = Limits(max_steps=planned.suite.max_steps, max_errors=planned.suite.max_errors)
+
+        def talk(trial: int) -> Simulation:
+            agent, user = make(task, world, self._plan.candidate)
+            return asyncio.run(converse(task, world, agent, user, limits=limits, trial=trial, seed=trial))
+
+        return TaskRun(tuple(self._trial(planned, task, trial, talk) for trial in range(planned.trials)))
+
+    def _replay(self, planned: PlannedSuite, task_id: str) -> TaskRun:
+        recorded = planned.recorded
+        assert recorded is not None
+        simulations = recorded.simulations.get(task_id)
+        if not simulations:
+            return TaskRun(absent="the replayed files hold no simulation of this task")
+        task = recorded.tasks[task_id]
+        if task.digest != planned.lock.tasks[task_id]:
+            return TaskRun(left_out="its recorded content differs from the lock")
+        by_trial = {simulation.trial or 0: simulation for simulation in simulations}
+        return TaskRun(
+            tuple(self._trial(planned, task, trial, by_trial.__getitem__) for trial in sorted(by_trial))
+        )
+
+    def _trial(
+        self, planned: PlannedSuite, task: Task, trial: int, simulate: Callable[[int], Simulation]
+    ) -> SimulationEvidence:
+        try:
+            world = self._worlds.open(planned.suite.provider, planned.suite.domain)
+            simulation = simulate(trial)
+            result = score(simulation, task, world, self._plan.judge)
+            record = as_evidence(simulation, task, result, world.tool_types())
+            store = RunStore(self._plan.suite_folder(planned.suite.name))
+            store.write_simulation(simulation_record(simulation, result))
+        except Exception as error:
+            return lost_trial(task.id, planned.lock.tasks[task.id], trial, f"{type(error).__name__}: {error}")
+        return record
+
+
+def lost_trial(task_id: str, task_digest: str, trial: int, note: str) -> SimulationEvidence:
+    """The record of a trial that was lost to infrastructure: no reward, and a note that says why."""
+    return SimulationEvidence(
+        id=f"lost-{uuid.uuid4().hex}",
+        task_id=task_id,
+        trial=trial,
+        status=Status.INFRASTRUCTURE_ERROR,
+        termination_reason=TerminationReason.INFRASTRUCTURE_ERROR.value,
+        task_digest=task_digest,
+        note=" ".join(note.split())[:500],
+    )

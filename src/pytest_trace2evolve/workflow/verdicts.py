@@ -1,0 +1,214 @@
+"""From the records of a run to its evidence and verdicts, suite by suite."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from pytest_trace2evolve.gate.decide import decide, worst
+from pytest_trace2evolve.gate.pairs import natural_order, pair
+from pytest_trace2evolve.records.evidence import Evidence, Provenance, Settings, SimulationEvidence
+from pytest_trace2evolve.records.verdict import Decision, Label, Verdict
+from pytest_trace2evolve.scoring.metrics import Metrics, metrics
+from pytest_trace2evolve.scoring.reward import SCORER_VERSION
+from pytest_trace2evolve.suites import Role
+from pytest_trace2evolve.workflow.plan import Plan, PlannedSuite
+from pytest_trace2evolve.workflow.sides import provenance
+from pytest_trace2evolve.workflow.trials import TaskRun, lost_trial
+
+
+@dataclass
+class SuiteRun:
+    """What has come in of one suite: task runs by task id."""
+
+    planned: PlannedSuite
+    runs: dict[str, TaskRun] = field(default_factory=dict)
+
+    def add(self, task_id: str, run: TaskRun) -> None:
+        """Take in what came of a task."""
+        self.runs[task_id] = run
+
+    def crashed(self, task_id: str, note: str) -> None:
+        """A worker died on a task: all its trials are lost."""
+        digest = self.planned.lock.tasks[task_id]
+        trials = max(1, self.planned.trials_of(task_id))
+        self.add(task_id, TaskRun(tuple(lost_trial(task_id, digest, trial, note) for trial in range(trials))))
+
+    @property
+    def records(self) -> tuple[SimulationEvidence, ...]:
+        """All records, in order of task and trial, whatever order they came in."""
+        everything = [record for run in self.runs.values() for record in run.records]
+        return tuple(sorted(everything, key=lambda record: (natural_order(record.task_id), record.trial)))
+
+    def in_split(self, split: str) -> tuple[SimulationEvidence, ...]:
+        """The records of one split."""
+        tasks = self.planned.lock.splits[split]
+        return tuple(record for record in self.records if record.task_id in tasks)
+
+    def missing(self, split: str) -> list[str]:
+        """Tasks of a split that did not run at all and were not left out for their content."""
+        return [
+            task_id
+            for task_id in self.planned.lock.splits[split]
+            if task_id not in self.runs or self.runs[task_id].absent
+        ]
+
+    def left_out(self, split: str) -> list[str]:
+        """Tasks of a split that were not compared, each with its reason."""
+        return [
+            f"{task_id}: {self.runs[task_id].left_out}"
+            for task_id in self.planned.lock.splits[split]
+            if task_id in self.runs and self.runs[task_id].left_out
+        ]
+
+    def ran(self, split: str) -> bool:
+        """Whether anything of a split came in."""
+        return any(
+            task_id in self.runs and not self.runs[task_id].absent
+            for task_id in self.planned.lock.splits[split]
+        )
+
+
+@dataclass(frozen=True)
+class SuiteOutcome:
+    """One suite's figures and verdicts.
+
+    `reason` says why there is no verdict where there is none. `whole` is whether every split that ran ran
+    completely.
+    """
+
+    name: str
+    metrics: Mapping[str, Metrics]
+    verdicts: tuple[Verdict, ...]
+    reason: str
+    whole: bool
+
+    @property
+    def decision(self) -> Decision | None:
+        """The worst of its splits; None where none decided."""
+        return worst(verdict.decision for verdict in self.verdicts)
+
+
+def evidence(plan: Plan, run: SuiteRun) -> Evidence:
+    """A suite's evidence, with where it comes from."""
+    return Evidence(provenance=_provenance(plan, run.planned), simulations=run.records)
+
+
+def outcome(plan: Plan, run: SuiteRun, *, interrupted: str = "") -> SuiteOutcome:
+    """Judge one suite.
+
+    Args:
+        plan: The run's plan.
+        run: What came in of the suite.
+        interrupted: Why the session may have stopped early or been narrowed; empty where it was not.
+    """
+    splits = run.planned.lock.splits
+    figures = {split: metrics(run.in_split(split)) for split in splits if run.ran(split)}
+    whole = not any(run.missing(split) for split in figures)
+    verdicts: list[Verdict] = []
+    reason = _no_gate_reason(plan, run.planned)
+    if not reason:
+        verdicts = list(_verdicts(plan, run, interrupted))
+        if not any(verdict.decision for verdict in verdicts):
+            reason = "no split that decides was run, and the others showed no harm"
+    return SuiteOutcome(run.planned.suite.name, figures, tuple(verdicts), reason, whole)
+
+
+def _no_gate_reason(plan: Plan, planned: PlannedSuite) -> str:
+    if plan.policy is None:
+        return "the gate is off"
+    if planned.baseline is not None:
+        return ""
+    ancestors = " ← ".join(candidate.id for candidate in plan.lineage[1:])
+    if not ancestors:
+        return f"candidate {plan.candidate.id} has no ancestor to be compared with; name a --t2e-baseline"
+    return f"none of its ancestors ({ancestors}) has a baseline for this suite; name a --t2e-baseline"
+
+
+def _verdicts(plan: Plan, run: SuiteRun, interrupted: str) -> Iterable[Verdict]:
+    planned, policy = run.planned, plan.policy
+    assert planned.baseline is not None
+    assert policy is not None
+    for split, guard in _deciding(plan, planned):
+        if not run.ran(split) and not interrupted:
+            continue
+        tasks = planned.lock.splits[split]
+        baseline = [record for record in planned.baseline.evidence.simulations if record.task_id in tasks]
+        comparable = [record for record in baseline if record.task_digest == tasks[record.task_id]]
+        candidate = run.in_split(split)
+        pairs = pair(comparable, candidate)
+        left_out = [*run.left_out(split), *_other_content(baseline, tasks)]
+        named = {entry.split(":")[0] for entry in left_out}
+        kept = [entry for entry in pairs.left_out if entry.split(":")[0] not in named]
+        yield decide(
+            type(pairs)(pairs.tasks, (*left_out, *kept)),
+            policy,
+            goal=plan.goal,
+            label=_label(plan, planned, split),
+            suite=planned.suite.name,
+            split=split,
+            guard=guard,
+            partial=_partial(run, split, interrupted, [record.task_id for record in baseline]),
+        )
+
+
+def _deciding(plan: Plan, planned: PlannedSuite) -> Iterable[tuple[str, bool]]:
+    """The splits that the gate looks at, each with whether it can only discard."""
+    roles = {split: plan.project.splits[split].role for split in planned.lock.splits}
+    gated = Role.GATE if Role.GATE in roles.values() else Role.DEVELOPMENT
+    for split, role in roles.items():
+        if role in (gated, Role.GUARD):
+            yield split, role is Role.GUARD
+
+
+def _label(plan: Plan, planned: PlannedSuite, split: str) -> Label:
+    role = plan.project.splits[split].role
+    if role is Role.GUARD:
+        return Label.SYNTHETIC if split == Label.SYNTHETIC else Label.TRANSFER
+    seen = any(candidate.saw(planned.suite.name, split) for candidate in plan.lineage)
+    return Label.DEVELOPMENT if seen or role is not Role.GATE else Label.CLEAN
+
+
+def _partial(run: SuiteRun, split: str, interrupted: str, baseline: Iterable[str]) -> str:
+    tasks = run.planned.lock.splits[split]
+    if missing := run.missing(split):
+        why = f"{interrupted}; " if interrupted else ""
+        return f"partial: {why}{len(missing)} of {len(tasks)} tasks did not run ({_some(missing)})"
+    if without := sorted(set(tasks) - set(baseline), key=natural_order):
+        held = len(tasks) - len(without)
+        return f"partial: the baseline holds {held} of {len(tasks)} tasks, not {_some(without)}"
+    return ""
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+
+
+def _other_content(records: Iterable[SimulationEvidence], tasks: Mapping[str, str]) -> list[str]:
+    other = {record.task_id for record in records if record.task_digest != tasks[record.task_id]}
+    return [
+        f"{name}: its content in the baseline differs from the lock"
+        for name in sorted(other, key=natural_order)
+    ]
+
+
+def _provenance(plan: Plan, planned: PlannedSuite) -> Provenance:
+    common = {
+        "suite": planned.suite.name,
+        "domain": planned.suite.domain,
+        "provider": planned.suite.provider,
+        "lock": planned.lock.digest,
+        "scorer_version": SCORER_VERSION,
+        "candidate": plan.candidate.ref(),
+        "judge": getattr(plan.judge, "model", None),
+        "run_id": plan.run_id,
+        "created_at": plan.started,
+    }
+    if planned.recorded is not None:
+        recorded = provenance(planned.recorded.files[0])
+        sources = tuple(file.path.name for file in planned.recorded.files)
+        return recorded.model_copy(update={**common, "sources": sources})
+    return Provenance(
+        **common,
+        agent=Settings(implementation=planned.agent),
+        user=Settings(implementation="gold"),
+        max_steps=planned.suite.max_steps,
+    )

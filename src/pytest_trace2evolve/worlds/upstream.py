@@ -1,0 +1,316 @@
+"""τ² domains as upstream's own package `tau2` carries them (sierra-research/tau2-bench).
+
+`tau2` needs Python 3.12 or later and is not on PyPI, so it is no extra of ours: it is offered where it can
+be imported. It is imported when a world is made, not with this module.
+"""
+
+import contextlib
+import copy
+import functools
+import importlib
+import importlib.metadata
+import importlib.util
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from pytest_trace2evolve._canonical import digest
+from pytest_trace2evolve.errors import WorldError
+from pytest_trace2evolve.records.message import Requestor
+from pytest_trace2evolve.records.protocols import ToolSchema
+from pytest_trace2evolve.records.score import ToolType
+from pytest_trace2evolve.records.task import InitializationData, Task
+from pytest_trace2evolve.worlds.inspect_evals import LazyTasks
+from pytest_trace2evolve.worlds.overlay import Access, OverlayDatabase, clone
+from pytest_trace2evolve.worlds.toolkit import ToolkitSession
+
+PROVIDER = "tau2"
+
+_OPTIONS: dict[str, dict[str, Any]] = {
+    # Upstream's default retrieval calls an embedding service when the domain is opened, and needs a sandbox.
+    "banking_knowledge": {"retrieval_variant": "grep_only"},
+}
+
+_SHARED_MODULE = "tau2.knowledge."
+"""Where the indexes over banking's documents are defined: large, and never changed by a tool."""
+
+
+class UpstreamWorld:
+    """One τ² domain of upstream's `tau2`.
+
+    Banking is opened with the `grep_only` retrieval, the one that needs no service.
+
+    Raises:
+        WorldError: `tau2` cannot be imported, or has no such domain.
+    """
+
+    provider = PROVIDER
+
+    def __init__(self, domain: str) -> None:
+        self.domain = domain
+        self._registry = _registry(domain)
+        known = self._registry.get_domains()
+        if domain not in known:
+            raise WorldError(
+                f"provider {PROVIDER!r} has no domain {domain!r}; it has {', '.join(sorted(known))}"
+            )
+
+    @functools.cached_property
+    def _tasks(self) -> LazyTasks:
+        with self._reading("tasks"):
+            tasks = self._registry.get_tasks_loader(self.domain)(None)
+        return LazyTasks([task.model_dump(mode="json", exclude_unset=True) for task in tasks])
+
+    def tasks(self) -> Mapping[str, Task]:
+        """Every task of the domain by its id, those outside the base split too.
+
+        Raises:
+            WorldError: the domain's data files cannot be read.
+        """
+        return self._tasks
+
+    def splits(self) -> Mapping[str, Sequence[str]]:
+        """The benchmark's own splits; a domain without any has `base`, which holds all its tasks.
+
+        Raises:
+            WorldError: the domain's data files cannot be read.
+        """
+        load = self._registry.get_task_splits_loader(self.domain)
+        with self._reading("splits"):
+            splits: Mapping[str, Sequence[str]] | None = load() if load else None
+        return splits or {"base": list(self._tasks)}
+
+    def policy(self, *, solo: bool = False) -> str:
+        """The policy text as upstream's environment holds it.
+
+        Raises:
+            WorldError: solo mode, and the domain has none; or the data files cannot be read.
+        """
+        text: str = (self._solo_environment if solo else self._environment).get_policy()
+        return text
+
+    def tools(self, requestor: Requestor) -> Sequence[ToolSchema]:
+        """The tools offered to one side, in upstream's order; discoverable tools are not offered.
+
+        Raises:
+            WorldError: the domain's data files cannot be read.
+        """
+        toolkit = self._toolkits.get(requestor)
+        offered = [] if toolkit is None else toolkit.get_tools().values()
+        functions = [tool.openai_schema["function"] for tool in offered]
+        return [
+            ToolSchema(
+                name=function["name"],
+                description=function["description"],
+                parameters=function["parameters"],
+            )
+            for function in functions
+        ]
+
+    def tool_types(self) -> Mapping[str, ToolType]:
+        """What each offered tool does; a name that both sides have is of the user's type, as upstream's."""
+        return self._types
+
+    @functools.cached_property
+    def _types(self) -> dict[str, ToolType]:
+        return {
+            name: ToolType(toolkit.tool_type(name).value)
+            for toolkit in self._toolkits.values()
+            for name in toolkit.tools
+            if not toolkit.is_discoverable(name)
+        }
+
+    def has_tool(self, name: str) -> bool:
+        """Whether the agent or the user can call a tool of this name, offered or discoverable."""
+        return name in self._mutating
+
+    def changes_state(self, name: str) -> bool:
+        """Whether a tool can change a database, by upstream's mark on it."""
+        return self._mutating.get(name, False)
+
+    @functools.cached_property
+    def _mutating(self) -> dict[str, bool]:
+        """Whether each callable tool changes a database; where both sides have a name, the agent's counts."""
+        return {
+            name: bool(toolkit.tool_mutates_state(name))
+            for toolkit in reversed(self._toolkits.values())
+            for name in toolkit.tools
+        }
+
+    def open(self, *, solo: bool = False, task: Task | None = None) -> "UpstreamSession":
+        """A fresh session over the shared databases.
+
+        Args:
+            solo: Whether the agent may call the user's tools.
+            task: The task that the session is for. Banking logs a call of a discoverable tool that only
+                reads where the task's gold actions hold it; without a task it logs none.
+
+        Raises:
+            WorldError: the domain's data files cannot be read.
+        """
+        access = Access()
+        agent, user = self._copies(access)
+        if task is not None and hasattr(agent, "set_read_log_allowlist"):
+            agent.set_read_log_allowlist(_discovered(task))
+        return UpstreamSession(
+            initial={side: toolkit.db for side, toolkit in self._toolkits.items()},
+            agent=agent,
+            user=user,
+            tools={"assistant": self._callable("assistant"), "user": self._callable("user")},
+            writers=frozenset(name for name, mutating in self._mutating.items() if mutating),
+            generic={},
+            access=access,
+            sync=self._sync,
+            solo=solo,
+        )
+
+    def data_digest(self) -> str:
+        """Digest of the initial databases' content.
+
+        Raises:
+            WorldError: the domain's data files cannot be read.
+        """
+        databases = {id(toolkit.db): toolkit.db for toolkit in self._toolkits.values()}
+        return digest([database.model_dump(mode="json") for database in databases.values()])
+
+    def version(self) -> str:
+        """Version of the installed `tau2`."""
+        return importlib.metadata.version("tau2")
+
+    @functools.cached_property
+    def _environment(self) -> Any:
+        """The environment that sessions are copied from; no tool is called on it."""
+        with self._reading("databases"):
+            return self._construct()
+
+    @functools.cached_property
+    def _solo_environment(self) -> Any:
+        with self._reading("policies"):
+            try:
+                return self._construct(solo_mode=True)
+            except ValueError:  # how upstream's constructors refuse it
+                raise WorldError(f"domain {self.domain!r} has no solo mode") from None
+
+    def _construct(self, **options: Any) -> Any:
+        constructor = self._registry.get_env_constructor(self.domain)
+        return constructor(**_OPTIONS.get(self.domain, {}), **options)
+
+    @functools.cached_property
+    def _toolkits(self) -> dict[Requestor, Any]:
+        toolkits: dict[Requestor, Any] = {"assistant": self._environment.tools}
+        if self._environment.user_tools is not None:
+            toolkits["user"] = self._environment.user_tools
+        return toolkits
+
+    def _callable(self, requestor: Requestor) -> frozenset[str]:
+        toolkit = self._toolkits.get(requestor)
+        return frozenset() if toolkit is None else frozenset(toolkit.tools)
+
+    def _copies(self, access: Access) -> tuple[Any, Any]:
+        """Both toolkits, over an overlay of the agent's database and a copy of the user's.
+
+        Where upstream's toolkits share one database, so do the copies.
+        """
+        agent, user = self._toolkits["assistant"], self._toolkits.get("user")
+        memo: dict[int, Any] = {id(agent.db): OverlayDatabase(agent.db, access)}
+        if user is not None and user.db is not agent.db:
+            memo[id(user.db)] = clone(user.db)
+        for toolkit in self._toolkits.values():
+            for part in vars(toolkit).values():
+                if type(part).__module__.startswith(_SHARED_MODULE):
+                    memo[id(part)] = part
+        copies: tuple[Any, Any] = copy.deepcopy((agent, user), memo)
+        return copies
+
+    def _sync(self, agent: Any, user: Any) -> None:
+        environment = copy.copy(self._environment)
+        environment.tools, environment.user_tools = agent, user
+        environment.sync_tools()
+
+    @contextlib.contextmanager
+    def _reading(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise WorldError(
+                f"the {what} of domain {self.domain!r} cannot be read: {error}; set TAU2_DATA_DIR to the "
+                "folder 'data' of a tau2-bench checkout"
+            ) from None
+
+
+class UpstreamSession(ToolkitSession):
+    """A session over upstream's toolkits; `initial` are the databases that it started from, by side."""
+
+    def __init__(self, *, initial: Mapping[Requestor, BaseModel], **parts: Any) -> None:
+        self._initial = dict(initial)
+        super().__init__(**parts)
+
+    def _merge(self, data: InitializationData) -> None:
+        """Start anew from the initial databases, `data` merged into them and validated by upstream's code."""
+        for side, update in (("assistant", data.agent_data), ("user", data.user_data)):
+            if update is not None:
+                self._merge_side("user" if side == "user" else "assistant", update)
+        self._agent.db = OverlayDatabase(self._initial["assistant"], self._access)
+        if self._user is not None:
+            shared = self._initial["user"] is self._initial["assistant"]
+            self._user.db = self._agent.db if shared else clone(self._initial["user"])
+
+    def _merge_side(self, side: Requestor, update: dict[str, Any]) -> None:
+        if side not in self._initial:
+            raise WorldError(f"initialization data for the {side}, who has no database in this domain")
+        before = self._initial[side]
+        toolkit = copy.copy(self._user if side == "user" else self._agent)
+        toolkit.db = before
+        try:
+            toolkit.update_db(update)
+        except ValidationError as error:
+            detail = error.errors(include_url=False)[0]
+            place = ".".join(str(part) for part in detail["loc"])
+            raise WorldError(
+                f"initialization data do not fit the {side}'s database at {place}: {detail['msg']}; "
+                "the task belongs to another version of the benchmark"
+            ) from None
+        for other, database in self._initial.items():
+            if database is before:
+                self._initial[other] = toolkit.db
+
+
+def _discovered(task: Task) -> set[str]:
+    """Names of the discoverable tools that the gold actions call."""
+    names = {
+        action.arguments.get("agent_tool_name")
+        for action in task.actions
+        if action.name == "call_discoverable_agent_tool"
+    }
+    return {name for name in names if isinstance(name, str)}
+
+
+def _registry(domain: str) -> Any:
+    """Upstream's registry of domains and tasks."""
+    try:
+        with _quiet():
+            return importlib.import_module("tau2.registry").registry
+    except ImportError as error:
+        raise WorldError(
+            f"provider {PROVIDER!r} cannot open {domain!r}: {error}; with Python 3.12 or later, "
+            "install tau2-bench from https://github.com/sierra-research/tau2-bench"
+        ) from None
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the first import of `tau2` from warning of its dependencies and logging its whole registry."""
+    if "tau2" in sys.modules or importlib.util.find_spec("tau2") is None:
+        yield
+        return
+    logger = importlib.import_module("loguru").logger
+    logger.disable("tau2")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.enable("tau2")

@@ -1,0 +1,42 @@
+"""What the controller tells its workers, and how a crashed worker's item is reported."""
+
+from typing import Any
+
+import pytest
+
+from pytest_trace2evolve.workflow.plan import Plan
+
+
+def worker_input(plan: Plan) -> dict[str, Any]:
+    """What a worker takes over, as plain JSON types."""
+    return {
+        "run_id": plan.run_id,
+        "run_folder": str(plan.run_folder),
+        "started": plan.started,
+        "baselines": {
+            name: planned.baseline.name
+            for name, planned in plan.suites.items()
+            if planned.baseline is not None
+        },
+    }
+
+
+def is_crash(report: pytest.TestReport) -> bool:
+    """Whether xdist made this report because a worker died on the item."""
+    return report.when not in ("setup", "call", "teardown") and report.failed
+
+
+def as_setup_error(report: pytest.TestReport) -> None:
+    """Turn a crash report into an error of the item's setup, where infrastructure trouble belongs."""
+    report.when = "setup"
+
+
+def split_nodeid(nodeid: str, plan: Plan, root_to_suites: str) -> tuple[str, str] | None:
+    """The suite and task that a node id of ours names; None for any other item."""
+    parts = nodeid.split("::", 2)
+    if len(parts) != 3:
+        return None
+    for name, planned in plan.suites.items():
+        if parts[0] == f"{root_to_suites}/{name}.toml":
+            return (name, parts[2]) if parts[2] in planned.lock.splits.get(parts[1], {}) else None
+    return None
