@@ -21,8 +21,22 @@ check: install
 test: check
 	$(BIN)/pytest tests -n 2 --timeout 300
 
+DEMO := .trace2evolve/demo
+SUITES := tau2-retail tau2-airline tau2-telecom
+
 demo: install
-	@PATH="$(CURDIR)/$(BIN):$$PATH" sh demo.sh
+	@rm -rf $(DEMO)
+	@echo "1. The do-nothing agent on every tau2 suite: what it passes, a task does not ask for."
+	@$(BIN)/pytest suites --t2e-agent nop --t2e-run-folder=$(DEMO)/nop --no-header --tb=no -rN || test $$? -eq 1
+	@echo
+	@echo "2. The oracle, which performs the gold actions: what it fails, the benchmark cannot ask for."
+	@$(BIN)/pytest suites --t2e-agent oracle --t2e-run-folder=$(DEMO)/oracle --no-header --tb=no -rN
+	@for suite in $(SUITES); do \
+	  echo; echo "3. The gate: nop against oracle on $$suite."; \
+	  $(BIN)/trace2evolve compare $(DEMO)/nop/$$suite $(DEMO)/oracle/$$suite || exit 1; \
+	done
+	@echo
+	@echo "Evidence: $(DEMO). Next: pytest --candidate v6 --t2e-replay RESULTS --t2e-baseline RESULTS"
 
 clean:
 	rm -rf $(VENV) .trace2evolve .pytest_cache .mypy_cache .ruff_cache

@@ -1,11 +1,12 @@
 """Run folders: every simulation of a run in a file of its own, in tau2's folder form."""
 
-import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import pydantic_core
 
 from pytest_trace2evolve._canonical import digest_text
 from pytest_trace2evolve.evidence.atomic import write_atomic
@@ -31,7 +32,7 @@ class RunStore:
             OSError: the file could not be written; nothing is left behind.
         """
         path = self.folder / SIMULATIONS / f"{record['id']}.json"
-        write_atomic(path, json.dumps(record, ensure_ascii=False, indent=1, allow_nan=False))
+        write_atomic(path, _readable(record))
         return path
 
     def write_header(self, record: dict[str, Any]) -> Path:
@@ -42,7 +43,7 @@ class RunStore:
         """
         path = self.folder / "results.json"
         (self.folder / SIMULATIONS).mkdir(parents=True, exist_ok=True)
-        write_atomic(path, json.dumps(record, ensure_ascii=False, indent=1, allow_nan=False))
+        write_atomic(path, _readable(record))
         return path
 
     def stored(self, records: Iterable[SimulationEvidence]) -> list[SimulationEvidence]:
@@ -64,6 +65,11 @@ class RunStore:
                 path.replace(aside)
                 dropped.append(path.stem)
         return dropped
+
+
+def _readable(record: dict[str, Any]) -> str:
+    """Indented JSON; pydantic's encoder, since the standard library's is slow once it indents."""
+    return pydantic_core.to_json(record, indent=1, inf_nan_mode="strings").decode("utf-8")
 
 
 def safe_id(name: str) -> str:

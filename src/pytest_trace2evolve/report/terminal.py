@@ -19,8 +19,8 @@ _COLOURS = {
     Decision.DISCARD: "bold red",
     Decision.INCONCLUSIVE: "bold yellow",
 }
-SHOWN_TASKS = 12
-"""Task names listed before the rest are counted."""
+SHOWN_TASKS, SHOWN_LETTERS = 12, 240
+"""Task names, and letters of them, listed before the rest are counted."""
 
 
 def figures_table(rows: Iterable[tuple[str, Metrics]]) -> Table:
@@ -138,5 +138,10 @@ def _coloured(status: CheckStatus) -> str:
 
 
 def _listed(names: Sequence[str], separator: str = ", ") -> str:
-    rest = len(names) - SHOWN_TASKS
-    return separator.join(names[:SHOWN_TASKS]) + (f" and {rest} more" if rest > 0 else "")
+    shown: list[str] = []
+    for name in names:
+        if len(shown) == SHOWN_TASKS or (shown and len(separator.join([*shown, name])) > SHOWN_LETTERS):
+            break
+        shown.append(name)
+    rest = len(names) - len(shown)
+    return separator.join(shown) + (f" and {rest} more" if rest else "")

@@ -10,7 +10,7 @@ from uuid import uuid4
 from pytest_trace2evolve.candidates import DEFAULT_CANDIDATE, Candidate
 from pytest_trace2evolve.errors import ConfigError, ResultsError
 from pytest_trace2evolve.evidence.baselines import read_evidence
-from pytest_trace2evolve.evidence.results import ResultsFile, combine, read_results
+from pytest_trace2evolve.evidence.results import SIMULATIONS, ResultsFile, combine, read_results
 from pytest_trace2evolve.evidence.store import safe_id
 from pytest_trace2evolve.gate.pairs import Trials
 from pytest_trace2evolve.gate.policy import DEFAULT_POLICY, Policy, get_policy
@@ -194,7 +194,8 @@ def make_plan(
         notes=tuple(note for group in recorded.values() for note in group.notes),
         judge=judge,
     )
-    _refuse_used_names(plan)
+    if shared is None:
+        _refuse_used_names(plan)
     return _with_baselines(plan, options, worlds, shared)
 
 
@@ -265,6 +266,9 @@ def _agent(options: Options, suite: Suite, agents: Sequence[str], recorded: Mapp
 
 
 def _refuse_used_names(plan: Plan) -> None:
+    for folder in (plan.run_folder, *(plan.suite_folder(name) for name in plan.suites)):
+        if (folder / SIMULATIONS).exists():
+            raise ConfigError(f"{folder} holds a run already; choose another --t2e-run-folder")
     if plan.save_baseline is None:
         return
     for suite in plan.suites:

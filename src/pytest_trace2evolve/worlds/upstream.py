@@ -280,11 +280,11 @@ class UpstreamSession(ToolkitSession):
 
 def _discovered(task: Task) -> set[str]:
     """Names of the discoverable tools that the gold actions call."""
-    names = {
+    names = [
         action.arguments.get("agent_tool_name")
         for action in task.actions
         if action.name == "call_discoverable_agent_tool"
-    }
+    ]
     return {name for name in names if isinstance(name, str)}
 
 
