@@ -11,7 +11,6 @@ from pytest_trace2evolve.errors import ConfigError, Trace2EvolveError
 from pytest_trace2evolve.options import DESTINATIONS
 from pytest_trace2evolve.records.protocols import Judge
 from pytest_trace2evolve.records.verdict import Goal
-from pytest_trace2evolve.suites import Split, parse_split
 from pytest_trace2evolve.workflow.plan import Options, Plan, Shared, make_plan
 from pytest_trace2evolve.workflow.project import Project
 from pytest_trace2evolve.workflow.trials import BUILT_IN_AGENTS, AgentFactory, Runner
@@ -30,13 +29,9 @@ class Participant:
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
+        folder = config.rootpath / (config.getini("t2e_suites") or "suites")
+        self.project = Project(root=config.rootpath, suites_folder=folder)
         try:
-            further: tuple[Split, ...] = tuple(parse_split(line) for line in config.getini("t2e_splits"))
-            self.project = Project(
-                root=config.rootpath,
-                suites_folder=config.rootpath / (config.getini("t2e_suites") or "suites"),
-                further_splits=further,
-            )
             _ = self.project.splits
         except Trace2EvolveError as error:
             raise usage_error(error) from None

@@ -52,6 +52,9 @@ BUILT_IN_SPLITS = (
     Split(name="synthetic", role=Role.GUARD, description="generated pressure cases; can only discard"),
 )
 
+SPLITS_NAME = "_splits.toml"
+"""The file beside the suites that adds splits of a project's own."""
+
 Positive = Annotated[int, Field(ge=1)]
 
 
@@ -140,13 +143,11 @@ def read_suite(path: Path, splits: Mapping[str, Split]) -> Suite:
     try:
         suite = Suite.model_validate({**record, "name": path.stem})
     except ValidationError as error:
-        detail = error.errors(include_url=False)[0]
-        place = ".".join(str(part) for part in detail["loc"]) or "file"
-        raise SuiteError(f"{path}: {place}: {detail['msg']}") from None
+        raise SuiteError(f"{path}: {_first(error)}") from None
     for name in suite.splits:
         if name not in splits:
             raise SuiteError(
-                f"{path}: unknown split {name!r}; known are {', '.join(splits)} (ini 't2e_splits' adds)"
+                f"{path}: unknown split {name!r}; known are {', '.join(splits)} ({SPLITS_NAME} adds)"
             )
     return suite
 
@@ -165,20 +166,33 @@ def split_registry(further: Sequence[Split] = ()) -> dict[str, Split]:
     return registry
 
 
-def parse_split(line: str) -> Split:
-    """A split from one line of the ini value `t2e_splits`: `name: role: description`.
+def read_splits(path: Path) -> tuple[Split, ...]:
+    """Further splits from a project's `_splits.toml`: a table a split, with `role` and `description`.
 
     Raises:
-        SuiteError: the line has another form, or the role is unknown.
+        SuiteError: the file is not valid, or a role is unknown.
     """
-    parts = [part.strip() for part in line.split(":", 2)]
-    roles = ", ".join(Role)
-    if len(parts) != 3:
-        raise SuiteError(f"t2e_splits: {line!r} is not 'name: role: description'; roles are {roles}")
     try:
-        return Split(name=parts[0], role=Role(parts[1]), description=parts[2])
-    except ValueError:
-        raise SuiteError(f"t2e_splits: {line!r} needs a lower-case name and a role of {roles}") from None
+        record: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return ()
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SuiteError(f"{path}: not valid TOML: {error}") from None
+    splits = []
+    for name, table in record.items():
+        try:
+            splits.append(Split.model_validate({"name": name, **(table if isinstance(table, dict) else {})}))
+        except ValidationError as error:
+            raise SuiteError(
+                f"{path}: split {name!r}: {_first(error)}; roles are {', '.join(Role)}"
+            ) from None
+    return tuple(splits)
+
+
+def _first(error: ValidationError) -> str:
+    detail = error.errors(include_url=False)[0]
+    place = ".".join(str(part) for part in detail["loc"]) or "file"
+    return f"{place}: {detail['msg']}"
 
 
 _RANGE = re.compile(r"^(\d+)\.\.(\d+)$")

@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from pytest_trace2evolve.lock import (
     verify,
 )
 from pytest_trace2evolve.scoring.reward import SCORER_VERSION
-from pytest_trace2evolve.suites import Split, Suite, read_suite, split_registry
+from pytest_trace2evolve.suites import SPLITS_NAME, Split, Suite, read_splits, read_suite, split_registry
 from pytest_trace2evolve.worlds.registry import Worlds
 
 
@@ -31,12 +31,10 @@ class Project:
     Attributes:
         root: Its top folder (pytest's rootdir).
         suites_folder: Where its suites lie.
-        further_splits: Splits that it adds to the built-in ones.
     """
 
     root: Path
     suites_folder: Path
-    further_splits: tuple[Split, ...] = field(default=())
 
     @property
     def baselines_folder(self) -> Path:
@@ -60,13 +58,17 @@ class Project:
 
     @cached_property
     def splits(self) -> dict[str, Split]:
-        """The registry of splits."""
-        return split_registry(self.further_splits)
+        """The registry of splits: the built-in ones and those of the project's `_splits.toml`.
+
+        Raises:
+            SuiteError: that file is broken.
+        """
+        return split_registry(read_splits(self.suites_folder / SPLITS_NAME))
 
     @property
     def suite_names(self) -> list[str]:
-        """Names of all suites."""
-        return sorted(path.stem for path in self.suites_folder.glob("*.toml"))
+        """Names of all suites; files whose name starts with an underscore are none."""
+        return sorted(path.stem for path in self.suites_folder.glob("*.toml") if path.name[0] != "_")
 
     @property
     def lock_path(self) -> Path:

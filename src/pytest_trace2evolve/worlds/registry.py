@@ -1,7 +1,9 @@
 """Providers of worlds by name, and the one place where a world is opened."""
 
 import difflib
+import functools
 import importlib
+import importlib.metadata
 from collections.abc import Callable
 
 from pytest_trace2evolve.errors import WorldError
@@ -18,11 +20,15 @@ _BUILT_IN = {
 }
 
 
+ENTRY_POINTS = "trace2evolve.worlds"
+"""Entry-point group in which an installed package offers a provider: its name and a `WorldFactory`."""
+
+
 class Worlds:
     """Opens worlds, each (provider, domain) once.
 
     Args:
-        extra: Further providers by name, from the hook `pytest_t2e_worlds`.
+        extra: Further providers by name, from the hook `pytest_t2e_worlds`; they win over installed ones.
     """
 
     def __init__(self, extra: dict[str, WorldFactory] | None = None) -> None:
@@ -31,7 +37,7 @@ class Worlds:
 
     def providers(self) -> list[str]:
         """Names of all known providers."""
-        return sorted({*_BUILT_IN, *self._extra})
+        return sorted({*_BUILT_IN, *self._extra, *_installed()})
 
     def open(self, provider: str, domain: str) -> World:
         """The world of a domain.
@@ -48,6 +54,9 @@ class Worlds:
     def _factory(self, provider: str) -> WorldFactory:
         if provider in self._extra:
             return self._extra[provider]
+        if provider in _installed():
+            offered: WorldFactory = _installed()[provider].load()
+            return offered
         if provider not in _BUILT_IN:
             near = difflib.get_close_matches(provider, self.providers(), n=1)
             mend = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(self.providers())}"
@@ -55,3 +64,8 @@ class Worlds:
         module, name = _BUILT_IN[provider]
         factory: WorldFactory = getattr(importlib.import_module(module), name)
         return factory
+
+
+@functools.cache
+def _installed() -> dict[str, importlib.metadata.EntryPoint]:
+    return {point.name: point for point in importlib.metadata.entry_points(group=ENTRY_POINTS)}

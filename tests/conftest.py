@@ -1,0 +1,68 @@
+"""Fixtures shared by all tests."""
+
+import asyncio
+import importlib
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_trace2evolve.agents.oracle import OracleAgent
+from pytest_trace2evolve.records.protocols import Agent, User, World
+from pytest_trace2evolve.records.task import Task
+from pytest_trace2evolve.records.trace import Simulation
+from pytest_trace2evolve.rollout.conversation import Limits, converse
+from pytest_trace2evolve.users.gold import GoldUser
+from pytest_trace2evolve.worlds.registry import Worlds
+from tests.fake_world import FakeWorld
+
+pytest_plugins = ["pytester"]
+
+RECORDED = Path(__file__).resolve().parents[2] / "shared" / "data" / "tau2-results"
+
+Simulate = Callable[..., Simulation]
+
+
+@pytest.fixture(scope="session")
+def worlds() -> Worlds:
+    """Every world once a session: the domains of inspect_evals, and the fake help desk.
+
+    The package is imported here once, since it warns and warnings are errors here; that a world opens
+    where warnings are errors has a test of its own.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        importlib.import_module("inspect_evals.tau2")
+    return Worlds({"fake": FakeWorld})
+
+
+@pytest.fixture(scope="session")
+def desk(worlds: Worlds) -> World:
+    """The fake help desk."""
+    return worlds.open("fake", "desk")
+
+
+@pytest.fixture(scope="session")
+def recorded() -> Path:
+    """The folder of real recorded runs, which lies beside the checkout where it is present at all."""
+    if not RECORDED.is_dir():
+        pytest.skip(f"the recorded runs are not at {RECORDED}")
+    return RECORDED
+
+
+@pytest.fixture(scope="session")
+def simulate() -> Simulate:
+    """Runs one simulation; the oracle and the scripted user unless others are given."""
+
+    def run(
+        task: Task,
+        world: World,
+        agent: Agent | None = None,
+        user: User | None = None,
+        limits: Limits | None = None,
+    ) -> Simulation:
+        agent, user = agent or OracleAgent(task), user or GoldUser(task)
+        return asyncio.run(converse(task, world, agent, user, limits=limits or Limits()))
+
+    return run

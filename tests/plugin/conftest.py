@@ -1,0 +1,124 @@
+"""A small project around the fake help desk, for whole pytest sessions over it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_trace2evolve.workflow.project import Project
+from pytest_trace2evolve.worlds.registry import Worlds
+from tests.fake_world import FakeWorld
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+INI = """\
+[pytest]
+t2e_suites = suites
+testpaths = suites
+"""
+
+SUITE = """\
+provider = "fake"
+domain = "desk"
+
+[splits]
+heldout = ["close", "note", "restart", "look"]
+discovery = ["idle", "opened", "free"]
+"""
+
+CONFTEST = """\
+from pytest_trace2evolve.agents.nop import NopAgent
+from pytest_trace2evolve.agents.oracle import OracleAgent
+from pytest_trace2evolve.users.gold import GoldUser
+from tests.fake_world import FakeWorld
+
+
+def pytest_t2e_worlds(config):
+    return {"fake": FakeWorld}
+
+
+def listed(task, world, candidate):
+    # The candidate's instruction names the tasks that it solves.
+    solves = task.id in candidate.instruction.split()
+    return (OracleAgent(task) if solves else NopAgent()), GoldUser(task)
+
+
+def pytest_t2e_agents(config):
+    return {"listed": listed}
+"""
+
+
+class DeskProject:
+    """A project in a temporary folder, and sessions over it."""
+
+    def __init__(self, pytester: pytest.Pytester) -> None:
+        self.pytester = pytester
+        self.root = pytester.path
+        pytester.makeini(INI)
+        pytester.makeconftest(CONFTEST)
+        self.write("suites/desk.toml", SUITE)
+        self.candidate("v0", "")
+        self.candidate("v1", "close note restart", parent="v0")
+        self.candidate("v2", "close restart look", parent="v1")
+        self.lock()
+
+    def write(self, name: str, text: str) -> Path:
+        """Write a file of the project."""
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    def candidate(self, name: str, instruction: str, parent: str | None = None, informed: str = "") -> None:
+        """Write a candidate."""
+        lines = [f"id: {name}", *([f"parent: {parent}"] if parent else []), f"informed_by: [{informed}]"]
+        self.write(f"candidates/{name}.md", "\n".join(["---", *lines, "---", instruction, ""]))
+
+    def lock(self) -> None:
+        """Renew the lock."""
+        Project(self.root, self.root / "suites").renew_lock(Worlds({"fake": FakeWorld}))
+
+    def run(self, *arguments: str) -> pytest.RunResult:
+        """A session in this process."""
+        return self.pytester.runpytest_inprocess("--t2e-agent=listed", *arguments)
+
+    def spawn(self, *arguments: str) -> pytest.RunResult:
+        """A session in a process of its own."""
+        return self.pytester.runpytest_subprocess("--t2e-agent=listed", *arguments)
+
+    def baseline(self, candidate: str = "v0") -> None:
+        """Measure a candidate and save it as the baseline of its own name."""
+        result = self.run(f"--candidate={candidate}", f"--t2e-save-baseline={candidate}", "--t2e-gate=off")
+        result.stdout.fnmatch_lines([f"*baseline saved: baselines/desk/{candidate}.json*"])
+
+    @property
+    def runs(self) -> list[Path]:
+        """The run folders so far, oldest first."""
+        folder = self.root / ".trace2evolve" / "runs"
+        return sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns) if folder.exists() else []
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> DeskProject:
+    """A fresh project."""
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+    return DeskProject(pytester)
+
+
+Letters = Callable[[pytest.RunResult], dict[str, str]]
+
+
+@pytest.fixture
+def letters() -> Letters:
+    """Reads the word that a verbose session printed for each task."""
+
+    def read(result: pytest.RunResult) -> dict[str, str]:
+        found = {}
+        for line in result.outlines:
+            if line.startswith("suites/") and "::" in line:
+                node, _, word = line.partition(" ")
+                found[node.rsplit("::", 1)[1]] = word.split()[0] if word else ""
+        return found
+
+    return read

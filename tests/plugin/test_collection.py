@@ -1,0 +1,74 @@
+"""Suites as items: ids, markers, selection."""
+
+from tests.plugin.conftest import INI, SUITE, DeskProject
+
+
+def test_every_task_is_an_item_of_its_split(project: DeskProject) -> None:
+    result = project.run("--collect-only", "-q")
+    assert result.outlines[:7] == [
+        "suites/desk.toml::heldout::close",
+        "suites/desk.toml::heldout::note",
+        "suites/desk.toml::heldout::restart",
+        "suites/desk.toml::heldout::look",
+        "suites/desk.toml::discovery::idle",
+        "suites/desk.toml::discovery::opened",
+        "suites/desk.toml::discovery::free",
+    ]
+
+
+def test_collecting_writes_nothing(project: DeskProject) -> None:
+    before = sorted(path for path in project.root.rglob("*") if "cache" not in str(path))
+    project.run("--collect-only", "-p", "no:cacheprovider")
+    after = sorted(path for path in project.root.rglob("*") if "cache" not in str(path))
+    assert before == after
+
+
+def test_a_split_is_a_registered_marker(project: DeskProject) -> None:
+    project.write("pytest.ini", INI + "addopts = --strict-markers\n")
+    result = project.run("-m", "heldout", "--collect-only", "-q")
+    result.stdout.fnmatch_lines(["4/7 tests collected (3 deselected)*"])
+    project.run("--markers").stdout.fnmatch_lines(["@pytest.mark.heldout: trace2evolve split: *"])
+
+
+def test_a_project_adds_splits_of_its_own(project: DeskProject) -> None:
+    project.write("suites/_splits.toml", '[canary]\nrole = "guard"\ndescription = "once broke"\n')
+    project.write("suites/desk.toml", SUITE.replace("discovery", "canary"))
+    project.lock()
+    result = project.run("-m", "canary", "--collect-only", "-q")
+    result.stdout.fnmatch_lines(["3/7 tests collected (4 deselected)*"])
+
+
+def test_an_unknown_role_of_a_split_is_named(project: DeskProject) -> None:
+    project.write("suites/_splits.toml", '[canary]\nrole = "bird"\ndescription = "once broke"\n')
+    result = project.run()
+    assert result.ret == 4
+    result.stderr.fnmatch_lines(["*_splits.toml: split 'canary': role: *; roles are gate, *"])
+
+
+def test_a_node_id_selects_one_task(project: DeskProject) -> None:
+    result = project.run("suites/desk.toml::heldout::note", "--candidate=v1")
+    result.assert_outcomes(passed=1)
+
+
+def test_without_an_option_other_paths_stay_untouched(project: DeskProject) -> None:
+    project.write("tests/test_own.py", "def test_own(): pass\n")
+    result = project.pytester.runpytest_inprocess("tests")
+    result.assert_outcomes(passed=1)
+    assert "trace2evolve" not in result.stdout.str().split("plugins:")[1].split("\n", 1)[1]
+    assert not (project.root / ".trace2evolve").exists()
+
+
+def test_an_option_runs_the_suites_whatever_testpaths_says(project: DeskProject) -> None:
+    project.write("pytest.ini", INI.replace("testpaths = suites", "testpaths = tests"))
+    project.write("tests/test_own.py", "def test_own(): pass\n")
+    result = project.run("--candidate=v1", "--collect-only", "-q")
+    result.stdout.fnmatch_lines(["suites/desk.toml::heldout::close"])
+    result.stdout.no_fnmatch_line("*test_own*")
+
+
+def test_suites_are_chosen_by_name(project: DeskProject) -> None:
+    project.write("suites/other.toml", SUITE)
+    project.lock()
+    result = project.run("--t2e-suite=other", "--collect-only", "-q")
+    assert all(line.startswith("suites/other.toml") for line in result.outlines[:7])
+    result.stdout.fnmatch_lines(["7 tests collected*"])
