@@ -1,8 +1,6 @@
 """Fixtures shared by all tests."""
 
 import asyncio
-import importlib
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,14 +24,7 @@ Simulate = Callable[..., Simulation]
 
 @pytest.fixture(scope="session")
 def worlds() -> Worlds:
-    """Every world once a session: the domains of inspect_evals, and the fake help desk.
-
-    The package is imported here once, since it warns and warnings are errors here; that a world opens
-    where warnings are errors has a test of its own.
-    """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        importlib.import_module("inspect_evals.tau2")
+    """Every world once a session: the domains of inspect_evals, and the fake help desk."""
     return Worlds({"fake": FakeWorld})
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_trace2evolve import __version__
-from pytest_trace2evolve.errors import ConfigError, Trace2EvolveError
+from pytest_trace2evolve.errors import ConfigError, LockError, Trace2EvolveError
 
 EXIT_USAGE = 2
 
@@ -131,17 +131,27 @@ def _lock(options: argparse.Namespace) -> int:
 
     project, worlds = _project(options), Worlds()
     if options.check:
-        for name in options.suites or project.suite_names:
-            suite = project.suite(name)
-            project.verify_world(suite, project.locked(suite, worlds), worlds)
-        print(f"{project.lock_path}: every suite is as locked")
-        return 0
+        return _check_locks(project, worlds, options.suites)
     lock = project.renew_lock(worlds, options.suites)
     for name, suite_lock in lock.suites.items():
         splits = ", ".join(f"{split} {len(tasks)}" for split, tasks in suite_lock.splits.items())
         print(f"{name}: {splits}; {suite_lock.provider} {suite_lock.provider_version}; {suite_lock.digest}")
     print(f"written: {project.lock_path}")
     return 0
+
+
+def _check_locks(project: Any, worlds: Any, names: Sequence[str]) -> int:
+    differing = 0
+    for name in names or project.suite_names:
+        suite = project.suite(name)
+        try:
+            project.verify_world(suite, project.locked(suite, worlds), worlds)
+        except LockError as error:
+            print(f"trace2evolve: {error}", file=sys.stderr)
+            differing += 1
+    if not differing:
+        print(f"{project.lock_path}: every suite is as locked")
+    return 1 if differing else 0
 
 
 def _sides(options: argparse.Namespace) -> tuple[list[Path], list[Path]]:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_trace2evolve.errors import InfrastructureError, TaskFailed
+from pytest_trace2evolve.errors import TaskFailed
 from pytest_trace2evolve.gate.pairs import Trials
 from pytest_trace2evolve.records.evidence import SimulationEvidence
 from pytest_trace2evolve.suites import Role
@@ -53,11 +53,7 @@ class TaskItem(pytest.Item):
             self.add_marker(pytest.mark.xfail(raises=TaskFailed, strict=False, reason=reason))
 
     def setup(self) -> None:
-        """Run the trials; infrastructure trouble ends here, so that it is an error and no failure.
-
-        Raises:
-            InfrastructureError: a trial was lost, or ran and could not be measured.
-        """
+        """Run the trials. A lost trial ends the item here, so that it is an error and no failure."""
         participant = _participant(self)
         assert participant.runner is not None
         self.task_run = run = participant.runner.run(planned_suite(self).suite.name, self.name)
@@ -65,7 +61,7 @@ class TaskItem(pytest.Item):
             pytest.skip(run.absent or f"left out: {run.left_out}")
         troubled = run.lost or [record for record in run.unmeasured if "judge" not in record.note]
         if troubled:
-            raise InfrastructureError(f"{len(troubled)} of {_trials(run)} lost: {troubled[0].note}")
+            pytest.fail(f"{len(troubled)} of {_trials(run)} lost: {troubled[0].note}", pytrace=False)
         if run.unmeasured:
             pytest.skip(f"{len(run.unmeasured)} of {_trials(run)} not measured: {run.unmeasured[0].note}")
 
@@ -96,8 +92,8 @@ class TaskItem(pytest.Item):
         return self.path, None, f"{self.parent.name if self.parent else ''}::{self.name}"
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """One line for what this package raises on purpose; pytest's own view of anything else."""
-        if isinstance(excinfo.value, TaskFailed | InfrastructureError):
+        """One line for a failed task; pytest's own view of anything else."""
+        if isinstance(excinfo.value, TaskFailed):
             return str(excinfo.value)
         return super().repr_failure(excinfo, style)
 

@@ -28,7 +28,9 @@ def is_crash(report: pytest.TestReport) -> bool:
 
 def as_setup_error(report: pytest.TestReport) -> None:
     """Turn a crash report into an error of the item's setup, where infrastructure trouble belongs."""
+    path, _, name = report.nodeid.partition("::")
     report.when = "setup"
+    report.location = (path, None, name)
 
 
 def split_nodeid(nodeid: str, plan: Plan, root_to_suites: str) -> tuple[str, str] | None:

@@ -103,7 +103,7 @@ def _missing_data(pairs: Pairs, checks: Sequence[Check]) -> list[CheckResult]:
             status=CheckStatus.PASS if enough else CheckStatus.UNDECIDED,
             estimate=min(shares),
             threshold=MIN_MEASURED,
-            detail=f"baseline {shares[0]:.1%}, candidate {shares[1]:.1%} of simulations measured",
+            detail=f"{shares[0]:.1%} and {shares[1]:.1%} of runs",
         )
     ]
     filled = pairs.worst_case()
@@ -116,8 +116,7 @@ def _missing_data(pairs: Pairs, checks: Sequence[Check]) -> list[CheckResult]:
         CheckResult(
             id="worst_case",
             status=CheckStatus.UNDECIDED if lost else CheckStatus.PASS,
-            detail="with every missing simulation at its worst "
-            + (f"these would not pass: {', '.join(lost)}" if lost else "every check still passes"),
+            detail=f"would not pass: {', '.join(lost)}" if lost else "every check still passes",
         )
     )
     return results

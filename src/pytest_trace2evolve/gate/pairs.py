@@ -77,13 +77,7 @@ class Pairs:
 
         This is a bound that a promotion must survive, never a score.
         """
-        return Pairs(
-            {
-                name: (_filled(old, in_favour=True), _filled(new, in_favour=False))
-                for name, (old, new) in self.tasks.items()
-            },
-            self.left_out,
-        )
+        return Pairs({name: _filled(old, new) for name, (old, new) in self.tasks.items()}, self.left_out)
 
 
 def natural_order(name: str) -> tuple[int, int, str]:
@@ -120,16 +114,25 @@ def _by_task(records: Iterable[SimulationEvidence]) -> dict[str, list[Simulation
     return tasks
 
 
-def _filled(trials: Trials, *, in_favour: bool) -> Trials:
-    return Trials(tuple(_fill(record, in_favour=in_favour) for record in trials.records))
+def _filled(old: Trials, new: Trials) -> tuple[Trials, Trials]:
+    # A simulation that was lost before it ran does not know its task's gold actions; another one does.
+    totals: Mapping[str, ActionCount] = next(
+        (record.actions for record in (*old.records, *new.records) if record.actions), {}
+    )
+    return (
+        Trials(tuple(_fill(record, totals, in_favour=True) for record in old.records)),
+        Trials(tuple(_fill(record, totals, in_favour=False) for record in new.records)),
+    )
 
 
-def _fill(record: SimulationEvidence, *, in_favour: bool) -> SimulationEvidence:
+def _fill(
+    record: SimulationEvidence, totals: Mapping[str, ActionCount], *, in_favour: bool
+) -> SimulationEvidence:
     if record.status is Status.MEASURED:
         return record
     actions = {
         kind: ActionCount(total=count.total, matched=count.total if in_favour else 0)
-        for kind, count in record.actions.items()
+        for kind, count in totals.items()
     }
     reason = TerminationReason.USER_STOP if in_favour else TerminationReason.MAX_STEPS
     return record.model_copy(

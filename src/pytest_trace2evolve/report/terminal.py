@@ -59,9 +59,9 @@ def checks_table(checks: Sequence[CheckResult]) -> Table:
         table.add_column("p", justify="right")
     table.add_column("detail")
     for check in checks:
-        row = [check.id, _coloured(check.status), number(check.estimate, signed=True)]
+        row = [check.id, _coloured(check.status), number(check.estimate)]
         if intervals:
-            row.append(f"{number(check.low, signed=True)} … {number(check.high, signed=True)}")
+            row.append(f"{number(check.low)} … {number(check.high)}")
         row.append(number(check.threshold))
         if any(other.p is not None for other in checks):
             row.append(number(check.p))
@@ -118,12 +118,11 @@ def rendered(target: Console) -> str:
     return "\n".join(line.rstrip() for line in target.file.getvalue().splitlines())
 
 
-def number(value: float | None, *, signed: bool = False) -> str:
-    """A figure with three decimals, whole numbers bare, a dash where there is none."""
+def number(value: float | None) -> str:
+    """A figure with three decimals, whole numbers above 1 bare, a dash where there is none."""
     if value is None:
         return "–"
-    text = f"{value:.3f}" if value != int(value) or abs(value) <= 1 else str(int(value))
-    return f"+{text}" if signed and value > 0 else text
+    return f"{value:.3f}" if value != int(value) or abs(value) <= 1 else str(int(value))
 
 
 def pass_hat(figures: Metrics) -> str:

@@ -7,22 +7,21 @@ be imported. It is imported when a world is made, not with this module.
 import contextlib
 import copy
 import functools
-import importlib
 import importlib.metadata
 import importlib.util
 import sys
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from pytest_trace2evolve._canonical import digest
+from pytest_trace2evolve._optional import quiet_import
 from pytest_trace2evolve.errors import WorldError
 from pytest_trace2evolve.records.message import Requestor
-from pytest_trace2evolve.records.protocols import ToolSchema
+from pytest_trace2evolve.records.protocols import ToolSchema, WorldSession
 from pytest_trace2evolve.records.score import ToolType
-from pytest_trace2evolve.records.task import InitializationData, Task
+from pytest_trace2evolve.records.task import Action, InitializationData, Task
 from pytest_trace2evolve.worlds.inspect_evals import LazyTasks
 from pytest_trace2evolve.worlds.overlay import Access, OverlayDatabase, clone
 from pytest_trace2evolve.worlds.toolkit import ToolkitSession
@@ -100,15 +99,7 @@ class UpstreamWorld:
         """
         toolkit = self._toolkits.get(requestor)
         offered = [] if toolkit is None else toolkit.get_tools().values()
-        functions = [tool.openai_schema["function"] for tool in offered]
-        return [
-            ToolSchema(
-                name=function["name"],
-                description=function["description"],
-                parameters=function["parameters"],
-            )
-            for function in functions
-        ]
+        return [ToolSchema.model_validate(tool.openai_schema["function"]) for tool in offered]
 
     def tool_types(self) -> Mapping[str, ToolType]:
         """What each offered tool does; a name that both sides have is of the user's type, as upstream's."""
@@ -140,27 +131,39 @@ class UpstreamWorld:
             for name in toolkit.tools
         }
 
-    def open(self, *, solo: bool = False, task: Task | None = None) -> "UpstreamSession":
-        """A fresh session over the shared databases.
+    @functools.cached_property
+    def _writers(self) -> frozenset[str]:
+        return frozenset(name for name, mutating in self._mutating.items() if mutating)
 
-        Args:
-            solo: Whether the agent may call the user's tools.
-            task: The task that the session is for. Banking logs a call of a discoverable tool that only
-                reads where the task's gold actions hold it; without a task it logs none.
+    @functools.cached_property
+    def _callable(self) -> dict[Requestor, frozenset[str]]:
+        agent, user = self._toolkits["assistant"], self._toolkits.get("user")
+        return {"assistant": frozenset(agent.tools), "user": frozenset(user.tools if user else ())}
+
+    @functools.cached_property
+    def _hidden_readers(self) -> frozenset[str]:
+        """The discoverable tools that only read, where the agent's toolkit can log their calls."""
+        agent = self._toolkits["assistant"]
+        discoverable = agent.get_discoverable_tools() if hasattr(agent, "set_read_log_allowlist") else ()
+        return frozenset(name for name in discoverable if not self._mutating[name])
+
+    def open(self, *, solo: bool = False) -> "UpstreamSession":
+        """A fresh session over the shared databases; in solo mode the agent may call the user's tools.
 
         Raises:
             WorldError: the domain's data files cannot be read.
         """
         access = Access()
         agent, user = self._copies(access)
-        if task is not None and hasattr(agent, "set_read_log_allowlist"):
-            agent.set_read_log_allowlist(_discovered(task))
+        if self._hidden_readers:
+            agent.set_read_log_allowlist(self._hidden_readers)
         return UpstreamSession(
             initial={side: toolkit.db for side, toolkit in self._toolkits.items()},
+            hidden_readers=self._hidden_readers,
             agent=agent,
             user=user,
-            tools={"assistant": self._callable("assistant"), "user": self._callable("user")},
-            writers=frozenset(name for name, mutating in self._mutating.items() if mutating),
+            tools=self._callable,
+            writers=self._writers,
             generic={},
             access=access,
             sync=self._sync,
@@ -205,10 +208,6 @@ class UpstreamWorld:
             toolkits["user"] = self._environment.user_tools
         return toolkits
 
-    def _callable(self, requestor: Requestor) -> frozenset[str]:
-        toolkit = self._toolkits.get(requestor)
-        return frozenset() if toolkit is None else frozenset(toolkit.tools)
-
     def _copies(self, access: Access) -> tuple[Any, Any]:
         """Both toolkits, over an overlay of the agent's database and a copy of the user's.
 
@@ -242,30 +241,66 @@ class UpstreamWorld:
 
 
 class UpstreamSession(ToolkitSession):
-    """A session over upstream's toolkits; `initial` are the databases that it started from, by side."""
+    """A session over upstream's toolkits.
 
-    def __init__(self, *, initial: Mapping[Requestor, BaseModel], **parts: Any) -> None:
+    Banking logs calls of discoverable tools in its database. Upstream lets it log a tool that only reads
+    where the task's gold actions call it: a reading that the task asks for counts, any other does no harm.
+    A session does not know its task, so every call is logged, and what no gold action called is dropped
+    when two sessions are compared.
+
+    Args:
+        initial: The databases that the session starts from, by side.
+        hidden_readers: The agent's discoverable tools that only read.
+        parts: As of `ToolkitSession`.
+    """
+
+    def __init__(
+        self, *, initial: Mapping[Requestor, BaseModel], hidden_readers: frozenset[str], **parts: Any
+    ) -> None:
         self._initial = dict(initial)
+        self._unasked = set(hidden_readers)
         super().__init__(**parts)
+
+    def perform(self, action: Action) -> None:
+        """Carry out a gold action. Its errors are ignored and the toolkits are not synced after it."""
+        super().perform(action)
+        name = action.arguments.get("agent_tool_name")
+        if action.name == "call_discoverable_agent_tool" and isinstance(name, str):
+            self._unasked.discard(name)
+
+    def same_state(self, other: WorldSession) -> bool:
+        """Whether both databases equal those of another session, log entries that nobody asked for apart."""
+        if isinstance(other, UpstreamSession):
+            unasked = self._unasked & other._unasked
+            self._drop_log_entries(unasked)
+            other._drop_log_entries(unasked)
+        return super().same_state(other)
+
+    def _drop_log_entries(self, tools: set[str]) -> None:
+        if not tools:
+            return
+        log = self._agent.db.agent_discoverable_tools.data
+        for key in [key for key, entry in log.items() if entry["tool_name"] in tools]:
+            del log[key]
 
     def _merge(self, data: InitializationData) -> None:
         """Start anew from the initial databases, `data` merged into them and validated by upstream's code."""
-        for side, update in (("assistant", data.agent_data), ("user", data.user_data)):
-            if update is not None:
-                self._merge_side("user" if side == "user" else "assistant", update)
+        if data.agent_data is not None:
+            self._merge_side("assistant", self._agent, data.agent_data)
+        if data.user_data is not None:
+            self._merge_side("user", self._user, data.user_data)
         self._agent.db = OverlayDatabase(self._initial["assistant"], self._access)
         if self._user is not None:
             shared = self._initial["user"] is self._initial["assistant"]
             self._user.db = self._agent.db if shared else clone(self._initial["user"])
 
-    def _merge_side(self, side: Requestor, update: dict[str, Any]) -> None:
-        if side not in self._initial:
+    def _merge_side(self, side: Requestor, toolkit: Any, update: dict[str, Any]) -> None:
+        if toolkit is None:
             raise WorldError(f"initialization data for the {side}, who has no database in this domain")
-        before = self._initial[side]
-        toolkit = copy.copy(self._user if side == "user" else self._agent)
-        toolkit.db = before
+        merging = copy.copy(toolkit)
+        before = merging.db = self._initial[side]
         try:
-            toolkit.update_db(update)
+            merging.update_db(update)
         except ValidationError as error:
             detail = error.errors(include_url=False)[0]
             place = ".".join(str(part) for part in detail["loc"])
@@ -275,24 +310,14 @@ class UpstreamSession(ToolkitSession):
             ) from None
         for other, database in self._initial.items():
             if database is before:
-                self._initial[other] = toolkit.db
-
-
-def _discovered(task: Task) -> set[str]:
-    """Names of the discoverable tools that the gold actions call."""
-    names = [
-        action.arguments.get("agent_tool_name")
-        for action in task.actions
-        if action.name == "call_discoverable_agent_tool"
-    ]
-    return {name for name in names if isinstance(name, str)}
+                self._initial[other] = merging.db
 
 
 def _registry(domain: str) -> Any:
     """Upstream's registry of domains and tasks."""
     try:
-        with _quiet():
-            return importlib.import_module("tau2.registry").registry
+        with _unlogged():
+            return quiet_import("tau2.registry").registry
     except ImportError as error:
         raise WorldError(
             f"provider {PROVIDER!r} cannot open {domain!r}: {error}; with Python 3.12 or later, "
@@ -301,16 +326,14 @@ def _registry(domain: str) -> Any:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep the first import of `tau2` from warning of its dependencies and logging its whole registry."""
+def _unlogged() -> Iterator[None]:
+    """Keep the first import of `tau2` from logging its whole registry to stderr."""
     if "tau2" in sys.modules or importlib.util.find_spec("tau2") is None:
         yield
         return
-    logger = importlib.import_module("loguru").logger
+    logger = quiet_import("loguru").logger
     logger.disable("tau2")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
+        yield
     finally:
         logger.enable("tau2")

@@ -1,0 +1,159 @@
+"""The verdict of a session: its table, its exit status, and what it leaves behind."""
+
+import json
+
+from tests.plugin.conftest import CONFTEST, DeskProject
+
+FAILING = "def test_own():\n    assert False\n"
+
+
+def board(project: DeskProject) -> list[dict[str, str]]:
+    """The scoreboard's lines as dictionaries."""
+    path = project.root / "results" / "scoreboard.tsv"
+    if not path.exists():
+        return []
+    heading, *lines = path.read_text(encoding="utf-8").splitlines()
+    return [dict(zip(heading.split("\t"), line.split("\t"), strict=True)) for line in lines]
+
+
+def test_an_improvement_is_promoted_with_exit_status_0(project: DeskProject) -> None:
+    project.baseline("v0")
+    result = project.run("--candidate=v1")
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(
+        [
+            "desk · heldout · v1 against v0",
+            "reward_improved * pass *0.750 *0.000 * (n=4)",
+            "fixed (3): close, note, restart",
+            "desk · heldout: PROMOTE · policy strict, goal improve, clean evidence, 4 tasks compared",
+        ]
+    )
+
+
+def test_a_regression_is_discarded_with_exit_status_1(project: DeskProject) -> None:
+    project.baseline("v1")
+    result = project.run("--candidate=v2")
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["broken (1): note", "desk · heldout: DISCARD *"])
+
+
+def test_a_part_of_the_split_is_inconclusive_with_exit_status_10(project: DeskProject) -> None:
+    project.baseline("v0")
+    result = project.run("--candidate=v1", "-k", "close")
+    assert result.ret == 10
+    result.stdout.fnmatch_lines(["partial: -k narrows the run; 3 of 4 tasks did not run *"])
+    assert board(project) == []
+
+
+def test_inconclusive_can_be_made_to_pass(project: DeskProject) -> None:
+    project.baseline("v0")
+    assert project.run("--candidate=v1", "-k", "close", "--t2e-inconclusive=pass").ret == 0
+
+
+def test_stopping_early_is_inconclusive(project: DeskProject) -> None:
+    project.baseline("v1")
+    result = project.run("--candidate=v2", "-x")
+    result.stdout.fnmatch_lines(["*INCONCLUSIVE*"])
+    assert result.ret in (2, 10)
+    assert board(project) == []
+
+
+def test_hold_promotes_what_is_not_worse(project: DeskProject) -> None:
+    project.baseline("v1")
+    project.candidate("v3", "close note restart", parent="v1")
+    assert project.run("--candidate=v3", "--t2e-goal=hold").ret == 0
+    assert project.run("--candidate=v3", "--t2e-goal=improve").ret == 1
+
+
+def test_a_failure_elsewhere_wins_over_a_promotion(project: DeskProject) -> None:
+    project.baseline("v0")
+    project.write("tests/test_own.py", FAILING)
+    result = project.run("--candidate=v1", "suites", "tests")
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["*PROMOTE*"])
+
+
+def test_with_the_gate_off_pytests_own_status_stands(project: DeskProject) -> None:
+    project.baseline("v0")
+    result = project.run("--candidate=v1", "--t2e-gate=off")
+    result.stdout.fnmatch_lines(["desk: no verdict: the gate is off"])
+    assert result.ret == 0
+
+
+def test_without_a_baseline_one_line_says_so(project: DeskProject) -> None:
+    result = project.run("--candidate=v2")
+    result.stdout.fnmatch_lines(
+        ["desk: no verdict: none of its ancestors (v1 ← v0) has a baseline for this suite; *"]
+    )
+
+
+def test_the_nearest_ancestor_with_a_baseline_is_taken(project: DeskProject) -> None:
+    project.baseline("v0")
+    project.run("--candidate=v2").stdout.fnmatch_lines(["*candidate v2 on desk (*baseline v0)"])
+    project.baseline("v1")
+    project.run("--candidate=v2").stdout.fnmatch_lines(["*candidate v2 on desk (*baseline v1)"])
+
+
+def test_a_candidate_informed_by_the_split_is_development_evidence(project: DeskProject) -> None:
+    project.baseline("v0")
+    project.candidate("v1", "close note", parent="v0", informed="desk::heldout")
+    project.candidate("v2", "close note restart", parent="v1")
+    project.run("--candidate=v2", "--t2e-baseline=v0").stdout.fnmatch_lines(["*development evidence*"])
+
+
+def test_every_gated_run_gets_a_line_of_the_scoreboard(project: DeskProject) -> None:
+    project.baseline("v0")
+    project.run("--candidate=v1")
+    project.run("--candidate=v2", "--t2e-baseline=v0")
+    first, second = board(project)
+    assert (first["candidate"], first["parent"], first["baseline"]) == ("v1", "v0", "v0")
+    assert (first["verdict"], first["reward_delta"], first["fixed"]) == ("promote", "0.7500", "3")
+    assert (first["split"], first["label"], first["failed_checks"]) == ("heldout", "clean", "")
+    assert second["candidate"] == "v2"
+    assert second["run"] == project.runs[-1].name
+
+
+def test_a_saved_baseline_is_never_overwritten(project: DeskProject) -> None:
+    project.baseline("v0")
+    path = project.root / "baselines" / "desk" / "v0.json"
+    before = path.read_bytes()
+    result = project.run("--candidate=v1", "--t2e-save-baseline=v0")
+    assert result.ret == 4
+    result.stderr.fnmatch_lines(["*v0.json exists, and a baseline never moves by itself; *"])
+    assert path.read_bytes() == before
+
+
+def test_a_partial_run_is_no_baseline(project: DeskProject) -> None:
+    result = project.run("--candidate=v1", "-k", "close", "--t2e-save-baseline=v1")
+    result.stdout.fnmatch_lines(["*baseline 'v1' of desk was not saved: the run is partial"])
+    assert not (project.root / "baselines").exists()
+
+
+def test_a_baseline_holds_no_messages_and_one_simulation_a_line(project: DeskProject) -> None:
+    project.baseline("v1")
+    text = (project.root / "baselines" / "desk" / "v1.json").read_text(encoding="utf-8")
+    assert "messages" not in text
+    record = json.loads(text)
+    assert record["provenance"]["candidate"]["id"] == "v1"
+    assert record["provenance"]["agent"]["implementation"] == "listed"
+    lines = [line for line in text.splitlines() if '"task_id"' in line]
+    assert len(lines) == len(record["simulations"]) == 7
+
+
+def test_a_guard_split_alone_discards_on_harm_and_decides_nothing_else(project: DeskProject) -> None:
+    text = (project.root / "suites" / "desk.toml").read_text().replace("heldout", "transfer")
+    project.write("suites/desk.toml", text)
+    project.lock()
+    project.baseline("v1")
+    assert project.run("--candidate=v2").ret == 1
+    project.candidate("v3", "close note restart look", parent="v1")
+    result = project.run("--candidate=v3")
+    result.stdout.fnmatch_lines(["desk · transfer: no verdict (this split can only discard, *"])
+    assert result.ret == 0
+
+
+def test_the_run_without_suites_in_its_paths_shows_nothing(project: DeskProject) -> None:
+    project.pytester.makeconftest(CONFTEST)
+    project.write("tests/test_own.py", "def test_own(): pass\n")
+    result = project.pytester.runpytest_inprocess("tests", "--candidate=v1", "--t2e-agent=listed")
+    result.assert_outcomes(passed=1)

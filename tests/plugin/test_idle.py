@@ -1,0 +1,42 @@
+"""An unused plugin is not there: no import, no file, no output."""
+
+import pytest
+
+PROBE = """\
+import sys
+
+import pytest
+
+pytest.main(["-q", "-p", "no:cacheprovider", *sys.argv[1:]])
+loaded = sorted(name for name in sys.modules if name.startswith("pytest_trace2evolve"))
+print("ours:", loaded)
+print("heavy:", sorted({"pydantic", "openai", "scipy", "rich.console", "inspect_ai"} & set(sys.modules)))
+"""
+
+
+@pytest.fixture
+def idle(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.RunResult:
+    """A session that asks for nothing of ours, in a process of its own."""
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+    pytester.makepyfile(test_own="def test_own(): pass")
+    probe = pytester.path / "probe.py"
+    probe.write_text(PROBE)
+    return pytester.runpython(probe)
+
+
+def test_an_idle_plugin_loads_two_small_modules(idle: pytest.RunResult) -> None:
+    ours = ["", ".hookspecs", ".options", ".plugin"]
+    idle.stdout.fnmatch_lines(
+        [f"ours: {[f'pytest_trace2evolve{name}' for name in ours]}".replace("[", "[[]")]
+    )
+
+
+def test_an_idle_plugin_imports_nothing_heavy(idle: pytest.RunResult) -> None:
+    idle.stdout.fnmatch_lines(["heavy: [[]]"])
+
+
+def test_an_idle_plugin_prints_and_writes_nothing(idle: pytest.RunResult, pytester: pytest.Pytester) -> None:
+    text = idle.stdout.str().replace("ours: ['pytest_trace2evolve", "")
+    assert "trace2evolve:" not in text
+    names = {path.name for path in pytester.path.iterdir()} - {"__pycache__", "probe.py", "test_own.py"}
+    assert {name for name in names if not name.startswith(("stdout", "stderr"))} == set()

@@ -1,0 +1,114 @@
+"""What an item's outcome says: passed, known failure, newly fixed, regression, infrastructure."""
+
+import json
+
+import pytest
+
+from tests.plugin.conftest import CONFTEST, SUITE, DeskProject, Letters
+
+LOSING = """
+class Losing(FakeWorld):
+    def open(self, *, solo=False):
+        session = super().open(solo=solo)
+        session.initialise = broken
+        return session
+
+
+def broken(state):
+    raise RuntimeError("the machine is gone")
+
+
+def pytest_t2e_worlds(config):
+    return {"fake": Losing}
+"""
+
+
+def test_without_a_baseline_a_failing_task_is_a_failure(project: DeskProject, letters: Letters) -> None:
+    result = project.run("--candidate=v1", "-v")
+    assert letters(result) == {
+        "close": "PASSED",
+        "note": "PASSED",
+        "restart": "PASSED",
+        "look": "FAILED",
+        "idle": "PASSED",
+        "opened": "FAILED",
+        "free": "PASSED",
+    }
+    assert result.ret == 1
+
+
+def test_against_a_baseline_the_letters_tell_old_from_new(project: DeskProject, letters: Letters) -> None:
+    project.baseline("v1")
+    result = project.run("--candidate=v2", "-v")
+    assert letters(result) == {
+        "close": "PASSED",  # as before
+        "note": "FAILED",  # regression
+        "restart": "PASSED",
+        "look": "XPASS",  # newly fixed
+        "idle": "PASSED",
+        "opened": "XFAIL",  # known failure
+        "free": "PASSED",
+    }
+
+
+def test_xfail_strict_does_not_turn_a_fix_into_a_failure(project: DeskProject, letters: Letters) -> None:
+    project.baseline("v1")
+    assert letters(project.run("--candidate=v2", "-v", "-o", "xfail_strict=true"))["look"] == "XPASS"
+
+
+def test_a_failed_discovery_task_names_its_components(project: DeskProject) -> None:
+    result = project.run("--candidate=v1")
+    result.stdout.fnmatch_lines(
+        ["reward 0.000: 0 of 1 trials passed (ended by user_stop; below 1: DB, ACTION)"]
+    )
+
+
+def test_a_failed_heldout_task_tells_its_reward_and_no_more(project: DeskProject) -> None:
+    result = project.run("--candidate=v1", "-m", "heldout")
+    result.stdout.fnmatch_lines(["reward 0.000: 0 of 1 trials passed"])
+    result.stdout.no_fnmatch_line("*below 1*")
+
+
+def test_a_task_passes_when_more_than_half_of_its_trials_do(project: DeskProject) -> None:
+    result = project.run("--candidate=v1", "--t2e-trials=3", "suites/desk.toml::heldout::close")
+    result.assert_outcomes(passed=1)
+    assert len(list(project.runs[-1].glob("simulations/*.json"))) == 3
+
+
+def test_an_exception_in_a_world_is_an_error_and_scores_nothing(
+    project: DeskProject, letters: Letters
+) -> None:
+    project.pytester.makeconftest(CONFTEST + LOSING)
+    result = project.run("--candidate=v1", "-v", "-m", "heldout")
+    assert set(letters(result).values()) == {"ERROR"}
+    result.stdout.fnmatch_lines(["1 of 1 trial lost: RuntimeError: the machine is gone"])
+    header = json.loads((project.runs[-1] / "results.json").read_text())
+    assert header["simulation_index"] == []
+    assert list(project.runs[-1].glob("simulations/*")) == []
+
+
+def test_a_task_that_needs_a_judge_is_skipped_without_one(project: DeskProject, letters: Letters) -> None:
+    project.write("suites/desk.toml", SUITE.replace('"free"', '"free", "polite"'))
+    project.lock()
+    result = project.run("--candidate=v1", "-v", "-rs")
+    assert letters(result)["polite"] == "SKIPPED"
+    result.stdout.fnmatch_lines(["*1 of 1 trial not measured: the task's reward needs a judge *"])
+
+
+@pytest.mark.parametrize("distribution", [["-p", "no:xdist"], ["-n0"]])
+def test_traces_are_kept_in_taus_folder_form(project: DeskProject, distribution: list[str]) -> None:
+    project.run("--candidate=v1", *distribution)
+    header = json.loads((project.runs[-1] / "results.json").read_text())
+    assert header["info"]["environment_info"]["domain_name"] == "desk"
+    assert {task["id"] for task in header["tasks"]} == {
+        "close",
+        "note",
+        "restart",
+        "look",
+        "idle",
+        "opened",
+        "free",
+    }
+    stems = {path.stem for path in (project.runs[-1] / "simulations").iterdir()}
+    assert stems == {entry["id"] for entry in header["simulation_index"]}
+    assert len(stems) == 7

@@ -1,0 +1,157 @@
+"""Bad input: one clear line and pytest's usage error, before anything runs."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.plugin.conftest import INI, SUITE, DeskProject
+
+
+def refused(project: DeskProject, text: str, *arguments: str) -> None:
+    """A session that ends with a usage error whose one line matches `text`, and leaves nothing behind."""
+    result = project.run(*arguments)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    errors = [line for line in result.errlines if line.startswith("ERROR: ")]
+    assert len(errors) == 1
+    result.stderr.fnmatch_lines([f"ERROR: {text}"])
+    assert project.runs == []
+
+
+def results(tmp: Path, name: str = "results.json", domain: str = "desk", **simulation: object) -> Path:
+    """A small results file of the help desk."""
+    record = {
+        "info": {"environment_info": {"domain_name": domain}},
+        "tasks": [{"id": "close", "user_scenario": {"instructions": "x"}}],
+        "simulations": [
+            {"id": "s1", "task_id": "close", "termination_reason": "user_stop", "trial": 0, **simulation}
+        ],
+    }
+    path = tmp / name
+    path.write_text(json.dumps(record), encoding="utf-8")
+    return path
+
+
+def test_an_unknown_candidate_names_the_nearest(project: DeskProject) -> None:
+    refused(project, "unknown candidate 'v11'; nearest are v1*", "--candidate=v11")
+
+
+def test_broken_front_matter_names_file_and_line(project: DeskProject) -> None:
+    project.write("candidates/v1.md", "---\nid: v1\nparent v0\n---\n")
+    refused(project, "*candidates/v1.md: line 3 is not 'key: value': 'parent v0'", "--candidate=v1")
+
+
+def test_a_suite_with_an_unknown_task_names_it(project: DeskProject) -> None:
+    project.write("suites/desk.toml", SUITE.replace('"note"', '"notes"'))
+    refused(project, "*desk.toml: split 'heldout' names task 'notes'*did you mean 'note'?")
+
+
+def test_a_task_in_two_splits_is_named(project: DeskProject) -> None:
+    project.write("suites/desk.toml", SUITE.replace('"idle"', '"close"'))
+    refused(project, "*desk.toml: task 'close' is in 'heldout' and 'discovery'; *")
+
+
+def test_a_silent_edit_names_file_and_task(project: DeskProject) -> None:
+    project.write("suites/desk.toml", SUITE.replace('"close", ', ""))
+    refused(project, "*desk.toml: task 'close' was taken out of split 'heldout'*trace2evolve lock*")
+
+
+def test_a_task_whose_content_differs_from_the_lock_is_named(project: DeskProject) -> None:
+    lock = project.root / "suites" / "suites.lock"
+    record = json.loads(lock.read_text())
+    record["suites"]["desk"]["splits"]["heldout"]["note"] = "0" * 32
+    lock.write_text(json.dumps(record))
+    refused(project, "*desk.toml: the content of task 'note' in split 'heldout' changed*")
+
+
+def test_a_suite_that_is_not_locked_is_refused(project: DeskProject) -> None:
+    project.write("suites/fresh.toml", SUITE)
+    refused(project, "*fresh.toml: not in suites.lock; run 'trace2evolve lock'*", "--t2e-suite=fresh")
+
+
+def test_an_unknown_suite_names_the_nearest(project: DeskProject) -> None:
+    refused(project, "unknown suite 'desc' in *; did you mean 'desk'?", "--t2e-suite=desc")
+
+
+def test_an_unknown_agent_and_policy_are_named(project: DeskProject) -> None:
+    result = project.pytester.runpytest_inprocess("--t2e-agent=orakel")
+    result.stderr.fnmatch_lines(["ERROR: unknown agent 'orakel'; did you mean 'oracle'?"])
+    refused(project, "unknown gate policy 'strikt'; did you mean 'strict'?", "--t2e-gate=strikt")
+
+
+def test_a_suite_without_any_agent_is_a_usage_error(project: DeskProject) -> None:
+    result = project.pytester.runpytest_inprocess("--candidate=v1")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: suite 'desk' has no agent: give --t2e-agent or --t2e-replay, *"])
+
+
+def test_no_suites_at_all_is_a_usage_error(project: DeskProject) -> None:
+    project.write("pytest.ini", INI.replace("suites = suites", "suites = elsewhere"))
+    refused(project, "no suites in *elsewhere: set the ini key t2e_suites to their folder", "--candidate=v1")
+
+
+def test_replayed_results_of_another_domain_are_refused(project: DeskProject, tmp_path: Path) -> None:
+    path = results(tmp_path, domain="retail")
+    project.pytester.runpytest_inprocess(f"--t2e-replay={path}").stderr.fnmatch_lines(
+        ["ERROR: *results.json: results of domain 'retail', and the selected suites are *"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (b"", "*not valid JSON*"),
+        (b"[]", "*holds a JSON list, not a results object"),
+        (gzip.compress(bytes(range(256)))[:60], "*damaged gzip (*); fetch the file again"),
+        (b'{"tasks": [], "simulations": [{"duration": NaN}]}', "*not valid JSON with finite numbers: *"),
+        (b'{"tasks": [], "simulations": [{"id": "a"}]}', "*1 of 1 simulations have no task_id *"),
+    ],
+    ids=["empty", "a list", "truncated gzip", "not finite", "no task id"],
+)
+def test_damaged_results_are_refused(project: DeskProject, tmp_path: Path, content: bytes, text: str) -> None:
+    path = tmp_path / "damaged.json"
+    path.write_bytes(content)
+    result = project.pytester.runpytest_inprocess(f"--t2e-replay={path}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: *damaged.json: {text}"])
+
+
+def test_a_baseline_of_another_lock_is_refused(project: DeskProject) -> None:
+    project.baseline("v0")
+    before = project.runs
+    project.write("suites/desk.toml", SUITE.replace(', "free"', ""))
+    project.lock()
+    result = project.run("--candidate=v1")
+    result.stderr.fnmatch_lines(["ERROR: *v0.json: measured under lock *, and 'desk' is now *"])
+    assert project.runs == before
+
+
+def test_an_unknown_baseline_lists_the_saved_ones(project: DeskProject) -> None:
+    refused(
+        project, "baseline 'v9' is no file and no saved baseline of desk; saved are none", "--t2e-baseline=v9"
+    )
+
+
+def test_a_damaged_baseline_is_named(project: DeskProject) -> None:
+    project.write("baselines/desk/v0.json", '{"schema_version": 1, "provenance": {}, "simulations": []}')
+    refused(
+        project, "*v0.json: damaged at provenance.domain: Field required; restore the file", "--candidate=v1"
+    )
+
+
+def test_trials_do_not_go_with_a_replay(project: DeskProject, tmp_path: Path) -> None:
+    path = results(tmp_path)
+    result = project.pytester.runpytest_inprocess(f"--t2e-replay={path}", "--t2e-trials=2")
+    result.stderr.fnmatch_lines(["ERROR: --t2e-trials does not go with --t2e-replay, *"])
+
+
+def test_a_run_folder_is_used_once(project: DeskProject) -> None:
+    assert project.run("--t2e-run-folder=mine").ret in (0, 1)
+    result = project.run("--t2e-run-folder=mine")
+    result.stderr.fnmatch_lines(["ERROR: *mine holds a run already; choose another --t2e-run-folder"])
+
+
+def test_trials_must_be_a_positive_number(project: DeskProject) -> None:
+    result = project.run("--t2e-trials=0")
+    result.stderr.fnmatch_lines(["*--t2e-trials: '0' is not a whole number of 1 or more"])

@@ -1,0 +1,119 @@
+"""A session over overlays against the port's own toolkits: equal answers, equal end states."""
+
+import functools
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from pytest_trace2evolve._optional import quiet_import
+from pytest_trace2evolve.records.message import Requestor
+from pytest_trace2evolve.records.protocols import ToolResult
+from pytest_trace2evolve.records.task import FunctionCall, Task
+from pytest_trace2evolve.worlds.inspect_domains import DOMAINS, Toolkit
+from pytest_trace2evolve.worlds.overlay import OverlayDatabase, fingerprint
+from pytest_trace2evolve.worlds.registry import Worlds
+from pytest_trace2evolve.worlds.toolkit import ToolkitSession, render
+
+Call = tuple[str, dict[str, Any], Requestor]
+
+
+def text_of(database: Any) -> str:
+    """The text that tau2 would hash for a database, seen through overlays or as it is."""
+    if isinstance(database, OverlayDatabase | BaseModel):
+        return "".join(f"{field}={text_of(value)}\n" for field, value in sorted(vars(database).items()))
+    return fingerprint(database)
+
+
+@functools.cache
+def initial(module: str, name: str) -> tuple[type[Any], type[BaseModel], dict[str, Any]]:
+    """A toolkit's class, its database's class and the content that `initialize` loads."""
+    kind = getattr(quiet_import(module), name)
+    toolkit = kind(store=quiet_import("inspect_ai.util").Store())
+    toolkit.initialize()
+    return kind, type(toolkit.db), toolkit.db.model_dump()
+
+
+def toolkit_of(spec: Toolkit) -> Any:
+    """The port's own toolkit with a store and a database that nothing else holds."""
+    kind, model, content = initial(spec.module, spec.name)
+    toolkit = kind(store=quiet_import("inspect_ai.util").Store())
+    toolkit.db = model.model_validate(content)
+    return toolkit
+
+
+class Original:
+    """The port's toolkits, coupled as the port couples them, run without any overlay."""
+
+    def __init__(self, domain: str) -> None:
+        spec = DOMAINS[domain]
+        self.agent = toolkit_of(spec.agent)
+        self.user = toolkit_of(spec.user) if spec.user else None
+        self._couple: Callable[[], None] = lambda: None
+        if self.user is not None:
+            environment = quiet_import("inspect_evals.tau2.telecom.environment").Environment
+            self._couple = environment(self.user, self.agent).sync_tools
+
+    def run(self, name: str, arguments: dict[str, Any], side: Requestor) -> ToolResult:
+        try:
+            result = getattr(self.user if side == "user" else self.agent, name)(**arguments)
+            self._couple()
+        except Exception as error:
+            return ToolResult(content=f"Error: {error}", error=True)
+        return ToolResult(content=render(result))
+
+    def state(self) -> list[str]:
+        return [text_of(toolkit.db) for toolkit in (self.agent, self.user) if toolkit is not None]
+
+
+def state_of(session: ToolkitSession) -> list[str]:
+    return [text_of(toolkit.db) for toolkit in (session._agent, session._user) if toolkit is not None]
+
+
+def gold_calls(task: Task) -> list[Call]:
+    """The gold calls of a task that a toolkit carries out itself."""
+    generic = {"calculate", "transfer_to_human_agents"}
+    return [(gold.name, gold.arguments, gold.requestor) for gold in task.actions if gold.name not in generic]
+
+
+def first_calls(task: Task) -> list[FunctionCall]:
+    return (task.initial_state.initialization_actions or []) if task.initial_state else []
+
+
+def perturbed(data: st.DataObject, call: Call, pool: list[Call]) -> Call:
+    """A call as it stands, or with one argument missing, of the wrong type, or from another call."""
+    name, arguments, side = call
+    if not arguments or data.draw(st.booleans()):
+        return call
+    key = data.draw(st.sampled_from(sorted(arguments)))
+    others = [given[key] for _, given, _ in pool if key in given]
+    value = data.draw(st.sampled_from([*others, "no such thing", -1, None]))
+    kept = {other: item for other, item in arguments.items() if other != key}
+    return name, kept if value is None else kept | {key: value}, side
+
+
+@pytest.mark.parametrize("domain", ["retail", "airline", "telecom"])
+@settings(max_examples=12, deadline=None)
+@given(data=st.data())
+def test_a_session_answers_and_ends_as_the_ports_own_toolkits_do(
+    worlds: Worlds, domain: str, data: st.DataObject
+) -> None:
+    world = worlds.open("inspect_evals", domain)
+    tasks = [world.tasks()[task_id] for task_id in world.splits()["base"]]
+    task = data.draw(st.sampled_from([task for task in tasks if gold_calls(task)]))
+    pool = gold_calls(task) + gold_calls(data.draw(st.sampled_from(tasks)))
+    picked = data.draw(st.lists(st.sampled_from(pool), min_size=1, max_size=10))
+    calls = [perturbed(data, call, pool) for call in picked]
+    session, original = world.open(), Original(domain)
+    session.initialise(task.initial_state)
+    for start in first_calls(task):
+        assert not original.run(start.func_name, start.arguments, start.env_type).error
+    with patch("uuid.uuid4", return_value=SimpleNamespace(hex="0" * 32)):
+        for name, arguments, side in calls:
+            assert session.call(name, arguments, side) == original.run(name, arguments, side)
+    assert state_of(session) == original.state()

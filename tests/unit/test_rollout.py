@@ -1,0 +1,250 @@
+"""The conversation: who speaks when, what ends it, and what it leaves on paper."""
+
+import json
+import re
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from pytest_trace2evolve.agents.nop import NopAgent
+from pytest_trace2evolve.errors import InfrastructureError, WorldError
+from pytest_trace2evolve.evidence.results import read_results
+from pytest_trace2evolve.records.message import Message, ToolCall
+from pytest_trace2evolve.records.protocols import Agent, User, World, WorldSession
+from pytest_trace2evolve.records.task import Task
+from pytest_trace2evolve.records.trace import Simulation
+from pytest_trace2evolve.rollout.conversation import GREETING, Limits
+from pytest_trace2evolve.scoring.reward import score
+from pytest_trace2evolve.worlds.registry import Worlds
+from tests.conftest import Simulate
+from tests.fake_world import FakeSession, FakeWorld
+
+SIZES = {"retail": 114, "airline": 50, "telecom": 114, "banking_knowledge": 97}
+
+
+class Scripted:
+    """An agent or a user that says its lines in order and repeats the last; an error line is raised."""
+
+    name = "scripted"
+
+    def __init__(self, *lines: Message | Exception) -> None:
+        self._lines = list(lines)
+
+    async def respond(self, history: Sequence[Message]) -> Message:
+        line = self._lines.pop(0) if len(self._lines) > 1 else self._lines[0]
+        if isinstance(line, Exception):
+            raise line
+        return line
+
+
+def says(text: str) -> Message:
+    return Message(role="assistant", content=text)
+
+
+def user_says(text: str) -> Message:
+    return Message(role="user", content=text)
+
+
+def calls(*names: str, **arguments: str) -> Message:
+    each = [ToolCall(id=f"c{place}", name=name, arguments=arguments) for place, name in enumerate(names)]
+    return Message(role="assistant", tool_calls=each)
+
+
+CHATTER = Scripted(user_says("And then?"))
+
+
+@pytest.fixture
+def idle(desk: World) -> Task:
+    return desk.tasks()["idle"]
+
+
+def roles(simulation: Simulation) -> list[str]:
+    return [message.role for message in simulation.trace]
+
+
+@pytest.mark.parametrize(("domain", "size"), SIZES.items())
+def test_the_oracle_earns_1_on_every_base_task(
+    worlds: Worlds, simulate: Simulate, domain: str, size: int
+) -> None:
+    world = worlds.open("inspect_evals", domain)
+    rewards = {}
+    for task_id in world.splits()["base"]:
+        task = world.tasks()[task_id]
+        rewards[task_id] = score(simulate(task, world), task, world).reward
+    assert len(rewards) == size
+    assert {task_id: reward for task_id, reward in rewards.items() if reward != 1.0} == {}
+
+
+def test_the_oracle_earns_1_on_every_fake_task_that_needs_no_judge(desk: World, simulate: Simulate) -> None:
+    for task_id, task in desk.tasks().items():
+        reward = score(simulate(task, desk), task, desk).reward
+        assert reward == (None if task_id == "polite" else 1.0), task_id
+
+
+@pytest.mark.parametrize("domain", ["retail", "airline"])
+def test_doing_nothing_earns_1_exactly_where_nothing_is_asked_for(
+    worlds: Worlds, simulate: Simulate, domain: str
+) -> None:
+    world = worlds.open("inspect_evals", domain)
+    for task_id in world.splits()["base"]:
+        task = world.tasks()[task_id]
+        result = score(simulate(task, world, NopAgent()), task, world)
+        gold, untouched = world.open(), world.open()
+        for action in task.actions:
+            gold.perform(action)
+        assert task.evaluation_criteria is not None
+        asked = not gold.same_state(untouched) or bool(task.evaluation_criteria.communicate_info)
+        assert result.reward == float(not asked), task_id
+
+
+def test_the_agent_greets_and_the_sides_take_turns(desk: World, simulate: Simulate) -> None:
+    done = simulate(desk.tasks()["note"], desk)
+    assert done.trace[0].content == GREETING
+    assert roles(done) == ["assistant", "user", *["assistant", "tool"] * 2, "assistant", "user"]
+    assert done.termination_reason == "user_stop"
+
+
+def test_a_users_tool_result_goes_back_to_the_user(desk: World, simulate: Simulate) -> None:
+    done = simulate(desk.tasks()["restart"], desk)
+    assert roles(done) == ["assistant", "user", "assistant", "user", "tool", "user", "assistant", "user"]
+    assert [message.requestor for message in done.trace if message.role == "tool"] == ["user"]
+
+
+def test_messages_are_stamped_and_numbered_in_order(desk: World, simulate: Simulate) -> None:
+    trace = simulate(desk.tasks()["note"], desk).model_dump(mode="json")["messages"]
+    assert [message["turn_idx"] for message in trace] == list(range(len(trace)))
+    stamps = [datetime.fromisoformat(message["timestamp"]) for message in trace]
+    assert stamps == sorted(stamps)
+    assert all(stamp.tzinfo is not None for stamp in stamps)
+
+
+def test_every_result_follows_its_call_in_order_and_says_who_asked(
+    desk: World, idle: Task, simulate: Simulate
+) -> None:
+    agent = Scripted(calls("get_ticket", "close_ticket", ticket_id="T1"), says("Done"))
+    done = simulate(idle, desk, agent, Scripted(user_says("Hi"), user_says("###STOP###")))
+    results = [message for message in done.trace if message.role == "tool"]
+    assert [(message.id, message.requestor, message.error) for message in results] == [
+        ("c0", "assistant", False),
+        ("c1", "assistant", False),
+    ]
+    assert results[1].content == "Ticket T1 closed"
+
+
+@pytest.mark.parametrize("mark", ["###STOP###", "Bye ###STOP###", "###TRANSFER###", "###OUT-OF-SCOPE###"])
+def test_a_mark_in_the_users_message_ends_the_simulation(
+    desk: World, idle: Task, simulate: Simulate, mark: str
+) -> None:
+    done = simulate(idle, desk, NopAgent(), Scripted(user_says("Hi"), user_says(mark)))
+    assert (done.termination_reason, roles(done)) == ("user_stop", ["assistant", "user", "assistant", "user"])
+
+
+def test_the_agent_ends_the_simulation_by_the_stop_mark_alone(
+    desk: World, idle: Task, simulate: Simulate
+) -> None:
+    done = simulate(idle, desk, Scripted(says(" ###STOP### ")), CHATTER)
+    assert (done.termination_reason, roles(done)) == ("agent_stop", ["assistant", "user", "assistant"])
+    limited = Limits(max_steps=6)
+    quoting = simulate(idle, desk, Scripted(says("Say ###STOP### to end")), CHATTER, limited)
+    assert quoting.termination_reason == "max_steps"
+
+
+@pytest.mark.parametrize("steps", [1, 2, 5])
+def test_the_step_budget_ends_a_simulation(desk: World, idle: Task, simulate: Simulate, steps: int) -> None:
+    done = simulate(idle, desk, NopAgent(), CHATTER, Limits(max_steps=steps))
+    assert done.termination_reason == "max_steps"
+    assert len(done.trace) == steps + 1
+
+
+def test_the_step_budget_waits_for_the_result_of_a_call(desk: World, idle: Task, simulate: Simulate) -> None:
+    done = simulate(idle, desk, Scripted(calls("think", thought="?")), CHATTER, Limits(max_steps=2))
+    assert (done.termination_reason, roles(done)) == ("max_steps", ["assistant", "user", "assistant", "tool"])
+
+
+@pytest.mark.parametrize("errors", [1, 3])
+def test_too_many_tool_errors_end_a_simulation(
+    desk: World, idle: Task, simulate: Simulate, errors: int
+) -> None:
+    done = simulate(idle, desk, Scripted(calls("no_such_tool")), CHATTER, Limits(max_errors=errors))
+    assert done.termination_reason == "too_many_errors"
+    assert [message.error for message in done.trace if message.role == "tool"] == [True] * errors
+
+
+def test_no_time_left_ends_a_simulation(desk: World, idle: Task, simulate: Simulate) -> None:
+    done = simulate(idle, desk, NopAgent(), CHATTER, Limits(timeout=0.0))
+    assert (done.termination_reason, len(done.trace)) == ("timeout", 2)
+
+
+@pytest.mark.parametrize("side", ["agent", "user"])
+def test_a_lost_simulation_is_an_infrastructure_error_with_its_trace_so_far(
+    desk: World, idle: Task, simulate: Simulate, side: str
+) -> None:
+    broken = Scripted(InfrastructureError("the endpoint is down"))
+    agent: Agent = broken if side == "agent" else NopAgent()
+    user: User = broken if side == "user" else CHATTER
+    done = simulate(idle, desk, agent, user)
+    assert done.termination_reason == "infrastructure_error"
+    assert len(done.trace) == (2 if side == "agent" else 1)
+    assert done.model_dump()["info"] == {"error": "the endpoint is down"}
+
+
+def test_a_fault_of_the_program_is_not_dressed_up_as_a_result(
+    desk: World, idle: Task, simulate: Simulate
+) -> None:
+    with pytest.raises(ZeroDivisionError):
+        simulate(idle, desk, Scripted(ZeroDivisionError()), CHATTER)
+
+
+def test_an_initial_state_that_does_not_fit_raises(desk: World, simulate: Simulate) -> None:
+    start = {"initialization_actions": [{"env_type": "user", "func_name": "fly", "arguments": {}}]}
+    task = Task.model_validate({"id": "t", "initial_state": start})
+    with pytest.raises(WorldError, match="no function 'fly'"):
+        simulate(task, desk)
+
+
+def test_a_message_history_is_replayed_and_continued(desk: World, simulate: Simulate) -> None:
+    call = calls("close_ticket", ticket_id="T1")
+    result = Message(role="tool", id="c0", content="Ticket T1 closed", requestor="assistant")
+    history = [each.model_dump(mode="json") for each in (user_says("Close T1"), call, result)]
+    task = Task.model_validate({"id": "t", "initial_state": {"message_history": history}})
+    again = Scripted(calls("close_ticket", ticket_id="T1"), says("###STOP###"))
+    done = simulate(task, desk, again, CHATTER)
+    assert roles(done) == ["user", "assistant", "tool", "assistant", "tool", "assistant"]
+    assert done.trace[4].content == "Error: Ticket T1 is closed already"
+
+
+def test_costs_are_added_up_a_side_where_messages_carry_them(
+    desk: World, idle: Task, simulate: Simulate
+) -> None:
+    priced = Message.model_validate({"role": "assistant", "content": "Hm", "cost": 0.25})
+    done = simulate(idle, desk, Scripted(priced), CHATTER, Limits(max_steps=4))
+    assert (done.agent_cost, done.user_cost) == (0.5, None)
+
+
+def test_a_written_simulation_survives_being_read_back(
+    desk: World, simulate: Simulate, tmp_path: Path
+) -> None:
+    task = desk.tasks()["restart"]
+    done = simulate(task, desk)
+    path = tmp_path / "results.json"
+    records = [record.model_dump(mode="json") for record in (task, done)]
+    path.write_text(json.dumps({"tasks": records[:1], "simulations": records[1:]}), encoding="utf-8")
+    found = read_results(path)
+    assert found.simulations == (done,)
+    assert found.tasks == {"restart": task}
+    assert score(found.simulations[0], task, desk) == score(done, task, desk)
+
+
+def test_each_simulation_has_an_id_of_its_own(desk: World, idle: Task, simulate: Simulate) -> None:
+    ids = {simulate(idle, desk).id for _ in range(3)}
+    assert len(ids) == 3
+    assert all(re.fullmatch(r"[0-9a-f-]{36}", each) for each in ids)
+
+
+@pytest.mark.parametrize(("protocol", "fake"), [(World, FakeWorld), (WorldSession, FakeSession)])
+def test_the_fake_world_has_every_method_of_the_protocols(protocol: type, fake: type) -> None:
+    wanted = {name for name in vars(protocol) if name[0] != "_"}
+    assert wanted
+    assert wanted <= set(dir(fake))

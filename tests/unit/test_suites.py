@@ -1,0 +1,221 @@
+"""Suites: reading a file, which tasks its splits mean, and what each mistake is answered with."""
+
+from pathlib import Path
+
+import pytest
+
+from pytest_trace2evolve.errors import SuiteError
+from pytest_trace2evolve.suites import Role, Split, Suite, parse_split, read_suite, split_registry
+from tests.gate_helpers import ShopWorld
+
+HEAD = 'provider = "fake"\ndomain = "shop"\n'
+BASE = [str(number) for number in range(8)]
+WORLD = ShopWorld(
+    [*BASE, "refund_order", "[mms_issue]a|b[PERSONA:None]"],
+    {"base": BASE, "test": ["6", "7"], "nothing": [], "doubled": ["1", "2", "1"]},
+)
+
+
+def read(folder: Path, text: str) -> Suite:
+    path = folder / "shop.toml"
+    path.write_text(text, encoding="utf-8")
+    return read_suite(path, split_registry())
+
+
+def resolve(folder: Path, splits: str) -> dict[str, list[str]]:
+    return read(folder, f"{HEAD}[splits]\n{splits}\n").resolve(WORLD, folder / "shop.toml")
+
+
+def test_every_field_is_read(tmp_path):
+    fields = 'description = "d"\ntrials = 4\nmax_steps = 50\nmax_errors = 3\ndefault_agent = "tiny"\n'
+    suite = read(tmp_path, f'name = "shop"\n{HEAD}{fields}[splits]\nheldout = ["1"]\n')
+    assert suite.model_dump() == {
+        "name": "shop",
+        "provider": "fake",
+        "domain": "shop",
+        "description": "d",
+        "trials": 4,
+        "max_steps": 50,
+        "max_errors": 3,
+        "default_agent": "tiny",
+        "splits": {"heldout": ("1",)},
+    }
+
+
+def test_a_suite_is_named_after_its_file_and_has_taus_budgets(tmp_path):
+    suite = read(tmp_path, f'{HEAD}[splits]\nheldout = ["1"]\n')
+    assert suite.name == "shop"
+    assert (suite.trials, suite.max_steps, suite.max_errors, suite.default_agent) == (1, 200, 10, None)
+
+
+@pytest.mark.parametrize(
+    ("splits", "meant"),
+    [
+        ('heldout = ["3", "1"]', {"heldout": ["3", "1"]}),
+        ('heldout = ["2..4"]', {"heldout": ["2", "3", "4"]}),
+        ('heldout = ["5..5", "refund_order", "0..1"]', {"heldout": ["5", "refund_order", "0", "1"]}),
+        ('heldout = ["[mms_issue]a|b[PERSONA:None]"]', {"heldout": ["[mms_issue]a|b[PERSONA:None]"]}),
+        ('development = { benchmark = "test" }', {"development": ["6", "7"]}),
+        (
+            'discovery = { rest = "base" }\nheldout = ["1..4"]\ntransfer = { benchmark = "test" }',
+            {"discovery": ["0", "5"], "heldout": ["1", "2", "3", "4"], "transfer": ["6", "7"]},
+        ),
+    ],
+)
+def test_splits_mean_their_tasks_in_the_order_of_the_file(tmp_path, splits, meant):
+    resolved = resolve(tmp_path, splits)
+    assert resolved == meant
+    assert list(resolved) == list(meant)
+
+
+@pytest.mark.parametrize(
+    ("splits", "told"),
+    [
+        ('heldout = ["1..4"]\ndiscovery = ["4"]', "task '4' is in 'heldout' and 'discovery'"),
+        ('discovery = ["7"]\nheldout = { benchmark = "test" }', "task '7' is in 'discovery' and 'heldout'"),
+        ('heldout = ["1..4", "2"]', "task '2' is in 'heldout' twice; a task belongs to one split"),
+        ('heldout = { benchmark = "doubled" }', "task '1' is in 'heldout' twice"),
+        ("heldout = []", "split 'heldout' holds no task"),
+        ('heldout = { benchmark = "nothing" }', "split 'heldout' holds no task"),
+        (
+            'heldout = { benchmark = "base" }\ndiscovery = { rest = "test" }',
+            "split 'discovery' holds no task",
+        ),
+        ('discovery = { rest = "base" }\ntransfer = { rest = "test" }', "split 'transfer' holds no task"),
+        ('heldout = ["4..3"]', "split 'heldout' has the empty range '4..3'"),
+        ('heldout = ["7..8"]', "split 'heldout' names task '8', which shop does not have"),
+        ('heldout = ["refund_oder"]', "does not have; did you mean 'refund_order'?"),
+        ('heldout = ["zzz"]', "split 'heldout' names task 'zzz', which shop does not have"),
+        (
+            'heldout = { benchmark = "train" }',
+            "benchmark split 'train'; shop has base, test, nothing, doubled",
+        ),
+        ('heldout = { rest = "train" }', "split 'train'; shop has base, test, nothing, doubled"),
+    ],
+)
+def test_a_split_that_does_not_fit_the_world_is_refused(tmp_path, splits, told):
+    with pytest.raises(SuiteError) as caught:
+        resolve(tmp_path, splits)
+    message = str(caught.value)
+    assert message.startswith(f"{tmp_path / 'shop.toml'}: ")
+    assert told in message
+    assert "\n" not in message
+
+
+def test_a_task_that_resembles_none_is_refused_without_a_guess(tmp_path):
+    with pytest.raises(SuiteError, match=r"which shop does not have$"):
+        resolve(tmp_path, 'heldout = ["zzz"]')
+
+
+SPLITS = '[splits]\nheldout = ["1"]\n'
+BROKEN = [
+    ("provider = ", "not valid TOML: "),
+    (HEAD + "[splits", "not valid TOML: "),
+    ('domain = "shop"\n' + SPLITS, "provider: Field required"),
+    (HEAD, "splits: Field required"),
+    (HEAD + "[splits]\n", "splits: "),
+    (HEAD + 'author = "me"\n' + SPLITS, "author: "),
+    (HEAD + "trials = 0\n" + SPLITS, "trials: "),
+    (HEAD + "max_steps = 1.5\n" + SPLITS, "max_steps: "),
+    (HEAD + 'name = "store"\n' + SPLITS, "a suite is named after its file; remove 'name' or rename the file"),
+    (HEAD + '[splits]\nholdout = ["1"]\n', "unknown split 'holdout'; known are discovery, heldout, "),
+    (HEAD + '[splits]\nheldout = { benchmark = "test", rest = "base" }\n', "splits.heldout"),
+]
+
+
+@pytest.mark.parametrize(("text", "told"), BROKEN, ids=[told for _, told in BROKEN])
+def test_a_broken_file_is_answered_in_one_line_with_file_place_and_cause(tmp_path, text, told):
+    with pytest.raises(SuiteError) as caught:
+        read(tmp_path, text)
+    message = str(caught.value)
+    assert message.startswith(f"{tmp_path / 'shop.toml'}: {told}")
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("tasks", ["[100, 101]", '"100..101"'])
+def test_tasks_of_another_type_are_refused_without_sending_the_user_to_a_benchmark_split(tmp_path, tasks):
+    with pytest.raises(SuiteError, match="heldout") as caught:
+        read(tmp_path, f"{HEAD}[splits]\nheldout = {tasks}\n")
+    assert "BenchmarkSplit" not in str(caught.value)
+
+
+def test_a_value_that_does_not_fit_is_named(tmp_path):
+    with pytest.raises(SuiteError, match="-41976"):
+        read(tmp_path, f"{HEAD}max_steps = -41976\n{SPLITS}")
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    with pytest.raises(SuiteError, match=r"absent\.toml: cannot be read: No such file"):
+        read_suite(tmp_path / "absent.toml", split_registry())
+    (tmp_path / "shop.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(SuiteError, match=r"shop\.toml: not valid TOML: "):
+        read_suite(tmp_path / "shop.toml", split_registry())
+
+
+def test_a_project_may_add_splits_of_its_own(tmp_path):
+    path = tmp_path / "shop.toml"
+    path.write_text(f'{HEAD}[splits]\nnightly = ["1"]\n', encoding="utf-8")
+    nightly = parse_split("nightly: report: run at night")
+    assert list(read_suite(path, split_registry([nightly])).splits) == ["nightly"]
+    with pytest.raises(SuiteError, match="unknown split 'nightly'"):
+        read_suite(path, split_registry())
+
+
+@pytest.mark.parametrize(
+    ("line", "split"),
+    [
+        (
+            "nightly: report: run at night",
+            Split(name="nightly", role=Role.REPORT, description="run at night"),
+        ),
+        (" a_2 :guard:only: harm ", Split(name="a_2", role=Role.GUARD, description="only: harm")),
+    ],
+)
+def test_a_line_of_the_ini_value_is_a_split(line, split):
+    assert parse_split(line) == split
+
+
+@pytest.mark.parametrize("line", ["nightly", "nightly: report", "", "nightly; report; run at night"])
+def test_a_line_of_another_form_is_refused(line):
+    with pytest.raises(SuiteError) as caught:
+        parse_split(line)
+    form = "is not 'name: role: description'; roles are gate, development, guard, report"
+    assert str(caught.value) == f"t2e_splits: {line!r} {form}"
+
+
+@pytest.mark.parametrize(
+    "line", ["Nightly: report: d", "2x: gate: d", ": gate: d", "x: judge: d", "x: GATE:"]
+)
+def test_a_line_with_a_bad_name_or_role_is_refused(line):
+    with pytest.raises(SuiteError) as caught:
+        parse_split(line)
+    need = "needs a lower-case name and a role of gate, development, guard, report"
+    assert str(caught.value) == f"t2e_splits: {line!r} {need}"
+
+
+def test_a_split_name_is_given_once():
+    nightly = parse_split("nightly: report: d")
+    for further in ([parse_split("heldout: gate: mine")], [nightly, nightly]):
+        with pytest.raises(
+            SuiteError, match=f"split '{further[-1].name}' exists already; choose another name"
+        ):
+            split_registry(further)
+
+
+def test_what_each_known_split_is_good_for():
+    roles = {name: split.role for name, split in split_registry().items()}
+    assert roles == {
+        "discovery": Role.REPORT,
+        "heldout": Role.GATE,
+        "development": Role.DEVELOPMENT,
+        "transfer": Role.GUARD,
+        "synthetic": Role.GUARD,
+    }
+
+
+def test_the_definition_covers_the_file_but_not_its_wording_trials_or_default_agent(tmp_path):
+    suite = read(tmp_path, HEAD + SPLITS)
+    same = {"description": "d", "trials": 8, "default_agent": "tiny"}
+    assert suite.model_copy(update=same).definition == suite.definition
+    for field in ({"max_steps": 9}, {"max_errors": 9}, {"domain": "x"}, {"splits": {"heldout": ("2",)}}):
+        assert suite.model_copy(update=field).definition != suite.definition
