@@ -54,9 +54,10 @@ def side(*tasks: float | Sequence[float | None] | None, start: int = 0) -> Side:
     ]
 
 
-def lost(record: SimulationEvidence) -> SimulationEvidence:
-    """The same simulation as an infrastructure error."""
-    totals = {kind: (count.total, None) for kind, count in record.actions.items()}
+def lost(record: SimulationEvidence, *, before_it_ran: bool = False) -> SimulationEvidence:
+    """The same simulation as an infrastructure error; before it ran its gold actions were not known."""
+    actions = {} if before_it_ran else record.actions
+    totals = {kind: (count.total, None) for kind, count in actions.items()}
     return sim(record.task_id, None, trial=record.trial, digest=record.task_digest, **totals)
 
 

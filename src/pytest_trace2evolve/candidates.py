@@ -7,12 +7,12 @@ indented lines that continue a text.
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import Field, StringConstraints, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, StringConstraints, ValidationError, model_validator
 
 from pytest_trace2evolve._canonical import digest_text
 from pytest_trace2evolve.errors import CandidateError
@@ -23,6 +23,13 @@ DEFAULT_CANDIDATE = "v0"
 """The candidate of a run that names none."""
 
 CandidateId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+
+
+def _iso_day(value: object) -> object:
+    """pydantic would take a bare number for seconds since 1970."""
+    if isinstance(value, str) and not re.fullmatch(r"\d{4}-\d{2}-\d{2}", value):
+        raise ValueError("a day is written YYYY-MM-DD")
+    return value
 
 
 class Candidate(Record):
@@ -40,7 +47,7 @@ class Candidate(Record):
     id: CandidateId
     parent: CandidateId | None = None
     hypothesis: str = ""
-    frozen_at: date | None = None
+    frozen_at: Annotated[date | None, BeforeValidator(_iso_day)] = None
     informed_by: tuple[Annotated[str, Field(pattern=r"^[^:\s][^:]*::[^:].*$")], ...] = ()
     instruction: str = ""
 
@@ -65,7 +72,7 @@ class Candidate(Record):
         return any(seen == place or seen.startswith(place + "::") for seen in self.informed_by)
 
 
-class Candidates(Mapping[str, Candidate]):
+class Candidates:
     """All candidates of a folder, read when first asked for."""
 
     def __init__(self, folder: Path) -> None:
@@ -73,18 +80,23 @@ class Candidates(Mapping[str, Candidate]):
         self._read: dict[str, Candidate] = {}
 
     def __getitem__(self, name: str) -> Candidate:
+        """A candidate by its id.
+
+        Raises:
+            CandidateError: it is unknown (the message names the nearest) or its file is broken.
+        """
         if name not in self._read:
             path = self._folder / f"{name}.md"
-            if name not in list(self):
+            if name not in self:
                 raise CandidateError(self._unknown(name))
             self._read[name] = read_candidate(path)
         return self._read[name]
 
+    def __contains__(self, name: object) -> bool:
+        return name in list(self)
+
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(path.stem for path in self._folder.glob("*.md")))
-
-    def __len__(self) -> int:
-        return len(list(iter(self)))
 
     def lineage(self, name: str) -> list[Candidate]:
         """A candidate and its ancestors, nearest first.
@@ -97,7 +109,7 @@ class Candidates(Mapping[str, Candidate]):
             if parent in {candidate.id for candidate in chain}:
                 names = " → ".join([*(candidate.id for candidate in chain), parent])
                 raise CandidateError(f"{self._folder}: the parents turn in a circle: {names}")
-            if parent not in list(self):
+            if parent not in self:
                 raise CandidateError(f"{self._folder / chain[-1].id}.md: {self._unknown(parent, 'parent')}")
             chain.append(self[parent])
         return chain
@@ -121,12 +133,15 @@ def read_candidate(path: Path) -> Candidate:
     except (OSError, UnicodeDecodeError) as error:
         raise CandidateError(f"{path}: cannot be read: {error}") from None
     fields, instruction = _split(path, text)
+    if "instruction" in fields:
+        raise CandidateError(f"{path}: instruction: is the text below the front matter, not a part of it")
     try:
         candidate = Candidate.model_validate({**fields, "instruction": instruction})
     except ValidationError as error:
         detail = error.errors(include_url=False)[0]
         place = ".".join(str(part) for part in detail["loc"]) or "front matter"
-        raise CandidateError(f"{path}: {place}: {detail['msg']}") from None
+        given = "" if isinstance(detail["input"], dict) else f", not {detail['input']!r}"
+        raise CandidateError(f"{path}: {place}: {detail['msg']}{given}") from None
     if candidate.id != path.stem:
         raise CandidateError(
             f"{path}: its id is {candidate.id!r}; name the file {candidate.id}.md or mend the id"
@@ -135,8 +150,9 @@ def read_candidate(path: Path) -> Candidate:
 
 
 def _split(path: Path, text: str) -> tuple[dict[str, object], str]:
-    lines = text.splitlines()
-    if not lines or lines[0].strip() != "---":
+    # Not `splitlines`, which also ends a line at form feeds and other signs that Markdown keeps.
+    lines = text.replace("\r\n", "\n").split("\n")
+    if lines[0].strip() != "---":
         raise CandidateError(f"{path}: line 1 must be '---', the start of the front matter")
     ends = [number for number, line in enumerate(lines[1:], start=1) if line.strip() == "---"]
     if not ends:
@@ -166,7 +182,7 @@ def _front_matter(path: Path, lines: list[str]) -> dict[str, object]:
 
 
 def _continued(value: object, line: str) -> object:
-    if line.startswith("- "):
+    if line.startswith("- ") and not isinstance(value, str):
         items = list(value) if isinstance(value, list) else []
         return [*items, _unquoted(line[2:].strip())]
     return f"{value} {line}".strip() if isinstance(value, str) else line

@@ -1,9 +1,10 @@
 """The lock: digests of everything in a suite that must not change between two sides of a comparison."""
 
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from pytest_trace2evolve._canonical import canonical_json, digest, digest_text
 from pytest_trace2evolve.errors import LockError
@@ -121,15 +122,18 @@ def parse_lock(text: str, path: Path) -> Lock:
         LockError: it is damaged or of another format version.
     """
     try:
-        lock = Lock.model_validate_json(text)
+        record = json.loads(text)
     except ValueError as error:
-        first = str(error).splitlines()[0]
-        raise LockError(f"{path}: damaged ({first}); restore it or {RENEW}") from None
-    if lock.schema_version != LOCK_SCHEMA:
-        raise LockError(
-            f"{path}: format {lock.schema_version} is not {LOCK_SCHEMA}, the one this version reads"
-        )
-    return lock
+        raise LockError(f"{path}: damaged ({error}); restore it or {RENEW}") from None
+    version = record.get("schema_version", LOCK_SCHEMA) if isinstance(record, dict) else LOCK_SCHEMA
+    if version != LOCK_SCHEMA:
+        raise LockError(f"{path}: format {version} is not {LOCK_SCHEMA}, the one this version reads")
+    try:
+        return Lock.model_validate(record)
+    except ValidationError as error:
+        detail = error.errors(include_url=False)[0]
+        place = ".".join(str(part) for part in detail["loc"]) or "file"
+        raise LockError(f"{path}: damaged ({place}: {detail['msg']}); restore it or {RENEW}") from None
 
 
 def render_lock(lock: Lock) -> str:

@@ -17,7 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 
 from pytest_trace2evolve._canonical import digest
 from pytest_trace2evolve.errors import SuiteError
@@ -70,6 +70,19 @@ class RestOf(Record):
     rest: str
 
 
+def _members_spec(value: object) -> object:
+    """The three forms of a split, told apart before pydantic tries them all and complains of each."""
+    if isinstance(value, dict) and set(value) == {"benchmark"}:
+        return BenchmarkSplit.model_validate(value)
+    if isinstance(value, dict) and set(value) == {"rest"}:
+        return RestOf.model_validate(value)
+    if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
+        return tuple(value)
+    if isinstance(value, BenchmarkSplit | RestOf):
+        return value
+    raise ValueError('a split is a list of ids as text, { benchmark = "NAME" } or { rest = "NAME" }')
+
+
 class Suite(Record):
     """One suite as its file says it; which tasks that means is known once the world is open."""
 
@@ -81,7 +94,9 @@ class Suite(Record):
     max_steps: Positive = 200
     max_errors: Positive = 10
     default_agent: str | None = None
-    splits: dict[str, BenchmarkSplit | RestOf | tuple[str, ...]] = Field(min_length=1)
+    splits: dict[
+        str, Annotated[BenchmarkSplit | RestOf | tuple[str, ...], BeforeValidator(_members_spec)]
+    ] = Field(min_length=1)
 
     @property
     def definition(self) -> str:
@@ -181,7 +196,7 @@ def read_splits(path: Path) -> tuple[Split, ...]:
     splits = []
     for name, table in record.items():
         try:
-            splits.append(Split.model_validate({"name": name, **(table if isinstance(table, dict) else {})}))
+            splits.append(_split(name, table))
         except ValidationError as error:
             raise SuiteError(
                 f"{path}: split {name!r}: {_first(error)}; roles are {', '.join(Role)}"
@@ -189,10 +204,18 @@ def read_splits(path: Path) -> tuple[Split, ...]:
     return tuple(splits)
 
 
+def _split(name: str, table: object) -> Split:
+    fields = dict(table) if isinstance(table, dict) else {}
+    if "name" in fields:
+        fields["a second name"] = fields.pop("name")  # refused like any other unknown field
+    return Split.model_validate({**fields, "name": name})
+
+
 def _first(error: ValidationError) -> str:
     detail = error.errors(include_url=False)[0]
     place = ".".join(str(part) for part in detail["loc"]) or "file"
-    return f"{place}: {detail['msg']}"
+    given = "" if isinstance(detail["input"], dict) else f", not {detail['input']!r}"
+    return f"{place}: {detail['msg']}{given}"
 
 
 _RANGE = re.compile(r"^(\d+)\.\.(\d+)$")

@@ -65,22 +65,22 @@ def test_the_order_of_records_does_not_matter(sides, goal, data):
     assert strict(*shuffled, goal) == strict(*sides, goal)
 
 
-@settings(LAW, max_examples=400)
+@settings(LAW, max_examples=250)
 @given(SIDES, GOALS, st.data())
 def test_losing_simulations_to_infrastructure_never_yields_a_promotion(sides, goal, data):
     before = strict(*sides, goal).decision
     pool = [(which, place) for which in (0, 1) for place in range(len(sides[which]))]
     for which, place in data.draw(st.sets(st.sampled_from(pool), min_size=1, max_size=3)) if pool else ():
-        sides[which][place] = lost(sides[which][place])
+        sides[which][place] = lost(sides[which][place], before_it_ran=data.draw(st.booleans()))
     after = strict(*sides, goal).decision
     assert not (before in NOT_PROMOTED and after is Decision.PROMOTE)
 
 
 @LAW
-@given(near_promotions(), GOALS, st.integers(0, 10), st.sampled_from([0, 1]))
-def test_losing_one_simulation_of_eleven_never_yields_a_promotion(sides, goal, place, which):
+@given(near_promotions(), GOALS, st.integers(0, 10), st.sampled_from([0, 1]), st.booleans())
+def test_losing_one_simulation_of_eleven_never_yields_a_promotion(sides, goal, place, which, early):
     before = strict(*sides, goal).decision
-    sides[which][place] = lost(sides[which][place])
+    sides[which][place] = lost(sides[which][place], before_it_ran=early)
     assert not (before in NOT_PROMOTED and strict(*sides, goal).decision is Decision.PROMOTE)
 
 

@@ -202,13 +202,13 @@ def test_the_base_never_changes(base: Shop, steps: list[tuple[str, Operation]]) 
     assert tau2_text(base) == tau2_text(before)
 
 
-@given(SHOPS, STEPS, st.integers(0, 12), STEPS)
+@given(SHOPS, STEPS, st.lists(st.tuples(st.just("writer"), WRITES), max_size=2))
 def test_views_are_the_same_exactly_where_tau2_hashes_alike(
-    base: Shop, steps: list[tuple[str, Operation]], kept: int, further: list[tuple[str, Operation]]
+    base: Shop, steps: list[tuple[str, Operation]], further: list[tuple[str, Operation]]
 ) -> None:
     views, plains = (View(base), View(base)), (copy.deepcopy(base), copy.deepcopy(base))
     views[0].play(steps, plains[0])
-    views[1].play([*steps[:kept], *further], plains[1])
+    views[1].play([*steps, *further], plains[1])
     expected = tau2_text(plains[0]) == tau2_text(plains[1])
     assert views[0].db.same_as(views[1].db) == expected
     assert views[1].db.same_as(views[0].db) == expected

@@ -175,16 +175,16 @@ def family(tmp_path):
     return Candidates(tmp_path)
 
 
-def test_a_folder_is_a_mapping_from_id_to_candidate(family):
+def test_a_folder_holds_its_candidates_by_id(family):
     assert list(family) == ["other", "v0", "v1", "v2"]
-    assert len(family) == 4
     assert family["v1"].parent == "v0"
     assert "v1" in family
 
 
 def test_a_folder_says_of_a_name_it_lacks_that_it_lacks_it(family):
     assert "v9" not in family
-    assert family.get("v9") is None
+    with pytest.raises(CandidateError, match="unknown candidate 'v9'"):
+        family["v9"]
 
 
 def test_a_lineage_goes_from_the_candidate_to_its_root(family):

@@ -78,7 +78,8 @@ CASES = [
     ("reward_improved", PASS, side(0.5), side(0.6)),
     ("reward_improved", FAIL, side(0.5), side(0.5)),
     ("reward_improved", ABSENT, side(None), side(1)),
-    ("reward_not_worse", PASS, side(0.1, 0.2, 0.3), side(0.3, 0.2, 0.1)),
+    ("reward_improved", FAIL, side(0.3), side(0.1 + 0.2)),
+    ("reward_not_worse", PASS, side(0.1 + 0.2), side(0.3)),
     ("reward_not_worse", FAIL, side(1, 0.5), side(1, 0.4)),
     ("reward_not_worse", ABSENT, side(0), side(None)),
     ("pass_rate_not_worse", PASS, side(1, 0), side(0, 1)),
@@ -222,6 +223,9 @@ def test_the_less_measured_side_counts(goal):
         ([sim(0, None, read=(2, None)), *side(*[1] * 9, start=1)],
          [sim(0, read=(2, 1)), *side(*[1] * 9, start=1)],
          "action_match_not_worse, read_action_match_not_worse"),
+        ([sim(0, 0, write=(2, 1)), *side(*[1] * 9, start=1)],
+         [sim(0, None, write=(2, None)), *side(*[1] * 9, start=1)],
+         "action_match_not_worse, write_action_match_not_worse, no_max_steps"),
     ],
 )  # fmt: skip
 def test_a_promotion_that_missing_simulations_could_overturn_is_withheld(old, new, lost):

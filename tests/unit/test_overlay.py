@@ -194,6 +194,15 @@ def test_a_view_is_never_the_same_as_something_else(shop: Shop, other: object) -
     assert not db.rows.same_as(other)
 
 
+def test_views_that_differ_by_a_deletion_alone_differ(shop: Shop) -> None:
+    shorter, other = View(shop), View(shop)
+    del shorter.db.users["a"]
+    assert not shorter.db.same_as(other.db)
+    assert not other.db.same_as(shorter.db)
+    del other.db.users["a"]
+    assert shorter.db.same_as(other.db)
+
+
 def test_views_with_other_fields_or_lengths_differ(shop: Shop) -> None:
     longer, renamed = View(shop), View(shop)
     longer.db.rows.append(Record(name="R2"))

@@ -154,6 +154,12 @@ def test_parallel_calls_are_answered_in_their_order(heard: Simulation, desk: Wor
     assert swapped.note == "message 2 answers call 'two', expected 'one'"
 
 
+def test_calls_of_unknown_tools_are_skipped(heard: Simulation, desk: World) -> None:
+    flown = told(heard, HELLO, call("fly", to="moon"), answer(), STOP)
+    result = score(flown, desk.tasks()["idle"], desk)
+    assert (result.status, result.reward) == (Status.MEASURED, 1.0)
+
+
 def test_the_users_calls_are_replayed_and_matched_too(heard: Simulation, desk: World) -> None:
     task = desk.tasks()["restart"]
     acted = told(heard, HELLO, call("restart_phone", by="user"), answer(by="user"), STOP)

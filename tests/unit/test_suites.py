@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pytest_trace2evolve.errors import SuiteError
-from pytest_trace2evolve.suites import Role, Split, Suite, parse_split, read_suite, split_registry
+from pytest_trace2evolve.suites import Role, Split, Suite, read_splits, read_suite, split_registry
 from tests.gate_helpers import ShopWorld
 
 HEAD = 'provider = "fake"\ndomain = "shop"\n'
@@ -152,54 +152,61 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
         read_suite(tmp_path / "shop.toml", split_registry())
 
 
+def further(folder: Path, text: str) -> tuple[Split, ...]:
+    path = folder / "_splits.toml"
+    path.write_text(text, encoding="utf-8")
+    return read_splits(path)
+
+
+NIGHTLY = '[nightly]\nrole = "report"\ndescription = "run at night"\n'
+
+
 def test_a_project_may_add_splits_of_its_own(tmp_path):
+    splits = further(tmp_path, NIGHTLY + '[a_2]\nrole = "guard"\ndescription = ""\n')
+    assert splits == (
+        Split(name="nightly", role=Role.REPORT, description="run at night"),
+        Split(name="a_2", role=Role.GUARD, description=""),
+    )
     path = tmp_path / "shop.toml"
     path.write_text(f'{HEAD}[splits]\nnightly = ["1"]\n', encoding="utf-8")
-    nightly = parse_split("nightly: report: run at night")
-    assert list(read_suite(path, split_registry([nightly])).splits) == ["nightly"]
+    assert list(read_suite(path, split_registry(splits)).splits) == ["nightly"]
     with pytest.raises(SuiteError, match="unknown split 'nightly'"):
         read_suite(path, split_registry())
 
 
+def test_a_project_without_splits_of_its_own_has_none(tmp_path):
+    assert read_splits(tmp_path / "_splits.toml") == ()
+    assert further(tmp_path, "# none yet\n") == ()
+
+
 @pytest.mark.parametrize(
-    ("line", "split"),
+    ("text", "told"),
     [
-        (
-            "nightly: report: run at night",
-            Split(name="nightly", role=Role.REPORT, description="run at night"),
-        ),
-        (" a_2 :guard:only: harm ", Split(name="a_2", role=Role.GUARD, description="only: harm")),
+        ("[nightly", "not valid TOML: "),
+        ('[nightly]\nrole = "judge"\ndescription = "d"\n', "split 'nightly': role: "),
+        ('[nightly]\nrole = "gate"\n', "split 'nightly': description: Field required"),
+        ("nightly = 3\n", "split 'nightly': role: Field required"),
+        (NIGHTLY + "trials = 2\n", "split 'nightly': trials: "),
+        (NIGHTLY + 'name = "daily"\n', "split 'nightly': "),
+        (NIGHTLY.replace("nightly", "Nightly"), "split 'Nightly': name: "),
+        (NIGHTLY.replace("nightly", '"2x"'), "split '2x': name: "),
     ],
 )
-def test_a_line_of_the_ini_value_is_a_split(line, split):
-    assert parse_split(line) == split
-
-
-@pytest.mark.parametrize("line", ["nightly", "nightly: report", "", "nightly; report; run at night"])
-def test_a_line_of_another_form_is_refused(line):
+def test_a_broken_split_is_refused_with_file_place_and_cause(tmp_path, text, told):
     with pytest.raises(SuiteError) as caught:
-        parse_split(line)
-    form = "is not 'name: role: description'; roles are gate, development, guard, report"
-    assert str(caught.value) == f"t2e_splits: {line!r} {form}"
+        further(tmp_path, text)
+    message = str(caught.value)
+    assert message.startswith(f"{tmp_path / '_splits.toml'}: {told}")
+    if "TOML" not in told:
+        assert message.endswith("; roles are gate, development, guard, report")
 
 
-@pytest.mark.parametrize(
-    "line", ["Nightly: report: d", "2x: gate: d", ": gate: d", "x: judge: d", "x: GATE:"]
-)
-def test_a_line_with_a_bad_name_or_role_is_refused(line):
-    with pytest.raises(SuiteError) as caught:
-        parse_split(line)
-    need = "needs a lower-case name and a role of gate, development, guard, report"
-    assert str(caught.value) == f"t2e_splits: {line!r} {need}"
-
-
-def test_a_split_name_is_given_once():
-    nightly = parse_split("nightly: report: d")
-    for further in ([parse_split("heldout: gate: mine")], [nightly, nightly]):
-        with pytest.raises(
-            SuiteError, match=f"split '{further[-1].name}' exists already; choose another name"
-        ):
-            split_registry(further)
+def test_a_split_name_is_given_once(tmp_path):
+    nightly = further(tmp_path, NIGHTLY)
+    heldout = further(tmp_path, NIGHTLY.replace("nightly", "heldout"))
+    for splits in (heldout, (*nightly, *nightly)):
+        with pytest.raises(SuiteError, match=f"split '{splits[-1].name}' exists already; choose"):
+            split_registry(splits)
 
 
 def test_what_each_known_split_is_good_for():

@@ -145,7 +145,7 @@ def test_any_change_of_what_is_read_changes_the_digest(data):
 
 
 REQUIRED = {"name", "arguments", "env_type", "func_name", "role"}
-DEFAULTS = {"requestor", "assert_value"}
+DEFAULTS = {"requestor", "assert_value", "error"}
 DROPPABLE = [path for path in leaves(FULL) if path[-1] not in REQUIRED | DEFAULTS]
 
 
@@ -177,6 +177,7 @@ EMPTY = [
     ((*STATE, "message_history"), [None, []]),
     ((*STATE, "message_history", 1, "content"), [None, ""]),
     ((*STATE, "message_history", 0, "tool_calls"), [None, []]),
+    ((*STATE, "message_history", 2, "error"), [None, False]),
     (CRITERIA, [None, {}]),
     ((*CRITERIA, "actions"), [None, []]),
     ((*CRITERIA, "env_assertions"), [None, []]),

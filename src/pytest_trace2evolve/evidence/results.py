@@ -1,6 +1,8 @@
 """Reading tau2's results files in every form seen in the wild, and refusing those that cannot be trusted."""
 
 import gzip
+import math
+import re
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -35,12 +37,14 @@ class ResultsFile:
     @property
     def info(self) -> dict[str, Any]:
         """The `info` block; empty where the file has none."""
-        return self.header.get("info") or {}
+        info = self.header.get("info")
+        return info if isinstance(info, dict) else {}
 
     @property
     def domain(self) -> str | None:
         """The domain that the file names, if it names one."""
-        named = (self.info.get("environment_info") or {}).get("domain_name")
+        environment = self.info.get("environment_info")
+        named = environment.get("domain_name") if isinstance(environment, dict) else None
         if isinstance(named, str):
             return named
         scenarios = {_scenario_domain(task) for task in self.tasks.values()}
@@ -89,9 +93,28 @@ def decode(path: Path) -> Any:
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise ResultsError(f"{path}: damaged gzip ({error}); fetch the file again") from None
     try:
-        return pydantic_core.from_json(data, allow_inf_nan=False)
+        record = pydantic_core.from_json(data, allow_inf_nan=False)
     except ValueError as error:
         raise ResultsError(f"{path}: not valid JSON with finite numbers: {error}") from None
+    # 1e999 is valid JSON and no finite number; only a file with such an exponent is worth walking through.
+    if _HUGE.search(data) and (place := _not_finite(record)) is not None:
+        raise ResultsError(f"{path}: not valid JSON with finite numbers: {place} is not finite")
+    return record
+
+
+_HUGE = re.compile(rb"\d[eE]\+?\d{3}")
+
+
+def _not_finite(value: Any, place: str = "file") -> str | None:
+    """Where the first number that is not finite stands; None where there is none."""
+    if isinstance(value, float):
+        return None if math.isfinite(value) else place
+    children: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, dict):
+        children = value.items()
+    elif isinstance(value, list):
+        children = enumerate(value)
+    return next((found for key, item in children if (found := _not_finite(item, f"{place}.{key}"))), None)
 
 
 def combine(files: Sequence[ResultsFile]) -> tuple[tuple[Simulation, ...], tuple[str, ...]]:
@@ -212,10 +235,9 @@ def _refuse_foreign_checks(path: Path, simulations: Sequence[Simulation], tasks:
             owners.setdefault(_signature(action.model_dump() for action in task.actions), task.id)
     for simulation in simulations:
         recorded = (simulation.reward_info or {}).get("action_checks")
-        if not recorded:
+        if not isinstance(recorded, list) or not recorded:
             continue
-        actions = [check.get("action") or {} for check in recorded if isinstance(check, dict)]
-        checked = _signature(actions)
+        checked = _signature(check.get("action") for check in recorded if isinstance(check, dict))
         own = _signature(action.model_dump() for action in tasks[simulation.task_id].actions)
         if checked == own or checked not in owners:
             continue
@@ -225,8 +247,16 @@ def _refuse_foreign_checks(path: Path, simulations: Sequence[Simulation], tasks:
         )
 
 
-def _signature(actions: Iterable[dict[str, Any]]) -> str:
-    return repr([(action.get("name"), sorted((action.get("arguments") or {}).items())) for action in actions])
+def _signature(actions: Iterable[Any]) -> str:
+    """Text that lists of actions share where names and arguments agree; anything else in a list is itself."""
+    parts = []
+    for action in actions:
+        arguments = action.get("arguments") if isinstance(action, dict) else None
+        if isinstance(arguments, dict):
+            parts.append(repr((action.get("name"), sorted(arguments.items(), key=repr))))
+        else:
+            parts.append(repr(action))
+    return "\n".join(parts)
 
 
 def _scenario_domain(task: Task) -> str | None:

@@ -80,14 +80,16 @@ class ChatJudge:
                     "json_schema": {"name": "grades", "strict": True, "schema": _strict_schema()},
                 },
             )
-        except self._failures as error:
+        except (*self._failures, ValueError) as error:
             raise JudgeError(f"judge {self.model!r} did not answer: {error}") from None
-        content = response.choices[0].message.content if response.choices else None
-        return self._checks(assertions, content), self._use(response.usage)
+        # The client hands on whatever JSON or text the endpoint sent: none of its shape can be relied on.
+        choices = getattr(response, "choices", None) or [None]
+        content = getattr(getattr(choices[0], "message", None), "content", None)
+        return self._checks(assertions, content), self._use(getattr(response, "usage", None))
 
     def _checks(self, assertions: Sequence[str], content: str | None) -> list[Check]:
         try:
-            answers = _Answers.model_validate_json(content or "").answers
+            answers = _Answers.model_validate_json(content if isinstance(content, str) else "").answers
         except ValidationError as error:
             detail = error.errors(include_url=False)[0]["msg"]
             raise JudgeError(f"judge {self.model!r} answered outside its schema: {detail}") from None
@@ -105,7 +107,7 @@ class ChatJudge:
         prompt = getattr(usage, "prompt_tokens", 0) or 0
         completion = getattr(usage, "completion_tokens", 0) or 0
         cost = None
-        if self._price is not None:
+        if self._price is not None and usage is not None:
             cost = (prompt * self._price[0] + completion * self._price[1]) / 1_000_000
         return JudgeUse(
             model=self.model,

@@ -1,12 +1,11 @@
 """Tasks in tau2's JSON shape, and the part of a task that its digest covers."""
 
 from enum import StrEnum
-from functools import cached_property
 from typing import Any
 
 from pytest_trace2evolve._canonical import digest
 from pytest_trace2evolve.records.base import Tau2Record
-from pytest_trace2evolve.records.message import Message, Requestor
+from pytest_trace2evolve.records.message import Message, Requestor, ToolCall
 
 
 class RewardBasis(StrEnum):
@@ -87,7 +86,7 @@ class Task(Tau2Record):
     evaluation_criteria: EvaluationCriteria | None = None
     ticket: str | None = None
 
-    @cached_property
+    @property
     def digest(self) -> str:
         """Digest of the normalised content (see `normalised`)."""
         return digest(normalised(self))
@@ -105,24 +104,22 @@ def normalised(task: Task) -> dict[str, Any]:
     Absent, null and empty are one; an absent basis is DB and COMMUNICATE; an absent requestor is the
     assistant. Ids, ticket, description, annotations and notes are left out. Two places where scoring tells
     null from empty keep the difference: `compare_args`, and a task with neither actions nor assertions
-    (null), whose database is not compared at all.
+    (null), whose database is not compared at all. What is written into the world (initialization data,
+    arguments) stands as it is: there a null is a value.
     """
     content: dict[str, Any] = {
         "user_scenario": _without_empty(task.user_scenario),
         "initial_state": _initial_state(task.initial_state),
     }
-    criteria = task.evaluation_criteria
-    if criteria is None:
-        content["criteria"] = None
-    else:
-        content["criteria"] = {
-            "actions": [_action(action) for action in criteria.actions or []],
-            "env_assertions": [_assertion(assertion) for assertion in criteria.env_assertions or []],
-            "communicate_info": criteria.communicate_info or [],
-            "nl_assertions": criteria.nl_assertions or [],
-            "reward_basis": sorted(criteria.basis),
-            "state_compared": criteria.actions is not None or criteria.env_assertions is not None,
-        }
+    criteria = task.evaluation_criteria or EvaluationCriteria()
+    content["criteria"] = {
+        "actions": [_action(action) for action in criteria.actions or []],
+        "env_assertions": [_assertion(assertion) for assertion in criteria.env_assertions or []],
+        "communicate_info": criteria.communicate_info or [],
+        "nl_assertions": criteria.nl_assertions or [],
+        "reward_basis": sorted(criteria.basis),
+        "state_compared": criteria.actions is not None or criteria.env_assertions is not None,
+    }
     return content
 
 
@@ -146,17 +143,30 @@ def _initial_state(state: InitialState | None) -> dict[str, Any]:
         return {}
     content: dict[str, Any] = {}
     if state.initialization_data is not None:
-        data = _without_empty(state.initialization_data.model_dump(mode="json"))
-        if data is not None:
+        sides = state.initialization_data.model_dump(mode="json")
+        if data := {side: update for side, update in sides.items() if update}:
             content["initialization_data"] = data
     if state.initialization_actions:
         content["initialization_actions"] = [_function(call) for call in state.initialization_actions]
     if state.message_history:
-        content["message_history"] = [
-            _without_empty(message.model_dump(mode="json", exclude={"timestamp", "turn_idx"}))
-            for message in state.message_history
-        ]
+        content["message_history"] = [_message(message) for message in state.message_history]
     return content
+
+
+def _message(message: Message) -> dict[str, Any]:
+    content = {
+        "role": message.role,
+        "content": message.content or None,
+        "id": message.id or None,
+        "error": bool(message.error) if message.role == "tool" else None,
+        "requestor": (message.requestor or "assistant") if message.role == "tool" else None,
+        "tool_calls": [_call(call) for call in message.tool_calls or []] or None,
+    }
+    return {key: value for key, value in content.items() if value is not None}
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    return {"id": call.id, "name": call.name, "arguments": call.arguments, "requestor": call.requestor}
 
 
 def _without_empty(value: Any) -> Any:

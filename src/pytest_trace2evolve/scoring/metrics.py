@@ -60,7 +60,6 @@ def metrics(simulations: Iterable[SimulationEvidence]) -> Metrics:
     for record in measured:
         by_task.setdefault(record.task_id, []).append(record)
     compared = [record for record in measured if record.recorded_reward is not None]
-    recorded = [record.recorded_reward for record in records if record.recorded_reward is not None]
     trials = min((len(group) for group in by_task.values()), default=0)
     statuses = Counter(record.status for record in records)
     return Metrics(
@@ -70,7 +69,7 @@ def metrics(simulations: Iterable[SimulationEvidence]) -> Metrics:
         infrastructure_errors=statuses[Status.INFRASTRUCTURE_ERROR],
         not_measured=statuses[Status.NOT_MEASURED],
         reward=_mean([fmean(record.reward or 0.0 for record in group) for group in by_task.values()]),
-        recorded_reward=_mean(recorded),
+        recorded_reward=_recorded(records),
         agreement=_mean([float(record.reward == record.recorded_reward) for record in compared]),
         pass_hat={k: fmean(_pass_hat(group, k) for group in by_task.values()) for k in range(1, trials + 1)},
         action_match=_action_match(by_task.values()),
@@ -78,6 +77,15 @@ def metrics(simulations: Iterable[SimulationEvidence]) -> Metrics:
         write_action_match=_action_match(by_task.values(), ToolType.WRITE),
         terminations=dict(sorted(Counter(record.termination_reason for record in records).items())),
     )
+
+
+def _recorded(records: Iterable[SimulationEvidence]) -> float | None:
+    """Mean of the recorded rewards, averaged as our own are; what infrastructure took counts in neither."""
+    by_task: dict[str, list[float]] = {}
+    for record in records:
+        if record.recorded_reward is not None and record.status is not Status.INFRASTRUCTURE_ERROR:
+            by_task.setdefault(record.task_id, []).append(record.recorded_reward)
+    return _mean([fmean(rewards) for rewards in by_task.values()])
 
 
 def _pass_hat(group: Sequence[SimulationEvidence], k: int) -> float:

@@ -81,7 +81,6 @@ class OverlayDict(MutableMapping[str, Any]):
         return record
 
     def __setitem__(self, key: str, value: Any) -> None:
-        self._deleted.discard(key)
         self._own[key] = value
         self._access.touched.add(f"{self._name}/{key}")
 
@@ -101,11 +100,11 @@ class OverlayDict(MutableMapping[str, Any]):
             if key not in self._deleted:
                 yield key
         for key in list(self._own):
-            if key not in self._base:
+            if key not in self._base or key in self._deleted:  # put back after deletion: it comes last
                 yield key
 
     def __len__(self) -> int:
-        return len(self._base) - len(self._deleted) + sum(key not in self._base for key in self._own)
+        return sum(1 for _ in self)
 
     def items(self) -> ItemsView[str, Any]:
         """Key and record pairs; a tool that only reads scans the shared records and reaches none of them."""

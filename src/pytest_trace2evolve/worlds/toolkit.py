@@ -11,7 +11,7 @@ from pytest_trace2evolve.errors import WorldError
 from pytest_trace2evolve.records.message import Requestor
 from pytest_trace2evolve.records.protocols import ToolResult, WorldSession
 from pytest_trace2evolve.records.task import Action, Assertion, FunctionCall, InitializationData, InitialState
-from pytest_trace2evolve.worlds.overlay import Access, OverlayDatabase, fingerprint
+from pytest_trace2evolve.worlds.overlay import Access, OverlayDatabase, clone, fingerprint
 
 
 class ToolkitSession:
@@ -183,14 +183,14 @@ def _merge_into(target: Any, key: str, value: Any) -> None:
             for inner, item in value.items():
                 _merge_into(current, inner, item)
         else:
-            setattr(target, key, value)
+            setattr(target, key, clone(value))
         return
     current = target.get(key)
     if isinstance(value, dict) and isinstance(current, BaseModel | Mapping):
         for inner, item in value.items():
             _merge_into(current, inner, item)
     else:
-        target[key] = value
+        target[key] = clone(value)  # a session must not write into the task that it came from
 
 
 def _same_database(mine: Any, theirs: Any) -> bool:

@@ -1,7 +1,8 @@
 """τ² domains as upstream's own package `tau2` carries them (sierra-research/tau2-bench).
 
 `tau2` needs Python 3.12 or later and is not on PyPI, so it is no extra of ours: it is offered where it can
-be imported. It is imported when a world is made, not with this module.
+be imported. It is imported when a world is made, not with this module, and its log is switched off then;
+`loguru.logger.enable("tau2")` switches it on again.
 """
 
 import contextlib
@@ -32,9 +33,6 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     # Upstream's default retrieval calls an embedding service when the domain is opened, and needs a sandbox.
     "banking_knowledge": {"retrieval_variant": "grep_only"},
 }
-
-_SHARED_MODULE = "tau2.knowledge."
-"""Where the indexes over banking's documents are defined: large, and never changed by a tool."""
 
 
 class UpstreamWorld:
@@ -79,7 +77,7 @@ class UpstreamWorld:
         """
         load = self._registry.get_task_splits_loader(self.domain)
         with self._reading("splits"):
-            splits: Mapping[str, Sequence[str]] | None = load() if load else None
+            splits: Mapping[str, Sequence[str]] | None = load and load()
         return splits or {"base": list(self._tasks)}
 
     def policy(self, *, solo: bool = False) -> str:
@@ -217,10 +215,10 @@ class UpstreamWorld:
         memo: dict[int, Any] = {id(agent.db): OverlayDatabase(agent.db, access)}
         if user is not None and user.db is not agent.db:
             memo[id(user.db)] = clone(user.db)
-        for toolkit in self._toolkits.values():
-            for part in vars(toolkit).values():
-                if type(part).__module__.startswith(_SHARED_MODULE):
-                    memo[id(part)] = part
+        for part in vars(agent).values():
+            # Indexes over banking's documents are large, and no tool changes them.
+            if type(part).__module__.startswith("tau2.knowledge."):
+                memo[id(part)] = part
         copies: tuple[Any, Any] = copy.deepcopy((agent, user), memo)
         return copies
 
@@ -284,7 +282,11 @@ class UpstreamSession(ToolkitSession):
             del log[key]
 
     def _merge(self, data: InitializationData) -> None:
-        """Start anew from the initial databases, `data` merged into them and validated by upstream's code."""
+        """Start anew from the initial databases, `data` merged into them and validated by upstream's code.
+
+        Upstream then lets both sides work on the one merged database; here a side keeps its own where it
+        has one, since telecom breaks otherwise. No task of a benchmark domain can tell the difference.
+        """
         if data.agent_data is not None:
             self._merge_side("assistant", self._agent, data.agent_data)
         if data.user_data is not None:
@@ -316,24 +318,12 @@ class UpstreamSession(ToolkitSession):
 def _registry(domain: str) -> Any:
     """Upstream's registry of domains and tasks."""
     try:
-        with _unlogged():
-            return quiet_import("tau2.registry").registry
+        if "tau2" not in sys.modules and importlib.util.find_spec("tau2") is not None:
+            # It logs its whole registry when imported, and tool calls after that, to stderr.
+            quiet_import("loguru").logger.disable("tau2")
+        return quiet_import("tau2.registry").registry
     except ImportError as error:
         raise WorldError(
             f"provider {PROVIDER!r} cannot open {domain!r}: {error}; with Python 3.12 or later, "
             "install tau2-bench from https://github.com/sierra-research/tau2-bench"
         ) from None
-
-
-@contextlib.contextmanager
-def _unlogged() -> Iterator[None]:
-    """Keep the first import of `tau2` from logging its whole registry to stderr."""
-    if "tau2" in sys.modules or importlib.util.find_spec("tau2") is None:
-        yield
-        return
-    logger = quiet_import("loguru").logger
-    logger.disable("tau2")
-    try:
-        yield
-    finally:
-        logger.enable("tau2")
