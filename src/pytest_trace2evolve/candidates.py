@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Field, StringConstraints, ValidationError,
 
 from pytest_trace2evolve._canonical import digest_text
 from pytest_trace2evolve.errors import CandidateError
-from pytest_trace2evolve.records.base import Record
+from pytest_trace2evolve.records.base import Record, complaint
 from pytest_trace2evolve.records.evidence import CandidateRef
 
 DEFAULT_CANDIDATE = "v0"
@@ -138,10 +138,7 @@ def read_candidate(path: Path) -> Candidate:
     try:
         candidate = Candidate.model_validate({**fields, "instruction": instruction})
     except ValidationError as error:
-        detail = error.errors(include_url=False)[0]
-        place = ".".join(str(part) for part in detail["loc"]) or "front matter"
-        given = "" if isinstance(detail["input"], dict) else f", not {detail['input']!r}"
-        raise CandidateError(f"{path}: {place}: {detail['msg']}{given}") from None
+        raise CandidateError(f"{path}: {complaint(error, 'front matter')}") from None
     if candidate.id != path.stem:
         raise CandidateError(
             f"{path}: its id is {candidate.id!r}; name the file {candidate.id}.md or mend the id"

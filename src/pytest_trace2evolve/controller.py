@@ -13,6 +13,7 @@ from pytest_trace2evolve.records.evidence import SimulationEvidence
 from pytest_trace2evolve.records.verdict import Decision
 from pytest_trace2evolve.report.run import RunReport, run_report
 from pytest_trace2evolve.workflow.finish import EXIT_STATUS, keep
+from pytest_trace2evolve.workflow.plan import baseline_copy
 from pytest_trace2evolve.workflow.trials import TaskRun
 from pytest_trace2evolve.workflow.verdicts import SuiteOutcome, SuiteRun, outcome
 
@@ -46,7 +47,7 @@ class Controller(Participant):
         try:
             for name, planned in self.plan.suites.items():
                 if planned.baseline is not None:
-                    write_evidence(self.plan.baseline_file(name), planned.baseline.evidence)
+                    write_evidence(baseline_copy(self.plan.run_folder, name), planned.baseline.evidence)
         except OSError as error:
             raise pytest.UsageError(
                 f"cannot write to {self.plan.run_folder}: {error.strerror}; choose --t2e-run-folder"

@@ -8,7 +8,7 @@ from pydantic import Field, ValidationError
 
 from pytest_trace2evolve._canonical import canonical_json, digest, digest_text
 from pytest_trace2evolve.errors import LockError
-from pytest_trace2evolve.records.base import Record
+from pytest_trace2evolve.records.base import Record, complaint
 from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.suites import Suite
 
@@ -131,9 +131,7 @@ def parse_lock(text: str, path: Path) -> Lock:
     try:
         return Lock.model_validate(record)
     except ValidationError as error:
-        detail = error.errors(include_url=False)[0]
-        place = ".".join(str(part) for part in detail["loc"]) or "file"
-        raise LockError(f"{path}: damaged ({place}: {detail['msg']}); restore it or {RENEW}") from None
+        raise LockError(f"{path}: damaged ({complaint(error)}); restore it or {RENEW}") from None
 
 
 def render_lock(lock: Lock) -> str:

@@ -21,7 +21,7 @@ from pydantic import BeforeValidator, Field, ValidationError
 
 from pytest_trace2evolve._canonical import digest
 from pytest_trace2evolve.errors import SuiteError
-from pytest_trace2evolve.records.base import Record
+from pytest_trace2evolve.records.base import Record, complaint
 from pytest_trace2evolve.records.protocols import World
 
 
@@ -158,7 +158,7 @@ def read_suite(path: Path, splits: Mapping[str, Split]) -> Suite:
     try:
         suite = Suite.model_validate({**record, "name": path.stem})
     except ValidationError as error:
-        raise SuiteError(f"{path}: {_first(error)}") from None
+        raise SuiteError(f"{path}: {complaint(error)}") from None
     for name in suite.splits:
         if name not in splits:
             raise SuiteError(
@@ -199,7 +199,7 @@ def read_splits(path: Path) -> tuple[Split, ...]:
             splits.append(_split(name, table))
         except ValidationError as error:
             raise SuiteError(
-                f"{path}: split {name!r}: {_first(error)}; roles are {', '.join(Role)}"
+                f"{path}: split {name!r}: {complaint(error)}; roles are {', '.join(Role)}"
             ) from None
     return tuple(splits)
 
@@ -209,13 +209,6 @@ def _split(name: str, table: object) -> Split:
     if "name" in fields:
         fields["a second name"] = fields.pop("name")  # refused like any other unknown field
     return Split.model_validate({**fields, "name": name})
-
-
-def _first(error: ValidationError) -> str:
-    detail = error.errors(include_url=False)[0]
-    place = ".".join(str(part) for part in detail["loc"]) or "file"
-    given = "" if isinstance(detail["input"], dict) else f", not {detail['input']!r}"
-    return f"{place}: {detail['msg']}{given}"
 
 
 _RANGE = re.compile(r"^(\d+)\.\.(\d+)$")

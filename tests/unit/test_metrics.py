@@ -7,6 +7,7 @@ import pytest
 from pytest_trace2evolve.records.evidence import ActionCount, SimulationEvidence
 from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.records.score import Status
+from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.scoring.evidence import as_evidence
 from pytest_trace2evolve.scoring.metrics import metrics, pass_hat, succeeded
@@ -117,10 +118,15 @@ def evidence_of(simulation: Simulation, desk: World) -> SimulationEvidence:
 
 
 def test_evidence_counts_gold_actions_by_the_type_of_tool(desk: World, simulate: Simulate) -> None:
-    task = desk.tasks()["note"]
-    found = evidence_of(simulate(task, desk), desk)
-    done = ActionCount(total=1, matched=1)
-    assert found.actions == {"read": done, "write": done}
+    note = desk.tasks()["note"].actions
+    look = desk.tasks()["look"].actions
+    task = Task.model_validate({"id": "two", "evaluation_criteria": {"actions": [*note, *look]}})
+    done = simulate(task, desk)
+    found = as_evidence(done, task, score(done, task, desk), desk.tool_types())
+    assert found.actions == {
+        "read": ActionCount(total=2, matched=2),
+        "write": ActionCount(total=1, matched=1),
+    }
     assert (found.status, found.reward, found.task_digest) == (Status.MEASURED, 1.0, task.digest)
 
 

@@ -158,9 +158,14 @@ def test_the_step_budget_ends_a_simulation(desk: World, idle: Task, simulate: Si
     assert len(done.trace) == steps + 1
 
 
-def test_the_step_budget_waits_for_the_result_of_a_call(desk: World, idle: Task, simulate: Simulate) -> None:
-    done = simulate(idle, desk, Scripted(calls("think", thought="?")), CHATTER, Limits(max_steps=2))
-    assert (done.termination_reason, roles(done)) == ("max_steps", ["assistant", "user", "assistant", "tool"])
+@pytest.mark.parametrize(("steps", "turns"), [(2, 1), (3, 1), (4, 2), (5, 2)])
+def test_a_batch_of_calls_is_a_step_and_so_are_its_results_which_the_budget_waits_for(
+    desk: World, idle: Task, simulate: Simulate, steps: int, turns: int
+) -> None:
+    thinking = Scripted(calls("think", "think", thought="?"))
+    done = simulate(idle, desk, thinking, CHATTER, Limits(max_steps=steps))
+    assert done.termination_reason == "max_steps"
+    assert roles(done) == ["assistant", "user", *["assistant", "tool", "tool"] * turns]
 
 
 @pytest.mark.parametrize("errors", [1, 3])

@@ -8,6 +8,7 @@ from pytest_trace2evolve._canonical import canonical_json
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.atomic import write_atomic
 from pytest_trace2evolve.evidence.results import decode
+from pytest_trace2evolve.records.base import complaint
 from pytest_trace2evolve.records.evidence import SCHEMA, Evidence
 
 
@@ -52,9 +53,7 @@ def parse_evidence(record: object, path: Path) -> Evidence:
     try:
         return Evidence.model_validate_json(canonical_json(record))
     except ValidationError as error:
-        detail = error.errors(include_url=False)[0]
-        place = ".".join(str(part) for part in detail["loc"]) or "file"
-        raise ResultsError(f"{path}: damaged at {place}: {detail['msg']}; restore the file") from None
+        raise ResultsError(f"{path}: damaged at {complaint(error)}; restore the file") from None
 
 
 def read_evidence(path: Path) -> Evidence:

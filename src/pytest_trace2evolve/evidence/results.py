@@ -13,6 +13,7 @@ import pydantic_core
 from pydantic import ValidationError
 
 from pytest_trace2evolve.errors import ResultsError
+from pytest_trace2evolve.records.base import complaint
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation
 
@@ -181,7 +182,9 @@ def _tasks(path: Path, records: Iterable[Any]) -> dict[str, Task]:
         try:
             task = Task.model_validate(record if not _int_id(record) else {**record, "id": str(record["id"])})
         except ValidationError as error:
-            raise ResultsError(f"{path}: task {position} {_first(error)}") from None
+            raise ResultsError(
+                f"{path}: task {position} is malformed at {complaint(error, 'itself')}"
+            ) from None
         if task.id in tasks:
             raise ResultsError(f"{path}: holds task {task.id!r} twice")
         tasks[task.id] = task
@@ -208,14 +211,10 @@ def _simulations(path: Path, records: Sequence[Any]) -> tuple[Simulation, ...]:
         try:
             simulations.append(Simulation.model_validate(record))
         except ValidationError as error:
-            raise ResultsError(f"{path}: simulation {position} {_first(error)}") from None
+            raise ResultsError(
+                f"{path}: simulation {position} is malformed at {complaint(error, 'itself')}"
+            ) from None
     return tuple(simulations)
-
-
-def _first(error: ValidationError) -> str:
-    detail = error.errors(include_url=False)[0]
-    place = ".".join(str(part) for part in detail["loc"]) or "itself"
-    return f"is malformed at {place}: {detail['msg']}"
 
 
 def _refuse_unknown_tasks(path: Path, simulations: Sequence[Simulation], tasks: dict[str, Task]) -> None:

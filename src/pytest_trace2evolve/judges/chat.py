@@ -6,6 +6,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pytest_trace2evolve.errors import JudgeError
+from pytest_trace2evolve.records.base import complaint
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.score import Check, JudgeUse
 
@@ -91,8 +92,9 @@ class ChatJudge:
         try:
             answers = _Answers.model_validate_json(content if isinstance(content, str) else "").answers
         except ValidationError as error:
-            detail = error.errors(include_url=False)[0]["msg"]
-            raise JudgeError(f"judge {self.model!r} answered outside its schema: {detail}") from None
+            raise JudgeError(
+                f"judge {self.model!r} answered outside its schema: {complaint(error)}"
+            ) from None
         numbers = [answer.number for answer in answers]
         if numbers != list(range(1, len(assertions) + 1)):
             raise JudgeError(

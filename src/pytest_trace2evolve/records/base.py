@@ -1,6 +1,19 @@
 """The two kinds of record: ours, which reject what they do not know, and tau2's, which keep it."""
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+
+def complaint(error: ValidationError, whole: str = "file") -> str:
+    """The first thing that pydantic complains of, in one line: place, cause and, where it is short, value.
+
+    Args:
+        error: What validation raised.
+        whole: What to call the place where the complaint is about the record itself.
+    """
+    first = error.errors(include_url=False)[0]
+    place = ".".join(str(part) for part in first["loc"]) or whole
+    given = "" if isinstance(first["input"], dict | list) else f", not {first['input']!r}"
+    return f"{place}: {first['msg']}{given}"
 
 
 class Record(BaseModel):

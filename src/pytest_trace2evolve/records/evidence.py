@@ -5,7 +5,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from pytest_trace2evolve.records.base import Record
-from pytest_trace2evolve.records.score import Status, Unit
+from pytest_trace2evolve.records.score import Measured, Unit
 from pytest_trace2evolve.records.task import RewardBasis
 from pytest_trace2evolve.records.trace import TerminationReason
 
@@ -28,7 +28,7 @@ class ActionCount(Record):
         return self
 
 
-class SimulationEvidence(Record):
+class SimulationEvidence(Measured):
     """One simulation as the gate sees it.
 
     `actions` maps a tool type to its gold actions. The totals come from the task, so they are known
@@ -38,9 +38,7 @@ class SimulationEvidence(Record):
     id: str
     task_id: str
     trial: Count
-    status: Status
     termination_reason: str
-    reward: Unit | None = None
     recorded_reward: float | None = None
     components: dict[RewardBasis, Unit] = Field(default_factory=dict)
     actions: dict[str, ActionCount] = Field(default_factory=dict)
@@ -48,14 +46,6 @@ class SimulationEvidence(Record):
     seed: int | None = None
     cost: float | None = None
     note: str = ""
-
-    @model_validator(mode="after")
-    def _reward_iff_measured(self) -> Self:
-        if (self.reward is not None) != (self.status is Status.MEASURED):
-            raise ValueError(
-                f"a reward ({self.reward!r}) and status {self.status.value!r} exclude each other"
-            )
-        return self
 
     @property
     def hit_max_steps(self) -> bool:

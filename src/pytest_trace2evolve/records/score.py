@@ -59,15 +59,28 @@ class JudgeUse(Record):
     cost: float | None = None
 
 
-class Score(Record):
+class Measured(Record):
+    """Something that has a reward exactly where it was measured."""
+
+    status: Status
+    reward: Unit | None = None
+
+    @model_validator(mode="after")
+    def _reward_iff_measured(self) -> Self:
+        if (self.reward is not None) != (self.status is Status.MEASURED):
+            raise ValueError(
+                f"a reward ({self.reward!r}) and status {self.status.value!r} exclude each other"
+            )
+        return self
+
+
+class Score(Measured):
     """The reward of one simulation and the components that it is the product of.
 
     `components` holds every component that could be computed, those outside `basis` as diagnostics;
     a component that needs a judge and had none is absent.
     """
 
-    status: Status
-    reward: Unit | None = None
     basis: tuple[RewardBasis, ...] = ()
     components: dict[RewardBasis, Unit] = Field(default_factory=dict)
     db_match: bool | None = None
@@ -77,11 +90,3 @@ class Score(Record):
     nl_assertions: tuple[Check, ...] = ()
     judge: JudgeUse | None = None
     note: str = ""
-
-    @model_validator(mode="after")
-    def _reward_iff_measured(self) -> Self:
-        if (self.reward is not None) != (self.status is Status.MEASURED):
-            raise ValueError(
-                f"a reward ({self.reward!r}) and status {self.status.value!r} exclude each other"
-            )
-        return self

@@ -50,7 +50,12 @@ def _score_checked(
 ) -> Score:
     trace = simulation.trace
     if not trace:
-        raise TraceError("the simulation ended regularly and has no messages")
+        full_duplex = bool(getattr(simulation, "ticks", None))
+        raise TraceError(
+            "a full-duplex simulation keeps ticks, and only messages can be scored"
+            if full_duplex
+            else "the simulation ended regularly and has no messages"
+        )
     db_match, env_assertions = check_state(task, trace, world)
     communicate = check_communication(task, trace)
     actions = check_actions(task, trace, world.tool_types())

@@ -67,9 +67,12 @@ def _keep_suite(plan: Plan, run: SuiteRun, outcome: SuiteOutcome, worlds: Worlds
 
 
 def _tasks(planned: PlannedSuite, run: SuiteRun, worlds: Worlds) -> list[Task]:
-    source = planned.recorded.tasks if planned.recorded else None
-    tasks = source or worlds.open(planned.suite.provider, planned.suite.domain).tasks()
-    return [tasks[task_id] for task_id in run.runs if task_id in tasks]
+    """The tasks that were run, as they were run."""
+    if planned.recorded is not None:
+        recorded = planned.recorded.by_task
+        return [recorded[task_id][0].task for task_id in run.runs if task_id in recorded]
+    tasks = worlds.open(planned.suite.provider, planned.suite.domain).tasks()
+    return [tasks[task_id] for task_id in run.runs]
 
 
 def _save_baseline(plan: Plan, run: SuiteRun, outcome: SuiteOutcome) -> str:

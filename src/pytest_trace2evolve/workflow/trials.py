@@ -39,7 +39,8 @@ class TaskRun:
 
     Attributes:
         records: One a trial.
-        left_out: Why the task was not compared: its content differs from the lock. Empty where it was.
+        left_out: Which of its recorded simulations were not compared, since their task differs from the lock;
+            empty where all were.
         absent: Why there was nothing to run: the replayed files hold no simulation of it.
     """
 
@@ -95,18 +96,21 @@ class Runner:
         return TaskRun(tuple(self._trial(planned, task, trial, talk) for trial in range(planned.trials)))
 
     def _replay(self, planned: PlannedSuite, task_id: str) -> TaskRun:
-        recorded = planned.recorded
-        assert recorded is not None
-        simulations = recorded.simulations.get(task_id)
-        if not simulations:
+        assert planned.recorded is not None
+        recorded = planned.recorded.by_task.get(task_id)
+        if not recorded:
             return TaskRun(absent="the replayed files hold no simulation of this task")
-        task = recorded.tasks[task_id]
-        if task.digest != planned.lock.tasks[task_id]:
-            return TaskRun(left_out="its recorded content differs from the lock")
-        by_trial = {simulation.trial or 0: simulation for simulation in simulations}
-        return TaskRun(
-            tuple(self._trial(planned, task, trial, by_trial.__getitem__) for trial in sorted(by_trial))
-        )
+        same = [one for one in recorded if one.task.digest == planned.lock.tasks[task_id]]
+        left_out = ""
+        if len(same) < len(recorded):
+            share = "" if not same else f"{len(recorded) - len(same)} of {len(recorded)} simulations: "
+            left_out = f"{share}the recorded task differs from the lock"
+        by_trial = {one.simulation.trial or 0: one for one in same}
+        records = [
+            self._trial(planned, one.task, trial, lambda wanted: by_trial[wanted].simulation)
+            for trial, one in sorted(by_trial.items())
+        ]
+        return TaskRun(tuple(records), left_out=left_out)
 
     def _trial(
         self, planned: PlannedSuite, task: Task, trial: int, simulate: Callable[[int], Simulation]

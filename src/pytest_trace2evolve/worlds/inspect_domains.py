@@ -18,8 +18,8 @@ def _typed(**names: str) -> dict[str, ToolType]:
 class Toolkit:
     """One side's toolkit: where its class and its tool wrappers live, its database file, its tools.
 
-    `hidden` tools can be called and are not offered: banking's discoverable ones. `wrapper_prefix` is what
-    the port puts before a wrapper's name.
+    `hidden` tools can be called and are not offered: banking's discoverable ones. `dumping` tools return a
+    record as a dictionary. `wrapper_prefix` is what the port puts before a wrapper's name.
     """
 
     module: str
@@ -29,6 +29,7 @@ class Toolkit:
     tools: dict[str, ToolType]
     hidden: dict[str, ToolType] = field(default_factory=dict)
     writers: frozenset[str] = frozenset()
+    dumping: frozenset[str] = frozenset()
     wrapper_prefix: str = ""
 
     @property
@@ -109,6 +110,7 @@ TELECOM = Domain(
         name="TelecomAgentTools",
         wrappers="inspect_evals.tau2.telecom.tools:all_telecom_agent_tools",
         database="db.toml",
+        dumping=frozenset({"get_details_by_id"}),
         tools=_typed(
             generic="transfer_to_human_agents",
             read="get_customer_by_phone get_customer_by_id get_customer_by_name get_details_by_id "

@@ -142,6 +142,7 @@ class InspectWorld:
             writers=self._changing,
             generic=self._generic,
             access=access,
+            dumping=spec.agent.dumping,
             sync=self._sync,
             solo=solo,
         )

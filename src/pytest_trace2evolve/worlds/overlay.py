@@ -194,9 +194,16 @@ class OverlayList(MutableSequence[Any]):
 
 
 class OverlayDatabase:
-    """A database model seen through overlays: its tables by attribute, nested tables included."""
+    """A database model seen through overlays: its tables by attribute, nested tables included.
+
+    Attributes:
+        kind: The class of the database model.
+    """
+
+    __slots__ = ("__dict__", "kind")
 
     def __init__(self, base: BaseModel, access: Access, name: str = "") -> None:
+        self.kind = type(base)
         for field, value in base.__dict__.items():
             path = f"{name}.{field}" if name else field
             self.__dict__[field] = _overlay(value, path, access)

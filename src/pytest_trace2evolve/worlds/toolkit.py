@@ -11,7 +11,8 @@ from pytest_trace2evolve.errors import WorldError
 from pytest_trace2evolve.records.message import Requestor
 from pytest_trace2evolve.records.protocols import ToolResult, WorldSession
 from pytest_trace2evolve.records.task import Action, Assertion, FunctionCall, InitializationData, InitialState
-from pytest_trace2evolve.worlds.overlay import Access, OverlayDatabase, clone, fingerprint
+from pytest_trace2evolve.worlds.merge import merge
+from pytest_trace2evolve.worlds.overlay import Access, OverlayDatabase, fingerprint
 
 
 class ToolkitSession:
@@ -22,6 +23,7 @@ class ToolkitSession:
         tools: Names of the tools offered to each side.
         writers: Names of the tools that can change a database.
         generic: Tools that touch no database, by name.
+        dumping: Names of the tools that return a record as a dictionary.
         access: The access shared by the overlays.
         sync: Called after each call; carries what one toolkit did over to the other.
         solo: Whether the agent may call the user's tools.
@@ -36,6 +38,7 @@ class ToolkitSession:
         writers: frozenset[str],
         generic: Mapping[str, Callable[..., Any]],
         access: Access,
+        dumping: frozenset[str] = frozenset(),
         sync: Callable[[Any, Any], None] | None,
         solo: bool,
     ) -> None:
@@ -45,6 +48,7 @@ class ToolkitSession:
         self._writers = writers
         self._generic = generic
         self._access = access
+        self._dumping = dumping
         self._sync = sync
         self._solo = solo
         self.sync()
@@ -74,7 +78,7 @@ class ToolkitSession:
             self.sync()
         except Exception as error:
             return ToolResult(content=f"Error: {error}", error=True)
-        return ToolResult(content=render(result))
+        return ToolResult(content=render(result, dumped=name in self._dumping))
 
     def perform(self, action: Action) -> None:
         """Carry out a gold action; its errors are ignored and nothing is synced, as in tau2's evaluator."""
@@ -99,10 +103,18 @@ class ToolkitSession:
         return result == assertion.assert_value
 
     def sync(self) -> None:
-        """Carry what one toolkit did over to the other, where the domain needs it."""
-        if self._sync is not None:
+        """Carry what one toolkit did over to the other, where the domain needs it.
+
+        Raises:
+            WorldError: the two databases contradict each other.
+        """
+        if self._sync is None:
+            return
+        try:
             with _Writing(self._access):
                 self._sync(self._agent, self._user)
+        except Exception as error:
+            raise WorldError(f"the two toolkits cannot be synced: {error}") from error
 
     def same_state(self, other: WorldSession) -> bool:
         """Whether both databases equal those of another session of the same world."""
@@ -151,8 +163,8 @@ class ToolkitSession:
     def _merge(self, data: InitializationData) -> None:
         with _Writing(self._access):
             for toolkit, update in ((self._agent, data.agent_data), (self._user, data.user_data)):
-                for field, value in (update or {}).items():
-                    _merge_into(toolkit.db, field, value)
+                if update:
+                    merge(toolkit.db, update)
 
 
 class _Writing:
@@ -169,40 +181,18 @@ class _Writing:
         self._access.writing = self._before
 
 
-def _merge_into(target: Any, key: str, value: Any) -> None:
-    """Merge nested dictionaries into a database: tables and records by key, anything else replaced.
-
-    Raises:
-        WorldError: the database has no such table or field.
-    """
-    if isinstance(target, BaseModel | OverlayDatabase):
-        if key not in target.__dict__:
-            raise WorldError(f"initialization data name {key!r}, which the database does not have")
-        current = getattr(target, key)
-        if isinstance(value, dict) and isinstance(current, BaseModel | OverlayDatabase | Mapping):
-            for inner, item in value.items():
-                _merge_into(current, inner, item)
-        else:
-            setattr(target, key, clone(value))
-        return
-    current = target.get(key)
-    if isinstance(value, dict) and isinstance(current, BaseModel | Mapping):
-        for inner, item in value.items():
-            _merge_into(current, inner, item)
-    else:
-        target[key] = clone(value)  # a session must not write into the task that it came from
-
-
 def _same_database(mine: Any, theirs: Any) -> bool:
     if isinstance(mine, OverlayDatabase) and isinstance(theirs, OverlayDatabase):
         return mine.same_as(theirs)
     return fingerprint(mine) == fingerprint(theirs)
 
 
-def render(result: Any) -> str:
+def render(result: Any, *, dumped: bool = False) -> str:
     """The text a model reads for a tool's result, by tau2's rule.
 
     Text stands as it is, except that a toolkit's compact JSON object or array is spaced as tau2 spaces it.
+    A record keeps its numbers; in any other dictionary tau2 writes them as text. `dumped` says that a
+    dictionary is a record.
     """
     if isinstance(result, str):
         if result[:1] in ("{", "["):
@@ -211,7 +201,7 @@ def render(result: Any) -> str:
             except ValueError:
                 return result
         return result
-    return json.dumps(_renderable(result), default=str)
+    return json.dumps(result if dumped else _renderable(result), default=str)
 
 
 def _renderable(value: Any) -> Any:

@@ -1,0 +1,125 @@
+"""What a suite's candidate is compared with: a saved baseline, a results file, or an ancestor's baseline."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from pytest_trace2evolve.candidates import Candidate
+from pytest_trace2evolve.errors import ConfigError, ResultsError
+from pytest_trace2evolve.evidence.baselines import read_evidence
+from pytest_trace2evolve.gate.pairs import Trials
+from pytest_trace2evolve.records.evidence import Evidence, SimulationEvidence
+from pytest_trace2evolve.records.protocols import Judge
+from pytest_trace2evolve.workflow.locked import LockedSuite, told
+from pytest_trace2evolve.workflow.project import Project
+from pytest_trace2evolve.workflow.sides import load_sides, only
+from pytest_trace2evolve.worlds.registry import Worlds
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What a suite's candidate is compared with."""
+
+    name: str
+    evidence: Evidence
+
+    @cached_property
+    def failing(self) -> frozenset[str]:
+        """The tasks that the baseline ran and failed."""
+        by_task: dict[str, list[SimulationEvidence]] = {}
+        for record in self.evidence.simulations:
+            by_task.setdefault(record.task_id, []).append(record)
+        return frozenset(
+            task_id for task_id, records in by_task.items() if Trials(tuple(records)).passes is False
+        )
+
+
+Found = tuple[dict[str, Baseline], tuple[str, ...]]
+"""Baselines by suite, and notes on what was renumbered."""
+
+
+def find_baselines(
+    chosen: str | None,
+    suites: Sequence[LockedSuite],
+    project: Project,
+    lineage: Sequence[Candidate],
+    worlds: Worlds,
+    *,
+    here: Path,
+    judge: Judge | None = None,
+) -> Found:
+    """The baseline of each suite that has one.
+
+    Args:
+        chosen: A path (relative to `here`), or the name of a saved baseline; None takes the nearest
+            ancestor's.
+        suites: The suites of the run.
+        project: Where saved baselines lie.
+        lineage: The candidate and its ancestors.
+        worlds: Opens the worlds that results files are scored on.
+        here: The folder that the user stands in.
+        judge: Judge of natural-language assertions.
+
+    Raises:
+        ConfigError: `chosen` is neither a path nor a saved baseline of any suite.
+        ResultsError: a baseline is damaged, or of another suite, domain or lock.
+    """
+    if chosen is None:
+        return _inherited(suites, project, lineage), ()
+    if (here / chosen).exists():
+        return _from_path(here / chosen, suites, worlds, judge)
+    paths = {one.name: project.baseline_path(one.name, chosen) for one in suites}
+    found = {
+        one.name: _checked(one, Baseline(chosen, read_evidence(paths[one.name])), paths[one.name])
+        for one in suites
+        if paths[one.name].exists()
+    }
+    if suites and not found:
+        saved = sorted({name for one in suites for name in project.baseline_names(one.name)})
+        raise ConfigError(
+            f"baseline {chosen!r} is no file and no saved baseline of {', '.join(paths)}; "
+            f"saved are {', '.join(saved) or 'none'}"
+        )
+    return found, ()
+
+
+def _inherited(
+    suites: Sequence[LockedSuite], project: Project, lineage: Sequence[Candidate]
+) -> dict[str, Baseline]:
+    found: dict[str, Baseline] = {}
+    for one in suites:
+        paths = ((ancestor.id, project.baseline_path(one.name, ancestor.id)) for ancestor in lineage[1:])
+        nearest = next(((name, path) for name, path in paths if path.exists()), None)
+        if nearest is not None:
+            name, path = nearest
+            found[one.name] = _checked(one, Baseline(name, read_evidence(path)), path)
+    return found
+
+
+def _from_path(path: Path, suites: Sequence[LockedSuite], worlds: Worlds, judge: Judge | None) -> Found:
+    providers = {one.suite.provider for one in suites}
+    sides, notes = load_sides([path], worlds, providers.pop() if len(providers) == 1 else None, judge)
+    by_domain: Mapping[str, Evidence] = {side.provenance.domain: side for side in sides}
+    found = {
+        one.name: _checked(one, Baseline(path.name, by_domain[one.domain]), path)
+        for one in suites
+        if one.domain in by_domain
+    }
+    if suites and not found:
+        domains = ", ".join(by_domain)
+        raise ResultsError(f"{path}: results of domain {domains}, and the selected suites are {told(suites)}")
+    return found, notes
+
+
+def _checked(one: LockedSuite, baseline: Baseline, path: Path) -> Baseline:
+    """A baseline that may be compared on a suite, cut to the suite's tasks."""
+    origin = baseline.evidence.provenance
+    if origin.suite not in (None, one.name):
+        raise ResultsError(f"{path}: a baseline of suite {origin.suite!r}, not of {one.name!r}")
+    if origin.lock not in (None, one.lock.digest):
+        raise ResultsError(
+            f"{path}: measured under lock {origin.lock}, and {one.name!r} is now {one.lock.digest}; "
+            "measure the baseline again with --t2e-save-baseline"
+        )
+    return Baseline(baseline.name, only(baseline.evidence, one.lock.tasks))
