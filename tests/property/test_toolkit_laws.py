@@ -98,7 +98,7 @@ def perturbed(data: st.DataObject, call: Call, pool: list[Call]) -> Call:
 
 
 @pytest.mark.parametrize("domain", ["retail", "airline", "telecom"])
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(data=st.data())
 def test_a_session_answers_and_ends_as_the_ports_own_toolkits_do(
     worlds: Worlds, domain: str, data: st.DataObject
