@@ -129,7 +129,10 @@ def test_what_is_not_json_is_refused(tmp_path: Path, text: str) -> None:
     assert refusal(written(tmp_path, text)).startswith("not valid JSON with finite numbers: ")
 
 
-@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999"])
+HUGE = ["1e999", "-1E+999", "1" + "0" * 400 + ".0", "1" + "0" * 300 + "e10"]
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", *HUGE])
 def test_a_number_that_is_not_finite_is_refused_wherever_it_stands(tmp_path: Path, number: str) -> None:
     text = json.dumps(a_file(timestamp="HERE")).replace('"HERE"', number)
     assert refusal(written(tmp_path, text)).startswith("not valid JSON with finite numbers: ")
@@ -162,6 +165,12 @@ def test_a_malformed_task_or_simulation_is_refused_with_its_place(tmp_path: Path
     )
     no_object = a_file(simulations=["s"])
     assert refusal(written(tmp_path, no_object)).startswith("simulation 0 is malformed at itself: ")
+
+
+@pytest.mark.parametrize("fields", [{"trial": -1}, {"reward_info": {"reward": 10**400}}])
+def test_a_value_that_no_evidence_can_hold_is_refused(tmp_path: Path, fields: Json) -> None:
+    reason = refusal(written(tmp_path, a_file(a_simulation("s", **fields))))
+    assert reason.startswith(f"simulation 0 is malformed at {next(iter(fields))}")
 
 
 def test_a_simulation_of_a_task_that_the_file_does_not_hold_is_refused(tmp_path: Path) -> None:

@@ -97,13 +97,13 @@ def decode(path: Path) -> Any:
         record = pydantic_core.from_json(data, allow_inf_nan=False)
     except ValueError as error:
         raise ResultsError(f"{path}: not valid JSON with finite numbers: {error}") from None
-    # 1e999 is valid JSON and no finite number; only a file with such an exponent is worth walking through.
+    # 1e999 is valid JSON and no finite number; only a file with such digits is worth walking through.
     if _HUGE.search(data) and (place := _not_finite(record)) is not None:
         raise ResultsError(f"{path}: not valid JSON with finite numbers: {place} is not finite")
     return record
 
 
-_HUGE = re.compile(rb"\d[eE]\+?\d{3}")
+_HUGE = re.compile(rb"\d[eE]\+?\d{2}|\d{300}")
 
 
 def _not_finite(value: Any, place: str = "file") -> str | None:

@@ -1,9 +1,10 @@
 """Simulations (one run of one task) with their traces, in tau2's JSON shape."""
 
+import sys
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, field_validator
 
 from pytest_trace2evolve.records.base import Tau2Record
 from pytest_trace2evolve.records.message import Message
@@ -43,11 +44,19 @@ class Simulation(Tau2Record):
     task_id: TextId
     termination_reason: Annotated[str, Field(min_length=1)]
     messages: list[Message] | None = None
-    trial: int | None = None
-    seed: int | None = None
+    trial: Annotated[int, Field(ge=0, strict=True)] | None = None
+    seed: Annotated[int, Field(strict=True)] | None = None
     agent_cost: float | None = None
     user_cost: float | None = None
     reward_info: dict[str, Any] | None = None
+
+    @field_validator("reward_info")
+    @classmethod
+    def _finite_reward(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        reward = (value or {}).get("reward")
+        if isinstance(reward, int) and abs(reward) > sys.float_info.max:
+            raise ValueError("the reward is not a finite number")
+        return value
 
     @property
     def trace(self) -> list[Message]:

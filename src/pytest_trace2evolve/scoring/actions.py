@@ -19,7 +19,7 @@ def matches(action: Action, call: ToolCall) -> bool:
     names = call.arguments.keys() if action.compare_args is None else action.compare_args
     wanted = {name: value for name, value in action.arguments.items() if name in names}
     given = {name: value for name, value in call.arguments.items() if name in names}
-    return wanted == given or not names
+    return wanted == given
 
 
 def check_actions(
