@@ -22,6 +22,7 @@ LEVELS = {
         "agents",
         "users",
         "judges",
+        "testing",
         "worlds",
         "evidence",
         "cases",

@@ -1,0 +1,26 @@
+"""Test doubles for users of this package: an OpenAI-compatible server that plays scripted parts.
+
+    from pytest_trace2evolve.testing import ChatServer, Reply
+
+    with ChatServer(lambda request: Reply("Hello.")) as server:
+        client = openai.OpenAI(base_url=server.base_url, api_key="any")
+
+It listens on loopback, answers chat completions and the model list, and misbehaves on demand: latency, error
+statuses, rate limits, broken bodies, hang-ups, slow answers.
+"""
+
+from pytest_trace2evolve.testing.faults import Fault, FaultPlan, Misbehaviour
+from pytest_trace2evolve.testing.scripts import gold_script
+from pytest_trace2evolve.testing.server import ChatRequest, ChatServer, Count, Reply, Script
+
+__all__ = [
+    "ChatRequest",
+    "ChatServer",
+    "Count",
+    "Fault",
+    "FaultPlan",
+    "Misbehaviour",
+    "Reply",
+    "Script",
+    "gold_script",
+]
