@@ -44,7 +44,9 @@ _USER_TOOLS: dict[str, tuple[ToolType, tuple[str, ...]]] = {
 
 def _task(task_id: str, **content: Any) -> Task:
     criteria = content.pop("criteria", None)
-    return Task.model_validate({"id": task_id, "evaluation_criteria": criteria, **content})
+    scenario = {"persona": None, "instructions": f"You call about {task_id}."}
+    fields = {"id": task_id, "user_scenario": scenario, "evaluation_criteria": criteria, **content}
+    return Task.model_validate(fields)
 
 
 def _action(name: str, *, by: Requestor = "assistant", **arguments: Any) -> dict[str, Any]:
@@ -257,6 +259,10 @@ class FakeWorld:
     def policy(self, *, solo: bool = False) -> str:
         """The text the agent must follow."""
         return f"{POLICY} You are alone at the desk." if solo else POLICY
+
+    def guidelines(self) -> str:
+        """How a simulated user is to behave."""
+        return "Play the customer. Say ###STOP### when you have what you wanted."
 
     def tools(self, requestor: Requestor) -> Sequence[ToolSchema]:
         """The tools offered to one side."""

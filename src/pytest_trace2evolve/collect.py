@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_trace2evolve.errors import TaskFailed
+from pytest_trace2evolve.errors import EndpointError, TaskFailed
 from pytest_trace2evolve.gate.pairs import Trials
 from pytest_trace2evolve.records.evidence import SimulationEvidence
 from pytest_trace2evolve.suites import Role
@@ -56,7 +56,12 @@ class TaskItem(pytest.Item):
         """Run the trials. A lost trial ends the item here, so that it is an error and no failure."""
         participant = _participant(self)
         assert participant.runner is not None
-        self.task_run = run = participant.runner.run(planned_suite(self).suite.name, self.name)
+        try:
+            self.task_run = run = participant.runner.run(planned_suite(self).suite.name, self.name)
+        except EndpointError as error:
+            # Every further item would be told the same: the session ends, and says it once.
+            self.session.shouldstop = f"trace2evolve: {error}"
+            pytest.fail(str(error), pytrace=False)
         if not run.records:
             pytest.skip(run.absent or f"left out: {run.left_out}")
         troubled = run.lost or [record for record in run.unmeasured if "judge" not in record.note]

@@ -6,11 +6,14 @@
     │   ├── SuiteError            suites/*.toml
     │   ├── LockError             suites.lock disagrees with a suite or with the benchmark
     │   ├── PolicyError           unknown gate policy or goal
+    │   ├── EndpointError         an endpoint refuses the key, the model or the request: every further one too
     │   └── MissingExtraError     an optional package is not installed
     ├── ResultsError              a results file or baseline cannot be trusted
     ├── WorldError                a benchmark domain cannot be opened, or its data are at odds with a task
     ├── TraceError                one trace is malformed: it is not measured, and never scored
     ├── JudgeError                the judge of natural-language assertions gave no usable answer
+    ├── ParticipantError          an agent or a user said nothing that a conversation could go on with
+    │   └── ContextWindowError    the conversation no longer fits the model
     └── InfrastructureError       a simulation was lost to the machine or the network, not to the agent
 
 A message is one line that names the value, the cause and the mend. `TaskFailed` is not an error of
@@ -42,6 +45,10 @@ class PolicyError(ConfigError):
     """A gate policy or goal is unknown."""
 
 
+class EndpointError(ConfigError):
+    """An endpoint refuses what no retry can mend: the run ends with one line."""
+
+
 class MissingExtraError(ConfigError):
     """An optional package is needed and not installed."""
 
@@ -60,6 +67,14 @@ class TraceError(Trace2EvolveError):
 
 class JudgeError(Trace2EvolveError):
     """The judge gave no usable answer."""
+
+
+class ParticipantError(Trace2EvolveError):
+    """An agent or a user gave no message: the simulation ends, and it is theirs."""
+
+
+class ContextWindowError(ParticipantError):
+    """The conversation no longer fits the model."""
 
 
 class InfrastructureError(Trace2EvolveError):

@@ -21,6 +21,16 @@ def _positive(text: str) -> int:
     return value
 
 
+def _temperature(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0.0 <= value <= 2.0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 2")
+    return value
+
+
 _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (
         ("--candidate", "--t2e-candidate"),
@@ -94,6 +104,78 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
             "dest": "t2e_run_folder",
             "metavar": "DIR",
             "help": "where to keep the run (default: below .trace2evolve/runs)",
+        },
+    ),
+    (("--t2e-model",), {"dest": "t2e_model", "metavar": "MODEL", "help": "talk to this model (agent chat)"}),
+    (
+        ("--t2e-user-model",),
+        {
+            "dest": "t2e_user_model",
+            "metavar": "MODEL",
+            "help": "model of the user simulator (default: the agent's)",
+        },
+    ),
+    (
+        ("--t2e-base-url",),
+        {"dest": "t2e_base_url", "metavar": "URL", "help": "the model's endpoint (default: OPENAI_BASE_URL)"},
+    ),
+    (
+        ("--t2e-user-base-url",),
+        {
+            "dest": "t2e_user_base_url",
+            "metavar": "URL",
+            "help": "the user model's endpoint (default: the agent's)",
+        },
+    ),
+    (
+        ("--t2e-key-var",),
+        {
+            "dest": "t2e_key_var",
+            "metavar": "NAME",
+            "help": "variable that holds the key (default: OPENAI_API_KEY)",
+        },
+    ),
+    (
+        ("--t2e-user-key-var",),
+        {
+            "dest": "t2e_user_key_var",
+            "metavar": "NAME",
+            "help": "the same for the user model (default: the agent's)",
+        },
+    ),
+    (
+        ("--t2e-temperature",),
+        {
+            "dest": "t2e_temperature",
+            "metavar": "T",
+            "type": _temperature,
+            "help": "the agent's temperature (default: 0)",
+        },
+    ),
+    (
+        ("--t2e-seed",),
+        {
+            "dest": "t2e_seed",
+            "metavar": "N",
+            "type": int,
+            "help": "seed of trial 0; each further trial adds 1",
+        },
+    ),
+    (
+        ("--t2e-reasoning-effort",),
+        {"dest": "t2e_reasoning_effort", "metavar": "LEVEL", "help": "sent to the agent's model"},
+    ),
+    (
+        ("--t2e-extra-body",),
+        {"dest": "t2e_extra_body", "metavar": "JSON", "help": "merged into the agent's requests"},
+    ),
+    (
+        ("--t2e-concurrency",),
+        {
+            "dest": "t2e_concurrency",
+            "metavar": "N",
+            "type": _positive,
+            "help": "simulations at once, a process (default: 16)",
         },
     ),
     (

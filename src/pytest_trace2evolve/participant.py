@@ -1,16 +1,28 @@
 """What every process of a run does: plan, collect, simulate; and what a worker takes over."""
 
-from collections.abc import Generator, Mapping
+import contextlib
+import json
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.collect import SuiteFile, TaskItem
+from pytest_trace2evolve.collect import SuiteFile, TaskItem, planned_suite
 from pytest_trace2evolve.errors import ConfigError, Trace2EvolveError
+from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.options import DESTINATIONS
 from pytest_trace2evolve.records.protocols import Judge
 from pytest_trace2evolve.records.verdict import Goal
+from pytest_trace2evolve.workflow.live import (
+    CHAT,
+    DEFAULT_CONCURRENCY,
+    LiveSettings,
+    Pool,
+    extra_instruction,
+)
 from pytest_trace2evolve.workflow.plan import Options, Plan, Shared, make_plan
 from pytest_trace2evolve.workflow.project import Project
 from pytest_trace2evolve.workflow.trials import BUILT_IN_AGENTS, AgentFactory, Runner
@@ -42,6 +54,7 @@ class Participant:
         }
         self.plan: Plan | None = None
         self.runner: Runner | None = None
+        self._order: dict[pytest.Item, int] = {}
 
     @staticmethod
     def _from_hooks(answers: list[Mapping[str, Any]]) -> dict[str, Any]:
@@ -70,7 +83,7 @@ class Participant:
                 self.project,
                 self.worlds,
                 suite_names=names,
-                agents=sorted(self.agents),
+                agents=sorted({*self.agents, CHAT}),
                 judge=_judge(self.config),
                 shared=shared,
                 verify=not self.config.option.collectonly,
@@ -78,7 +91,43 @@ class Participant:
         except Trace2EvolveError as error:
             raise usage_error(error) from None
         self.plan = plan
-        self.runner = Runner(plan, self.worlds, self.agents)
+        pool = Pool(self.config.option.t2e_concurrency or DEFAULT_CONCURRENCY)
+        agents = dict(self.agents)
+        try:
+            if plan.live is not None:
+                from pytest_trace2evolve.workflow.chat import ChatFactory
+
+                agents[CHAT] = ChatFactory(plan.live, pool)
+        except Trace2EvolveError as error:
+            pool.close()
+            raise usage_error(error) from None
+        self.runner = Runner(plan, self.worlds, agents, pool)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
+        """Start the simulations of this item and of those ahead, as far as there is room."""
+        if self.runner is None:
+            return
+        for ahead in self._coming(item, nextitem):
+            if isinstance(ahead, TaskItem):
+                if ahead is not item and not self.runner.room:
+                    return
+                with contextlib.suppress(Trace2EvolveError):  # said when the item itself is set up
+                    self.runner.start(planned_suite(ahead).name, ahead.name)
+
+    def _coming(self, item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[pytest.Item]:
+        """The items that this process runs next; under xdist no more than two are known."""
+        if hasattr(self.config, "workerinput"):
+            yield from (one for one in (item, nextitem) if one is not None)
+            return
+        if not self._order:
+            self._order = {one: position for position, one in enumerate(item.session.items)}
+        yield from islice(item.session.items, self._order.get(item, 0), None)
+
+    def pytest_unconfigure(self) -> None:
+        """End the thread that ran the simulations."""
+        if self.runner is not None:
+            self.runner.close()
 
     def _names_in_args(self) -> list[str]:
         """The suites whose files lie under the paths given on the command line."""
@@ -145,8 +194,46 @@ def read_options(config: pytest.Config) -> Options:
         gate=option.t2e_gate,
         goal=Goal(option.t2e_goal or Goal.IMPROVE),
         run_folder=here / option.t2e_run_folder if option.t2e_run_folder else None,
+        live=_live(option),
         invocation_dir=here,
     )
+
+
+def _live(option: Any) -> LiveSettings | None:
+    if option.t2e_model is None:
+        needless = [
+            name for name in ("t2e_user_model", "t2e_base_url", "t2e_user_base_url") if getattr(option, name)
+        ]
+        if needless:
+            raise ConfigError(f"--{needless[0].replace('_', '-')} says nothing without --t2e-model")
+        return None
+    try:
+        extra_body = json.loads(option.t2e_extra_body) if option.t2e_extra_body else {}
+    except ValueError as error:
+        raise ConfigError(f"--t2e-extra-body is not JSON: {error}") from None
+    if not isinstance(extra_body, dict):
+        raise ConfigError(f"--t2e-extra-body is a JSON {type(extra_body).__name__}, not an object")
+    concurrency = option.t2e_concurrency or DEFAULT_CONCURRENCY
+    agent = ModelSettings(
+        model=option.t2e_model,
+        base_url=option.t2e_base_url,
+        key_var=option.t2e_key_var or "OPENAI_API_KEY",
+        temperature=0.0 if option.t2e_temperature is None else option.t2e_temperature,
+        seed=option.t2e_seed,
+        reasoning_effort=option.t2e_reasoning_effort,
+        extra_body=extra_body,
+        max_connections=concurrency,
+    )
+    user = replace(
+        agent,
+        model=option.t2e_user_model or agent.model,
+        base_url=option.t2e_user_base_url or agent.base_url,
+        key_var=option.t2e_user_key_var or agent.key_var,
+        temperature=0.0,
+        reasoning_effort=None,
+        extra_body={},
+    )
+    return LiveSettings(agent, user, extra_instruction())
 
 
 def _judge(config: pytest.Config) -> Judge | None:

@@ -37,7 +37,7 @@ def pytest_t2e_worlds(config):
     return {"fake": FakeWorld}
 
 
-def listed(task, world, candidate):
+def listed(task, world, candidate, trial):
     # The candidate's instruction names the tasks that it solves.
     solves = task.id in candidate.instruction.split()
     return (OracleAgent(task) if solves else NopAgent()), GoldUser(task)

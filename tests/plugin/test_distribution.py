@@ -12,17 +12,19 @@ from tests.plugin.conftest import CONFTEST, SUITE, DeskProject
 
 KILLER = """
 import os, signal
-from pathlib import Path
 
 
-def killing(task, world, candidate):
-    if task.id == "note" and "PYTEST_XDIST_WORKER" in os.environ:
+def pytest_runtest_setup(item):
+    if item.name == "note" and "PYTEST_XDIST_WORKER" in os.environ:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def solving(task, world, candidate, trial):
     return OracleAgent(task), GoldUser(task)
 
 
 def pytest_t2e_agents(config):
-    return {"listed": killing}
+    return {"listed": solving}
 """
 
 

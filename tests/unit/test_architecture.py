@@ -23,6 +23,7 @@ LEVELS = {
         "users",
         "judges",
         "testing",
+        "models",
         "worlds",
         "evidence",
         "cases",

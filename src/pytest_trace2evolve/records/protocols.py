@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from pytest_trace2evolve.records.base import Record
+from pytest_trace2evolve.records.completion import Completion
 from pytest_trace2evolve.records.message import Message, Requestor
 from pytest_trace2evolve.records.score import Check, JudgeUse, ToolType
 from pytest_trace2evolve.records.task import Action, Assertion, InitialState, Task
@@ -65,6 +66,9 @@ class World(Protocol):
     def policy(self, *, solo: bool = False) -> str:
         """The text the agent must follow."""
 
+    def guidelines(self) -> str:
+        """How a simulated user is to behave: the benchmark's own text."""
+
     def tools(self, requestor: Requestor) -> Sequence[ToolSchema]:
         """The tools offered to the agent or to the user."""
 
@@ -92,6 +96,15 @@ class Judge(Protocol):
 
     def judge(self, assertions: Sequence[str], trace: Sequence[Message]) -> tuple[list[Check], JudgeUse]:
         """One check an assertion, in order. Raises `JudgeError` where no usable answer came."""
+
+
+class Model(Protocol):
+    """A chat model; messages are in the API's own shape."""
+
+    async def complete(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[ToolSchema], *, trial: int = 0
+    ) -> Completion:
+        """One completion. Raises `InfrastructureError` where none could be had."""
 
 
 class Agent(Protocol):

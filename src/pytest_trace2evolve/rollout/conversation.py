@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from pytest_trace2evolve.errors import InfrastructureError
+from pytest_trace2evolve.errors import ContextWindowError, InfrastructureError, ParticipantError
 from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.protocols import Agent, User, World, WorldSession
 from pytest_trace2evolve.records.task import Task
@@ -60,8 +60,8 @@ async def converse(
     """Run one simulation of `task`.
 
     Returns:
-        The simulation, unscored. Where the agent or the user raises `InfrastructureError` its termination
-        reason is `infrastructure_error` and its trace ends there.
+        The simulation, unscored. Where the agent or the user raises `InfrastructureError` or
+        `ParticipantError`, its termination reason says which, and whose, and its trace ends there.
 
     Raises:
         WorldError: the task's initial state does not fit the world.
@@ -75,6 +75,12 @@ async def converse(
         reason = await _turns(task, session, agent, user, limits, progress)
     except InfrastructureError as error:
         reason, note = TerminationReason.INFRASTRUCTURE_ERROR, str(error)
+    except ContextWindowError as error:
+        reason, note = TerminationReason.CONTEXT_WINDOW_EXCEEDED, str(error)
+    except ParticipantError as error:
+        theirs = _agent_is_next(progress.trace[-1])
+        reason = TerminationReason.AGENT_ERROR if theirs else TerminationReason.USER_ERROR
+        note = str(error)
     record = {
         "id": str(uuid.uuid4()),
         "task_id": task.id,

@@ -16,6 +16,7 @@ from pytest_trace2evolve.records.protocols import Judge
 from pytest_trace2evolve.records.verdict import Goal
 from pytest_trace2evolve.suites import Suite
 from pytest_trace2evolve.workflow.baselines import Baseline, find_baselines
+from pytest_trace2evolve.workflow.live import CHAT, LiveSettings
 from pytest_trace2evolve.workflow.locked import LockedSuite
 from pytest_trace2evolve.workflow.project import Project
 from pytest_trace2evolve.workflow.replays import Recorded, read_replays, refuse_strays
@@ -40,6 +41,7 @@ class Options:
     gate: str | None = None
     goal: Goal = Goal.IMPROVE
     run_folder: Path | None = None
+    live: LiveSettings | None = None
     invocation_dir: Path = field(default_factory=Path.cwd)
 
 
@@ -75,6 +77,7 @@ class Plan:
     save_baseline: str | None
     notes: tuple[str, ...]
     judge: Judge | None = None
+    live: LiveSettings | None = None
 
     def suite_folder(self, name: str) -> Path:
         """Where a suite's simulations go: the run folder itself, or a part of it where there are several."""
@@ -168,6 +171,7 @@ def make_plan(
         save_baseline=options.save_baseline,
         notes=notes,
         judge=judge,
+        live=options.live,
     )
 
 
@@ -181,6 +185,12 @@ def _refuse_contradictions(options: Options) -> None:
         raise ConfigError(
             "--t2e-trials does not go with --t2e-replay, which uses the trials that the files hold"
         )
+    if options.live is not None and options.replays:
+        raise ConfigError("--t2e-model talks to a model and --t2e-replay to none: give one of them")
+    if options.live is not None and options.agent not in (None, CHAT):
+        raise ConfigError(f"--t2e-model is for agent {CHAT!r}: agent {options.agent!r} does not go with it")
+    if options.live is None and options.agent == CHAT:
+        raise ConfigError(f"agent {CHAT!r} needs a model: give --t2e-model")
     if options.replays and options.agent not in (None, REPLAY):
         raise ConfigError(f"--t2e-replay replays recorded runs: agent {options.agent!r} does not go with it")
 
@@ -207,7 +217,7 @@ def _select(
 def _agent(options: Options, suite: Suite, agents: Sequence[str], recorded: Mapping[str, Recorded]) -> str:
     if suite.domain in recorded:
         return REPLAY
-    name = options.agent or options.default_agent or suite.default_agent
+    name = CHAT if options.live else options.agent or options.default_agent or suite.default_agent
     if name is None:
         raise ConfigError(
             f"suite {suite.name!r} has no agent: give --t2e-agent or --t2e-replay, "

@@ -1,14 +1,15 @@
 """Running one task: its trials, scored and stored, each trial either evidence or a named loss."""
 
-import asyncio
 import uuid
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 
 from pytest_trace2evolve.agents.nop import NopAgent
 from pytest_trace2evolve.agents.oracle import OracleAgent
 from pytest_trace2evolve.candidates import Candidate
-from pytest_trace2evolve.errors import LockError
+from pytest_trace2evolve.errors import EndpointError, LockError
 from pytest_trace2evolve.evidence.store import RunStore
 from pytest_trace2evolve.evidence.tau2_format import simulation_record
 from pytest_trace2evolve.lock import LOCK_NAME, RENEW
@@ -21,15 +22,16 @@ from pytest_trace2evolve.rollout.conversation import Limits, converse
 from pytest_trace2evolve.scoring.evidence import as_evidence
 from pytest_trace2evolve.scoring.reward import score
 from pytest_trace2evolve.users.gold import GoldUser
+from pytest_trace2evolve.workflow.live import Pool
 from pytest_trace2evolve.workflow.plan import Plan, PlannedSuite
 from pytest_trace2evolve.worlds.registry import Worlds
 
-AgentFactory = Callable[[Task, World, Candidate], tuple[Agent, User]]
-"""Makes the two who talk in one simulation: an agent that carries out the candidate, and a user."""
+AgentFactory = Callable[[Task, World, Candidate, int], tuple[Agent, User]]
+"""Makes the two who talk in one simulation, of a task's trial: the agent of a candidate, and a user."""
 
 BUILT_IN_AGENTS: dict[str, AgentFactory] = {
-    "oracle": lambda task, world, candidate: (OracleAgent(task), GoldUser(task)),
-    "nop": lambda task, world, candidate: (NopAgent(), GoldUser(task)),
+    "oracle": lambda task, world, candidate, trial: (OracleAgent(task), GoldUser(task)),
+    "nop": lambda task, world, candidate, trial: (NopAgent(), GoldUser(task)),
 }
 
 
@@ -60,26 +62,65 @@ class TaskRun:
 
 
 class Runner:
-    """Runs tasks of a plan; one in each process."""
+    """Runs tasks of a plan; one in each process.
 
-    def __init__(self, plan: Plan, worlds: Worlds, agents: Mapping[str, AgentFactory]) -> None:
+    Args:
+        plan: What to run.
+        worlds: Opens worlds.
+        agents: Who can talk, by name.
+        pool: Where simulations run; shared with whatever the agents need closed.
+    """
+
+    def __init__(self, plan: Plan, worlds: Worlds, agents: Mapping[str, AgentFactory], pool: Pool) -> None:
         self._plan = plan
         self._worlds = worlds
         self._agents = agents
+        self._pool = pool
+        self._started: dict[tuple[str, str], list[Future[Simulation]]] = {}
+
+    @property
+    def room(self) -> bool:
+        """Whether further simulations may be started ahead of their items."""
+        waiting = sum(not future.done() for futures in self._started.values() for future in futures)
+        return waiting < 2 * self._pool.concurrency
+
+    def start(self, suite: str, task_id: str) -> None:
+        """Start a task's trials, unless they are replayed or were started before."""
+        planned = self._plan.suites[suite]
+        if planned.recorded is None and (suite, task_id) not in self._started:
+            self._started[suite, task_id] = self._talk(planned, task_id)
 
     def run(self, suite: str, task_id: str) -> TaskRun:
-        """Run (or replay) every trial of a task, score each and store its trace.
+        """Finish (or replay) every trial of a task, score each and store its trace.
 
         A trial that is lost (an exception in the world, a trace that could not be stored) becomes an
         infrastructure error; nothing is scored for it.
 
         Raises:
+            EndpointError: the endpoint refuses what every further simulation would ask too.
             LockError: the world's task differs from the lock.
         """
         planned = self._plan.suites[suite]
         if planned.recorded is not None:
             return self._replay(planned, task_id)
-        world = self._worlds.open(planned.suite.provider, planned.suite.domain)
+        self.start(suite, task_id)
+        futures = self._started.pop((suite, task_id))
+        task = self._world(planned).tasks()[task_id]
+        records = [
+            self._trial(planned, task, trial, lambda wanted: futures[wanted].result())
+            for trial in range(planned.trials)
+        ]
+        return TaskRun(tuple(records))
+
+    def close(self) -> None:
+        """Give up what is running and close what was opened."""
+        self._pool.close()
+
+    def _world(self, planned: PlannedSuite) -> World:
+        return self._worlds.open(planned.suite.provider, planned.suite.domain)
+
+    def _talk(self, planned: PlannedSuite, task_id: str) -> list[Future[Simulation]]:
+        world = self._world(planned)
         task = world.tasks()[task_id]
         if task.digest != planned.lock.tasks[task_id]:
             raise LockError(
@@ -89,11 +130,11 @@ class Runner:
         make = self._agents[planned.agent]
         limits = Limits(max_steps=planned.suite.max_steps, max_errors=planned.suite.max_errors)
 
-        def talk(trial: int) -> Simulation:
-            agent, user = make(task, world, self._plan.candidate)
-            return asyncio.run(converse(task, world, agent, user, limits=limits, trial=trial, seed=trial))
+        async def simulate(trial: int) -> Simulation:
+            agent, user = make(task, world, self._plan.candidate, trial)
+            return await converse(task, world, agent, user, limits=limits, trial=trial, seed=trial)
 
-        return TaskRun(tuple(self._trial(planned, task, trial, talk) for trial in range(planned.trials)))
+        return [self._pool.submit(partial(simulate, trial)) for trial in range(planned.trials)]
 
     def _replay(self, planned: PlannedSuite, task_id: str) -> TaskRun:
         assert planned.recorded is not None
@@ -116,12 +157,14 @@ class Runner:
         self, planned: PlannedSuite, task: Task, trial: int, simulate: Callable[[int], Simulation]
     ) -> SimulationEvidence:
         try:
-            world = self._worlds.open(planned.suite.provider, planned.suite.domain)
+            world = self._world(planned)
             simulation = simulate(trial)
             result = score(simulation, task, world, self._plan.judge)
             record = as_evidence(simulation, task, result, world.tool_types())
             store = RunStore(self._plan.suite_folder(planned.suite.name))
             store.write_simulation(simulation_record(simulation, result))
+        except EndpointError:
+            raise
         except Exception as error:
             return lost_trial(task.id, planned.lock.tasks[task.id], trial, f"{type(error).__name__}: {error}")
         return record

@@ -208,7 +208,7 @@ def _provenance(plan: Plan, planned: PlannedSuite) -> Provenance:
         return recorded.model_copy(update={**common, "sources": sources})
     return Provenance(
         **common,
-        agent=Settings(implementation=planned.agent),
-        user=Settings(implementation="gold"),
+        agent=plan.live.agent_settings() if plan.live else Settings(implementation=planned.agent),
+        user=plan.live.user_settings() if plan.live else Settings(implementation="gold"),
         max_steps=planned.suite.max_steps,
     )

@@ -89,8 +89,22 @@ class InspectWorld:
             text,
         )
 
+    def guidelines(self) -> str:
+        """The benchmark's own guidelines of the user simulator."""
+        name = "simulation_guidelines_tools.txt" if self._spec.user else "simulation_guidelines.txt"
+        return (self._folder.parents[1] / "user_simulator" / name).read_text(encoding="utf-8")
+
     def tools(self, requestor: Requestor) -> Sequence[ToolSchema]:
         """The tools offered to one side, in the provider's order."""
+        if requestor not in self._schemas:
+            self._schemas[requestor] = self._read_schemas(requestor)
+        return self._schemas[requestor]
+
+    @functools.cached_property
+    def _schemas(self) -> dict[Requestor, Sequence[ToolSchema]]:
+        return {}
+
+    def _read_schemas(self, requestor: Requestor) -> Sequence[ToolSchema]:
         toolkit = self._toolkit(requestor)
         if toolkit is None:
             return []

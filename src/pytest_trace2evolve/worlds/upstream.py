@@ -89,6 +89,12 @@ class UpstreamWorld:
         text: str = (self._solo_environment if solo else self._environment).get_policy()
         return text
 
+    def guidelines(self) -> str:
+        """Upstream's guidelines of the user simulator, without the place for a voice persona."""
+        simulator = quiet_import("tau2.user.user_simulator")
+        text: str = simulator.get_global_user_sim_guidelines(use_tools=bool(self.tools("user")))
+        return text.replace("<PERSONA_GUIDELINES>", "")
+
     def tools(self, requestor: Requestor) -> Sequence[ToolSchema]:
         """The tools offered to one side, in upstream's order; discoverable tools are not offered.
 

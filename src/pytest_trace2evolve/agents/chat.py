@@ -1,0 +1,71 @@
+"""The agent `chat`: a model with τ²'s system prompt, the candidate's instruction after the policy."""
+
+from collections.abc import Sequence
+
+from pytest_trace2evolve.errors import ParticipantError
+from pytest_trace2evolve.records.message import Message
+from pytest_trace2evolve.records.protocols import Model, ToolSchema
+from pytest_trace2evolve.records.wire import from_completion, to_wire
+
+# τ²'s own wording: part of the benchmark's protocol, without which runs of two tools would not compare.
+_INSTRUCTIONS = """\
+You are a customer service agent that helps the user according to the <policy> provided below.
+In each turn you can either:
+- Send a message to the user.
+- Make a tool call.
+You cannot do both at the same time.
+
+Try to be helpful and always follow the policy. Always make sure you generate valid JSON only."""
+
+
+def system_prompt(policy: str, instruction: str = "", extra: str = "") -> str:
+    """τ²'s system prompt.
+
+    Args:
+        policy: The domain's policy.
+        instruction: The candidate's instruction; empty adds nothing, so that `v0` is τ²'s own agent.
+        extra: A further instruction from the environment.
+    """
+    parts = [
+        f"<instructions>\n{_INSTRUCTIONS}\n</instructions>",
+        f"<policy>\n{policy}\n</policy>",
+    ]
+    parts += [
+        f"<additional_instructions>\n{text}\n</additional_instructions>"
+        for text in (instruction, extra)
+        if text
+    ]
+    return "\n".join(parts)
+
+
+class ChatAgent:
+    """Answers by a model. One of them serves one simulation."""
+
+    name = "chat"
+
+    def __init__(self, model: Model, prompt: str, tools: Sequence[ToolSchema], *, trial: int = 0) -> None:
+        self._model = model
+        self._system = {"role": "system", "content": prompt}
+        self._tools = tools
+        self._trial = trial
+
+    async def respond(self, history: Sequence[Message]) -> Message:
+        """The model's next message.
+
+        Raises:
+            ParticipantError: the model answered with neither text nor a tool call.
+            InfrastructureError: no answer could be had.
+        """
+        messages = [self._system, *(to_wire(message) for message in history if _heard(message))]
+        completion = await self._model.complete(messages, self._tools, trial=self._trial)
+        message = from_completion(completion, "assistant")
+        if message.text is None and not message.tool_calls:
+            raise ParticipantError("the agent's model answered with neither text nor a tool call")
+        return message
+
+
+def _heard(message: Message) -> bool:
+    """Whether the agent sees a message: what the user does with tools of their own stays with the user."""
+    if message.role == "tool":
+        return message.requestor != "user"
+    return message.role == "assistant" or not message.tool_calls

@@ -1,0 +1,73 @@
+"""Which model a simulation talks to, and how patiently. No client is imported here."""
+
+import os
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+
+@dataclass(frozen=True)
+class Retries:
+    """How failed requests are tried again.
+
+    Attributes:
+        attempts: Tries of one completion, the first included.
+        first: Seconds before the second try; doubled for each further one, then drawn from the upper half.
+        longest: Seconds that a pause lasts at most, whatever the endpoint asks for.
+    """
+
+    attempts: int = 7
+    first: float = 0.5
+    longest: float = 60.0
+
+    def pause(self, tried: int, asked: float | None) -> float:
+        """Seconds before the next try, after `tried` tries; `asked` is the endpoint's `Retry-After`."""
+        backoff: float = min(self.longest, self.first * 2.0 ** (tried - 1)) * random.uniform(0.5, 1.0)
+        return backoff if asked is None else min(self.longest, max(asked, 0.0)) + backoff * 0.1
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """Which model, where, and how it is asked.
+
+    Attributes:
+        model: Its name at the endpoint.
+        base_url: The endpoint; None takes `OPENAI_BASE_URL` or OpenAI's own.
+        key_var: The environment variable that holds the key.
+        temperature: None leaves it out of the request, as some models demand.
+        seed: Sent with each request, plus the trial's number; None sends none.
+        timeout: Seconds of silence after which a request is given up.
+    """
+
+    model: str
+    base_url: str | None = None
+    key_var: str = "OPENAI_API_KEY"
+    temperature: float | None = 0.0
+    seed: int | None = None
+    reasoning_effort: str | None = None
+    extra_body: Mapping[str, Any] = field(default_factory=dict)
+    timeout: float = 600.0
+    max_connections: int = 64
+    retries: Retries = Retries()
+
+    def recorded(self) -> dict[str, object]:
+        """What evidence keeps of the settings: nothing secret, and nothing that changes no trace."""
+        kept: dict[str, object] = {
+            "temperature": self.temperature,
+            "seed": self.seed,
+            "reasoning_effort": self.reasoning_effort,
+            "extra_body": dict(self.extra_body) or None,
+            "endpoint": without_credentials(self.base_url or os.environ.get("OPENAI_BASE_URL")),
+        }
+        return {key: value for key, value in kept.items() if value is not None}
+
+
+def without_credentials(url: str | None) -> str | None:
+    """A URL without the user name and password that it may hold, and without its query."""
+    if url is None:
+        return None
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit((parts.scheme, host, parts.path, "", ""))

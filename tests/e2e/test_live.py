@@ -1,0 +1,177 @@
+"""Whole sessions against a chat endpoint on loopback."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pytest_trace2evolve.testing import ChatRequest, ChatServer, Fault, FaultPlan, Reply, gold_script
+from pytest_trace2evolve.users.chat import render_scenario
+from tests.fake_world import POLICY, TASKS
+from tests.plugin.conftest import DeskProject, Letters, letters, project
+
+__all__ = ["letters", "project"]
+
+SECRET = "sk-planted-0123456789"
+SCENARIOS = {name: render_scenario(task.user_scenario) for name, task in TASKS.items()}
+SOLVED = gold_script(TASKS, SCENARIOS)
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+
+
+def live(project: DeskProject, server: ChatServer, *arguments: str) -> pytest.RunResult:
+    """A session that talks to `server`."""
+    return project.pytester.runpytest_inprocess(
+        "--t2e-model=m", f"--t2e-base-url={server.base_url}", *arguments
+    )
+
+
+def traces(project: DeskProject) -> list[dict[str, object]]:
+    """All simulations of the last run."""
+    return [json.loads(path.read_text()) for path in sorted(project.runs[-1].glob("simulations/*.json"))]
+
+
+def test_a_model_that_solves_everything_passes_everything(project: DeskProject) -> None:
+    with ChatServer(SOLVED) as server:
+        result = live(project, server, "--t2e-trials=3")
+    result.assert_outcomes(passed=7)
+    assert server.count.attempts == server.count.served
+    assert len(traces(project)) == 21
+    usage = [
+        message["usage"] for one in traces(project) for message in one["messages"] if message.get("usage")
+    ]  # type: ignore[attr-defined]
+    assert sum(one["prompt_tokens"] for one in usage) == server.count.prompt_tokens
+    assert sum(one["completion_tokens"] for one in usage) == server.count.completion_tokens
+
+
+def test_simulations_run_side_by_side(project: DeskProject) -> None:
+    with ChatServer(SOLVED, latency=0.05) as server:
+        live(project, server, "--t2e-trials=2", "--t2e-concurrency=8").assert_outcomes(passed=7)
+    assert 4 < server.count.most_at_once <= 8
+
+
+def test_faults_cost_simulations_and_never_scores(
+    project: DeskProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pytest_trace2evolve.models import settings
+
+    monkeypatch.setattr(settings.Retries, "pause", lambda *_: 0.001)
+    rates = dict.fromkeys((fault for fault in Fault if fault is not Fault.SLOW), 0.07)
+    with ChatServer(SOLVED, faults=FaultPlan(rates, seed=5)) as server:
+        result = live(project, server, "--t2e-trials=4")
+    assert sum(server.count.faults.values()) > 20
+    records = traces(project)
+    assert len(records) == 28
+    for record in records:
+        lost = record["termination_reason"] == "infrastructure_error"
+        assert (record["reward_info"] is None) == lost
+        if not lost:
+            assert record["reward_info"]["reward"] == 1.0  # type: ignore[index]
+    assert result.parseoutcomes().get("failed", 0) == 0
+
+
+def test_a_refused_key_is_said_once_and_ends_the_session(project: DeskProject) -> None:
+    with ChatServer(SOLVED, keys={"another"}) as server:
+        result = live(project, server, "--t2e-concurrency=1")
+        assert server.count.attempts <= 3
+    text = result.stdout.str()
+    assert "refuses model 'm': 401 Incorrect API key provided.; check OPENAI_API_KEY" in text
+    assert text.count("ERROR suites") == 1
+    assert result.ret != 0
+
+
+def test_an_unknown_model_is_told_by_its_own_answer(project: DeskProject) -> None:
+    with ChatServer(SOLVED, models={"n"}) as server:
+        result = live(project, server)
+    result.stdout.fnmatch_lines(
+        ["*refuses model 'm': 404 The model 'm' does not exist.; check the model's name*"]
+    )
+
+
+def test_no_key_is_a_usage_error(project: DeskProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY")
+    with ChatServer(SOLVED) as server:
+        result = live(project, server)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: model 'm' needs a key: set OPENAI_API_KEY *"])
+
+
+def test_malformed_arguments_reach_the_model_as_a_tool_error(project: DeskProject) -> None:
+    seen: list[str] = []
+
+    def script(request: ChatRequest) -> Reply:
+        reply = SOLVED(request)
+        results = [str(one["content"]) for one in request.messages if one["role"] == "tool"]
+        seen.extend(results)
+        if reply.tool_calls and not results and "<scenario>" not in request.system:
+            return Reply(tool_calls=(("get_ticket", '{"ticket_id": '),))
+        return reply
+
+    with ChatServer(script) as server:
+        live(project, server, "suites/desk.toml::heldout::close")
+    assert any(text.startswith("Error: ") and "malformed_arguments" in text for text in seen)
+
+
+def test_a_silent_agent_fails_and_a_silent_user_is_told_apart(project: DeskProject) -> None:
+    for silent, reason in (("agent", "agent_error"), ("user", "user_error")):
+
+        def script(request: ChatRequest, silent: str = silent) -> Reply:
+            user = "<scenario>" in request.system
+            return Reply("") if user == (silent == "user") else SOLVED(request)
+
+        with ChatServer(script) as server:
+            live(project, server, "suites/desk.toml::heldout::close")
+        assert traces(project)[0]["termination_reason"] == reason
+
+
+def test_the_prompt_is_the_policy_then_the_candidate_then_the_environment(
+    project: DeskProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TAU2_AGENT_EXTRA_INSTRUCTION", "Be brief.")
+    with ChatServer(SOLVED) as server:
+        live(project, server, "--candidate=v1", "suites/desk.toml::heldout::close")
+    prompts = [request["messages"][0]["content"] for request in server.requests]
+    (agent,) = {prompt for prompt in prompts if "<policy>" in prompt}
+    assert agent.index(POLICY) < agent.index("close note restart") < agent.index("Be brief.")
+    header = json.loads((project.runs[-1] / "results.json").read_text())
+    assert header["info"]["agent_info"]["llm"] == "m"
+    assert header["info"]["agent_info"]["llm_args"]["extra_instruction"] == "Be brief."
+
+
+def test_no_secret_reaches_a_file_or_the_screen(project: DeskProject) -> None:
+    with ChatServer(SOLVED, keys={"another"}) as server:
+        refused = live(project, server)
+    with ChatServer(SOLVED, keys={SECRET}) as server:
+        result = live(project, server, "-v", "--junitxml=report.xml")
+    for text in (refused.stdout.str(), refused.stderr.str(), result.stdout.str(), result.stderr.str()):
+        assert SECRET not in text
+    files = [path for path in project.root.rglob("*") if path.is_file()]
+    assert len(files) > 10
+    for path in files:
+        assert SECRET.encode() not in path.read_bytes(), path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--t2e-agent=oracle"], "--t2e-model is for agent 'chat': agent 'oracle' does not go with it"),
+        (["--t2e-replay=x"], "--t2e-model talks to a model and --t2e-replay to none: give one of them"),
+        (["--t2e-extra-body={"], "--t2e-extra-body is not JSON: *"),
+        (["--t2e-extra-body=[[]]"], "--t2e-extra-body is a JSON list, not an object"),
+    ],
+)
+def test_contradictions_are_usage_errors(project: DeskProject, arguments: list[str], text: str) -> None:
+    with ChatServer(SOLVED) as server:
+        result = live(project, server, *arguments)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: {text}"])
+
+
+def test_a_live_run_scores_the_same_when_it_is_replayed(project: DeskProject, letters: Letters) -> None:
+    with ChatServer(SOLVED) as server:
+        first = letters(live(project, server, "-v", "--t2e-run-folder=live"))
+    replayed = project.pytester.runpytest_inprocess("-v", f"--t2e-replay={Path('live')}")
+    assert letters(replayed) == first

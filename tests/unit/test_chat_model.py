@@ -1,0 +1,146 @@
+"""The chat model: what it sends, what it tries again, and when it gives up."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from pytest_trace2evolve.errors import ContextWindowError, EndpointError, InfrastructureError
+from pytest_trace2evolve.models.chat import ChatModel
+from pytest_trace2evolve.models.settings import ModelSettings, Retries, without_credentials
+from pytest_trace2evolve.records.completion import Completion
+from pytest_trace2evolve.records.protocols import ToolSchema
+from pytest_trace2evolve.testing import ChatRequest, ChatServer, Fault, FaultPlan, Reply
+
+ASK = [{"role": "user", "content": "Hello"}]
+TOOL = ToolSchema(name="look", description="Look.", parameters={"type": "object", "properties": {}})
+FAST = Retries(attempts=4, first=0.001)
+
+
+def echo(request: ChatRequest) -> Reply:
+    return Reply(str(request.messages[-1]["content"]))
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "good")
+
+
+def complete(server: ChatServer, **settings: Any) -> Completion:
+    """One completion by a model of its own."""
+
+    async def run() -> Completion:
+        fields = {"model": "m", "base_url": server.base_url, "retries": FAST, "timeout": 5.0, **settings}
+        model = ChatModel(ModelSettings(**fields))
+        try:
+            return await model.complete(ASK, [TOOL], trial=2)
+        finally:
+            await model.close()
+
+    work: Coroutine[Any, Any, Completion] = run()
+    return asyncio.run(work)
+
+
+def test_a_completion_comes_with_its_usage() -> None:
+    with ChatServer(echo) as server:
+        completion = complete(server)
+    assert completion.content == "Hello"
+    assert completion.usage.prompt_tokens == server.count.prompt_tokens > 0
+    assert completion.seconds > 0
+
+
+def test_settings_are_sent_as_the_api_takes_them() -> None:
+    with ChatServer(echo) as server:
+        complete(server, temperature=0.7, seed=40, reasoning_effort="low", extra_body={"top_k": 5})
+        complete(server, temperature=None)
+    first, second = server.requests
+    assert (first["temperature"], first["seed"], first["reasoning_effort"], first["top_k"]) == (
+        0.7,
+        42,
+        "low",
+        5,
+    )
+    assert first["tools"][0]["function"]["name"] == "look"
+    assert first["tool_choice"] == "auto"
+    assert not {"temperature", "seed", "reasoning_effort"} & set(second)
+
+
+@pytest.mark.parametrize("fault", [fault for fault in Fault if fault is not Fault.SLOW])
+def test_what_a_network_does_wrong_is_tried_again(fault: Fault) -> None:
+    with ChatServer(echo, faults=FaultPlan({fault: 0.5}, seed=3)) as server:
+        completions = [complete(server, retries=Retries(attempts=30, first=0.001)) for _ in range(4)]
+    assert [completion.content for completion in completions] == ["Hello"] * 4
+    assert server.count.served == 4
+    assert server.count.faults[fault.value] == server.count.attempts - 4 > 0
+
+
+@pytest.mark.parametrize("fault", [fault for fault in Fault if fault is not Fault.SLOW])
+def test_what_remains_after_all_tries_is_an_infrastructure_error(fault: Fault) -> None:
+    plan = FaultPlan({fault: 1.0}, retry_after=0.0)
+    with ChatServer(echo, faults=plan) as server:
+        with pytest.raises(InfrastructureError, match=r"model 'm' gave no answer in 4 tries, last: "):
+            complete(server)
+        assert server.count.attempts == 4
+
+
+def test_a_slow_body_is_given_up() -> None:
+    plan = FaultPlan({Fault.SLOW: 1.0})
+    patience = {"timeout": 0.3, "retries": Retries(attempts=2, first=0.001)}
+    with (
+        ChatServer(echo, faults=plan) as server,
+        pytest.raises(InfrastructureError, match=r"2 tries, last: .*Time"),
+    ):
+        complete(server, **patience)
+
+
+def test_the_endpoints_own_wish_to_wait_is_heard() -> None:
+    assert Retries(first=0.0).pause(1, 7.0) == 7.0
+    assert Retries(first=0.0, longest=5.0).pause(1, 7.0) == 5.0
+    assert all(0.25 <= Retries(first=0.5).pause(1, None) <= 0.5 for _ in range(50))
+    assert all(1.0 <= Retries(first=0.5).pause(3, None) <= 2.0 for _ in range(50))
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        (
+            {"model": "other"},
+            "refuses model 'other': 404 The model 'other' does not exist.; check the model's name",
+        ),
+        ({"key_var": "WRONG_KEY"}, "refuses model 'm': 401 Incorrect API key provided.; check WRONG_KEY"),
+        ({"key_var": "NO_KEY"}, "model 'm' needs a key: set NO_KEY"),
+    ],
+)
+def test_what_no_retry_can_mend_is_said_at_once(
+    settings: dict[str, Any], text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WRONG_KEY", "bad")
+    with ChatServer(echo, keys={"good"}, models={"m"}) as server:
+        with pytest.raises(EndpointError) as caught:
+            complete(server, **settings)
+        assert server.count.attempts <= 1
+    assert text in str(caught.value)
+    assert "bad" not in str(caught.value)
+
+
+def test_an_unreachable_endpoint_is_infrastructure() -> None:
+    with ChatServer(echo) as server:
+        pass
+    with pytest.raises(InfrastructureError, match="Connection error"):
+        complete(server)
+
+
+def test_a_full_context_is_the_conversations_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pytest_trace2evolve.testing import server as module
+
+    told = "This model's maximum context length is 8 tokens."
+    monkeypatch.setattr(module.ChatServer, "_refusal", lambda *_: (400, told, []))
+    with ChatServer(echo) as server, pytest.raises(ContextWindowError, match="maximum context length"):
+        complete(server)
+
+
+def test_a_url_is_recorded_without_its_secrets() -> None:
+    assert without_credentials("https://me:secret@host:8/v1?key=x") == "https://host:8/v1"
+    settings = ModelSettings("m", base_url="https://me:secret@host/v1", seed=1)
+    assert settings.recorded() == {"temperature": 0.0, "seed": 1, "endpoint": "https://host/v1"}
