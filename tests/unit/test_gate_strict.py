@@ -7,7 +7,7 @@ from pytest_trace2evolve.gate.pairs import pair
 from pytest_trace2evolve.gate.policy import STRICT, get_policy
 from pytest_trace2evolve.records.score import Status
 from pytest_trace2evolve.records.verdict import CheckStatus, Decision, Goal, Label
-from tests.gate_helpers import Side, ids, side, sim, strict
+from tests.gate_helpers import Side, ids, lost, side, sim, strict
 
 PASS, FAIL, ABSENT = CheckStatus.PASS, CheckStatus.FAIL, CheckStatus.NOT_APPLICABLE
 PUBLISHED = {
@@ -214,7 +214,7 @@ def test_the_less_measured_side_counts(goal):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "lost"),
+    ("old", "new", "told"),
     [
         (side(None, *[0] * 10), side(0, *[1] * 10), "no_task_regressions"),
         (side(None, *[1] * 10), side(0.9, *[1] * 10),
@@ -228,13 +228,31 @@ def test_the_less_measured_side_counts(goal):
          "action_match_not_worse, write_action_match_not_worse, no_max_steps"),
     ],
 )  # fmt: skip
-def test_a_promotion_that_missing_simulations_could_overturn_is_withheld(old, new, lost):
+def test_a_promotion_that_missing_simulations_could_overturn_is_withheld(old, new, told):
     verdict = strict(old, new, Goal.HOLD)
     assert not ids(verdict, FAIL)
     assert verdict.decision is Decision.INCONCLUSIVE
     worst_case = next(check for check in verdict.checks if check.id == "worst_case")
     assert worst_case.status is CheckStatus.UNDECIDED
-    assert worst_case.detail.endswith(f": {lost}")
+    assert worst_case.detail.endswith(f": {told}")
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_one_lost_before_it_ran_is_bounded_by_the_gold_actions_that_another_knows(which):
+    sides = [[sim(0, read=(2, 1)), *side(*[1] * 9, start=1)] for _ in range(2)]
+    sides[which][0] = lost(sides[which][0], before_it_ran=True)
+    worst_case = next(check for check in strict(*sides, Goal.HOLD).checks if check.id == "worst_case")
+    assert "read_action_match_not_worse" in worst_case.detail
+
+
+def test_figures_are_over_the_tasks_that_have_them_on_both_sides():
+    old = [sim(1, read=(2, 2), write=(4, 1)), sim(2, read=(2, None)), sim(3, None, read=(2, None))]
+    new = [sim(1, read=(2, 1), write=(4, 3)), sim(2, read=(2, 0)), sim(3, 0, read=(2, 0))]
+    verdict = strict(old, new)
+    before, after = verdict.baseline, verdict.candidate
+    assert (before.read_action_match, after.read_action_match) == (1.0, 0.5)
+    assert (before.write_action_match, after.write_action_match) == (0.25, 0.75)
+    assert (before.reward, after.reward) == (1.0, 1.0)
 
 
 def test_a_simulation_that_was_not_measured_is_missing_too():

@@ -174,18 +174,21 @@ class ChatServer:
     async def _complete(
         self, connection: h11.Connection, writer: asyncio.StreamWriter, head: h11.Request, body: bytes
     ) -> bool:
-        refusal = self._refusal(head, body)
+        try:
+            record = json.loads(body)
+        except ValueError:
+            record = None
+        refusal = self._refusal(head, record)
         if refusal is not None:
             status, message, headers = refusal
             return await _send(connection, writer, status, _error(message), headers)
-        record = json.loads(body)
         self.requests.append(record)
         misbehaviour = self._faults.draw() if self._faults else None
         if self._latency:
             await asyncio.sleep(self._latency)
         if misbehaviour is not None:
             self.count.faults[misbehaviour.fault.value] += 1
-        reply = self._reply(record)
+        reply = self._reply(record, len(body))
         if misbehaviour is not None:
             return await _misbehave(connection, writer, misbehaviour, reply)
         sent = await _send(connection, writer, 200, reply)
@@ -195,13 +198,12 @@ class ChatServer:
         self.count.completion_tokens += reply["usage"]["completion_tokens"]
         return sent
 
-    def _refusal(self, head: h11.Request, body: bytes) -> tuple[int, str, list[tuple[str, str]]] | None:
+    def _refusal(self, head: h11.Request, record: Any) -> tuple[int, str, list[tuple[str, str]]] | None:
         key = dict(head.headers).get(b"authorization", b"").decode("latin-1").removeprefix("Bearer ")
         if self._keys is not None and key not in self._keys:
             return 401, "Incorrect API key provided.", []
-        try:
-            model = json.loads(body)["model"]
-        except (ValueError, KeyError, TypeError):
+        model = record.get("model") if isinstance(record, dict) else None
+        if not isinstance(model, str) or not isinstance(record.get("messages"), list):
             return 400, "The request is not a chat completion.", []
         if self._models is not None and model not in self._models:
             return 404, f"The model '{model}' does not exist.", []
@@ -213,7 +215,7 @@ class ChatServer:
             self._allowed_at = max(now, self._allowed_at) + 1 / self._allowance
         return None
 
-    def _reply(self, record: dict[str, Any]) -> dict[str, Any]:
+    def _reply(self, record: dict[str, Any], size: int) -> dict[str, Any]:
         request = ChatRequest(record["model"], record["messages"], record.get("tools") or [], record)
         reply = self._script(request)
         number = len(self.requests)
@@ -231,7 +233,7 @@ class ChatServer:
         message: dict[str, Any] = {"role": "assistant", "content": reply.content}
         if calls:
             message["tool_calls"] = calls
-        prompt = len(json.dumps(record["messages"])) // CHARACTERS_A_TOKEN
+        prompt = size // CHARACTERS_A_TOKEN
         completion = len(json.dumps(message)) // CHARACTERS_A_TOKEN
         return {
             "id": f"chatcmpl-{number}",
