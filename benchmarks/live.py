@@ -123,9 +123,8 @@ def main() -> None:
         folder = Path(name)
         project(folder, options.simulations)
         *_, idle_cpu, _ = measure(folder, 0.0, ["-k", "nothing_of_this_name"])
-        print(
-            f"{'setting':28} {'calls':>7} {'of ideal':>9} {'CPU, ms/call':>13} {'peak, MiB':>10} {'request, kB':>12}"
-        )
+        names = ("calls", "of ideal", "CPU, ms/call", "peak, MiB", "request, kB")
+        print("{:28} {:>7} {:>9} {:>13} {:>10} {:>12}".format("setting", *names))
         for concurrency in options.concurrency:
             arguments = ["-p", "no:xdist", f"--t2e-concurrency={concurrency}"]
             served, span, size, cpu, peak = measure(folder, options.latency, arguments)

@@ -125,7 +125,7 @@ def parse_lock(text: str, path: Path) -> Lock:
         record = json.loads(text)
     except ValueError as error:
         raise LockError(f"{path}: damaged ({error}); restore it or {RENEW}") from None
-    version = record.get("schema_version", LOCK_SCHEMA) if isinstance(record, dict) else LOCK_SCHEMA
+    version = record.get("schema_version") if isinstance(record, dict) else LOCK_SCHEMA
     if version != LOCK_SCHEMA:
         raise LockError(f"{path}: format {version} is not {LOCK_SCHEMA}, the one this version reads")
     try:

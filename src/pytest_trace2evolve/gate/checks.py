@@ -117,6 +117,9 @@ class NoMaxSteps:
 
     def evaluate(self, pairs: Pairs) -> CheckResult:
         """Pass where the candidate has no max-step failure."""
+        if not pairs.tasks:
+            absent = "no task was compared"
+            return CheckResult(id=self.id, status=CheckStatus.NOT_APPLICABLE, detail=absent)
         before = sum(old.max_steps for old, _ in pairs.tasks.values())
         after = sum(new.max_steps for _, new in pairs.tasks.values())
         return CheckResult(

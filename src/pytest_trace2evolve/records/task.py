@@ -157,7 +157,6 @@ def _message(message: Message) -> dict[str, Any]:
     content = {
         "role": message.role,
         "content": message.content or None,
-        "id": message.id or None,
         "error": bool(message.error) if message.role == "tool" else None,
         "requestor": (message.requestor or "assistant") if message.role == "tool" else None,
         "tool_calls": [_call(call) for call in message.tool_calls or []] or None,
@@ -166,7 +165,7 @@ def _message(message: Message) -> dict[str, Any]:
 
 
 def _call(call: ToolCall) -> dict[str, Any]:
-    return {"id": call.id, "name": call.name, "arguments": call.arguments, "requestor": call.requestor}
+    return {"name": call.name, "arguments": call.arguments, "requestor": call.requestor}
 
 
 def _without_empty(value: Any) -> Any:
