@@ -170,6 +170,15 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {"dest": "t2e_extra_body", "metavar": "JSON", "help": "merged into the agent's requests"},
     ),
     (
+        ("--t2e-fresh",),
+        {
+            "dest": "t2e_fresh",
+            "action": "store_const",
+            "const": True,
+            "help": "run every live simulation again, also those that finished in an earlier run",
+        },
+    ),
+    (
         ("--t2e-concurrency",),
         {
             "dest": "t2e_concurrency",

@@ -195,6 +195,7 @@ def read_options(config: pytest.Config) -> Options:
         goal=Goal(option.t2e_goal or Goal.IMPROVE),
         run_folder=here / option.t2e_run_folder if option.t2e_run_folder else None,
         live=_live(option),
+        fresh=bool(option.t2e_fresh),
         invocation_dir=here,
     )
 

@@ -1,6 +1,9 @@
 """Whole sessions against a chat endpoint on loopback."""
 
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -168,6 +171,89 @@ def test_contradictions_are_usage_errors(project: DeskProject, arguments: list[s
         result = live(project, server, *arguments)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([f"ERROR: {text}"])
+
+
+def test_what_finished_is_not_made_again(project: DeskProject) -> None:
+    with ChatServer(SOLVED) as server:
+        live(project, server, "--t2e-trials=2")
+        first = server.count.served
+        live(project, server, "--t2e-trials=2").assert_outcomes(passed=7)
+        assert server.count.served == first
+        live(project, server, "--t2e-trials=3").assert_outcomes(passed=7)
+        assert server.count.served == first + first // 2
+        live(project, server, "--t2e-trials=2", "--t2e-fresh").assert_outcomes(passed=7)
+        assert server.count.served == 2 * first + first // 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ["--candidate=v1"],
+        ["--t2e-temperature=0.5"],
+        ["--t2e-seed=7"],
+        ["--t2e-user-model=n"],
+        ['--t2e-extra-body={"top_k": 1}'],
+        ["--t2e-reasoning-effort=low"],
+    ],
+)
+def test_whatever_changes_a_trace_is_made_again(project: DeskProject, change: list[str]) -> None:
+    one = "suites/desk.toml::heldout::close"
+    with ChatServer(SOLVED) as server:
+        live(project, server, one)
+        first = server.count.served
+        live(project, server, one, *change)
+    assert server.count.served == 2 * first
+
+
+def test_what_infrastructure_took_runs_again(project: DeskProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pytest_trace2evolve.models import settings
+
+    monkeypatch.setattr(settings.Retries, "pause", lambda *_: 0.001)
+    with ChatServer(SOLVED, faults=FaultPlan({Fault.SERVER_ERROR: 1.0})) as server:
+        live(project, server).assert_outcomes(errors=7)
+        url = server.base_url
+    kept = list((project.root / ".trace2evolve" / "finished").rglob("*.json"))
+    assert kept == []
+    assert url
+
+
+def test_a_damaged_simulation_is_named_and_never_passed_over(project: DeskProject) -> None:
+    one = "suites/desk.toml::heldout::close"
+    with ChatServer(SOLVED) as server:
+        live(project, server, one)
+        (path,) = (project.root / ".trace2evolve" / "finished").rglob("*.json")
+        path.write_text(path.read_text()[:50])
+        result = live(project, server, one)
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines([f"*lost: ResultsError: {path}: not valid JSON *"])
+
+
+def test_a_killed_run_goes_on_where_it_stopped(project: DeskProject) -> None:
+    """Killed at several points of its life, then resumed: nothing finished is asked for again."""
+    with ChatServer(SOLVED, latency=0.02) as server:
+        arguments = [
+            "--t2e-model=m",
+            f"--t2e-base-url={server.base_url}",
+            "--t2e-trials=4",
+            "--t2e-concurrency=2",
+        ]
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", *arguments]
+        finished = project.root / ".trace2evolve" / "finished"
+        for pause in (0.3, 0.6, 0.9):
+            kept = len(list(finished.rglob("*.json")))
+            child = subprocess.Popen(command, cwd=project.root, stdout=subprocess.DEVNULL)
+            while len(list(finished.rglob("*.json"))) <= kept and child.poll() is None:
+                time.sleep(0.02)
+            time.sleep(pause / 10)
+            child.kill()
+            child.wait()
+        kept_at_last = {path.name: path.read_bytes() for path in finished.rglob("*.json")}
+        assert 0 < len(kept_at_last) < 28
+        live(project, server, "--t2e-trials=4").assert_outcomes(passed=7)
+    after = {path.name: path.read_bytes() for path in finished.rglob("*.json")}
+    assert len(after) == 28
+    assert kept_at_last.items() <= after.items()
+    assert not list(finished.rglob("*.tmp"))
 
 
 def test_a_live_run_scores_the_same_when_it_is_replayed(project: DeskProject, letters: Letters) -> None:

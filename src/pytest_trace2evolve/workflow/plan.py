@@ -42,6 +42,7 @@ class Options:
     goal: Goal = Goal.IMPROVE
     run_folder: Path | None = None
     live: LiveSettings | None = None
+    fresh: bool = False
     invocation_dir: Path = field(default_factory=Path.cwd)
 
 
@@ -78,6 +79,7 @@ class Plan:
     notes: tuple[str, ...]
     judge: Judge | None = None
     live: LiveSettings | None = None
+    fresh: bool = False
 
     def suite_folder(self, name: str) -> Path:
         """Where a suite's simulations go: the run folder itself, or a part of it where there are several."""
@@ -172,6 +174,7 @@ def make_plan(
         notes=notes,
         judge=judge,
         live=options.live,
+        fresh=options.fresh,
     )
 
 

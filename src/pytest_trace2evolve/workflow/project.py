@@ -47,6 +47,11 @@ class Project:
         return self.root / ".trace2evolve" / "runs"
 
     @property
+    def finished_folder(self) -> Path:
+        """Finished live simulations, which a later run need not make again."""
+        return self.root / ".trace2evolve" / "finished"
+
+    @property
     def scoreboard(self) -> Path:
         """One line a gated run."""
         return self.root / "results" / "scoreboard.tsv"

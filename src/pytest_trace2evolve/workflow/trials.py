@@ -1,5 +1,6 @@
 """Running one task: its trials, scored and stored, each trial either evidence or a named loss."""
 
+import asyncio
 import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -10,6 +11,7 @@ from pytest_trace2evolve.agents.nop import NopAgent
 from pytest_trace2evolve.agents.oracle import OracleAgent
 from pytest_trace2evolve.candidates import Candidate
 from pytest_trace2evolve.errors import EndpointError, LockError
+from pytest_trace2evolve.evidence.resume import FinishedStore
 from pytest_trace2evolve.evidence.store import RunStore
 from pytest_trace2evolve.evidence.tau2_format import simulation_record
 from pytest_trace2evolve.lock import LOCK_NAME, RENEW
@@ -77,6 +79,7 @@ class Runner:
         self._agents = agents
         self._pool = pool
         self._started: dict[tuple[str, str], list[Future[Simulation]]] = {}
+        self._finished = FinishedStore(plan.project.finished_folder)
 
     @property
     def room(self) -> bool:
@@ -131,10 +134,37 @@ class Runner:
         limits = Limits(max_steps=planned.suite.max_steps, max_errors=planned.suite.max_errors)
 
         async def simulate(trial: int) -> Simulation:
+            key = self._key(planned, task, trial)
+            known = None if key is None or self._plan.fresh else self._finished.get(key)
+            if known is not None:
+                return known
             agent, user = make(task, world, self._plan.candidate, trial)
-            return await converse(task, world, agent, user, limits=limits, trial=trial, seed=trial)
+            simulation = await converse(task, world, agent, user, limits=limits, trial=trial, seed=trial)
+            if key is not None:
+                # In a thread: a flush to the disk would hold up every other conversation.
+                await asyncio.to_thread(self._finished.put, key, simulation)
+            return simulation
 
         return [self._pool.submit(partial(simulate, trial)) for trial in range(planned.trials)]
+
+    def _key(self, planned: PlannedSuite, task: Task, trial: int) -> str | None:
+        """The key under which a live simulation is kept; None for agents that cost nothing to run again."""
+        live = self._plan.live
+        if live is None:
+            return None
+        lock = planned.lock
+        return self._finished.key(
+            {
+                "candidate": self._plan.candidate.digest,
+                "task": task.digest,
+                "task_id": task.id,
+                "world": [lock.provider, lock.domain, lock.policy, lock.tools, lock.data],
+                "agent": live.agent_settings().model_dump(mode="json"),
+                "user": live.user_settings().model_dump(mode="json"),
+                "trial": trial,
+                "budgets": [planned.suite.max_steps, planned.suite.max_errors],
+            }
+        )
 
     def _replay(self, planned: PlannedSuite, task_id: str) -> TaskRun:
         assert planned.recorded is not None

@@ -1,0 +1,68 @@
+"""Finished simulations by the key of everything that could have changed their trace.
+
+A run that was stopped, or is started again, takes from here what it would otherwise make again. Only traces
+are kept: their scores are derived anew. What infrastructure took is never kept, so it runs again.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from pytest_trace2evolve._canonical import digest
+from pytest_trace2evolve.errors import ResultsError
+from pytest_trace2evolve.evidence.atomic import write_atomic
+from pytest_trace2evolve.evidence.results import decode
+from pytest_trace2evolve.records.base import complaint
+from pytest_trace2evolve.records.trace import Simulation, TerminationReason
+
+FORMAT = 1
+"""Raised when a stored trace would no longer be what a fresh one is."""
+
+
+@dataclass(frozen=True)
+class FinishedStore:
+    """A folder of finished simulations, a file each; writers of many processes do not disturb one another."""
+
+    folder: Path
+
+    def key(self, parts: dict[str, Any]) -> str:
+        """The key of a simulation.
+
+        Args:
+            parts: Everything that can change its trace, as JSON: candidate, task, policy, tools, agent and
+                user with their settings, endpoint, seed, trial, budgets.
+        """
+        return digest({"format": FORMAT, **parts})
+
+    def get(self, key: str) -> Simulation | None:
+        """The simulation of a key; None where there is none.
+
+        Raises:
+            ResultsError: the file is damaged; it is named, and never passed over.
+        """
+        path = self._path(key)
+        if not path.exists():
+            return None
+        try:
+            return Simulation.model_validate(decode(path))
+        except ValidationError as error:
+            raise ResultsError(
+                f"{path}: damaged at {complaint(error)}; delete the file to run it again"
+            ) from None
+
+    def put(self, key: str, simulation: Simulation) -> None:
+        """Keep a finished simulation; one that infrastructure took is not kept.
+
+        Raises:
+            OSError: it could not be written.
+        """
+        if simulation.termination_reason == TerminationReason.INFRASTRUCTURE_ERROR:
+            return
+        record = simulation.model_dump(mode="json", exclude_unset=True)
+        write_atomic(self._path(key), json.dumps(record, ensure_ascii=False, allow_nan=False))
+
+    def _path(self, key: str) -> Path:
+        return self.folder / key[:2] / f"{key}.json"
