@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from pytest_trace2evolve import xdist
+from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.baselines import write_evidence
 from pytest_trace2evolve.gate.decide import worst
 from pytest_trace2evolve.participant import WORKER_INPUT, Participant
@@ -15,7 +16,7 @@ from pytest_trace2evolve.report.run import RunReport, run_report
 from pytest_trace2evolve.workflow.finish import EXIT_STATUS, keep
 from pytest_trace2evolve.workflow.plan import baseline_copy
 from pytest_trace2evolve.workflow.trials import TaskRun
-from pytest_trace2evolve.workflow.verdicts import SuiteOutcome, SuiteRun, outcome
+from pytest_trace2evolve.workflow.verdicts import SuiteOutcome, SuiteRun, outcome, refuse_incomparable
 
 _OVERRIDABLE = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
 """The exit statuses that a verdict replaces; pytest's others say more than a verdict could."""
@@ -28,6 +29,7 @@ class Controller(Participant):
         super().__init__(config)
         self.runs: dict[str, SuiteRun] = {}
         self.others_failed = False
+        self.reported = False
         self.outcomes: list[SuiteOutcome] = []
         self.notes: list[str] = []
         self.trouble = ""
@@ -44,6 +46,12 @@ class Controller(Participant):
         self.notes = list(self.plan.notes)
         if self.config.option.collectonly:
             return
+        try:
+            for planned in self.plan.suites.values():
+                if planned.baseline is not None and self.plan.policy is not None:
+                    refuse_incomparable(self.plan, planned)
+        except ResultsError as error:
+            raise pytest.UsageError(str(error)) from None
         try:
             for name, planned in self.plan.suites.items():
                 if planned.baseline is not None:
@@ -78,6 +86,7 @@ class Controller(Participant):
         if place is None:
             self.others_failed = self.others_failed or report.failed
             return
+        self.reported = True
         suite, task_id = place
         if xdist.is_crash(report):
             xdist.as_setup_error(report)
@@ -90,12 +99,16 @@ class Controller(Participant):
         elif report.when == "setup" and report.failed:
             self.runs[suite].crashed(task_id, str(report.longrepr))
 
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """A file that could not be collected is a failure that is not ours."""
+        self.others_failed = self.others_failed or report.failed
+
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(
         self, session: pytest.Session, exitstatus: int | pytest.ExitCode
     ) -> Generator[None, object, object]:
         """Judge and keep the run, then let the verdict decide the exit status."""
-        if self.plan is not None and any(run.runs for run in self.runs.values()):
+        if self.plan is not None and self.reported:
             self._finish(session, exitstatus)
         return (yield)
 
@@ -103,13 +116,19 @@ class Controller(Participant):
         assert self.plan is not None
         stopped = bool(session.shouldstop or session.shouldfail) or exitstatus == pytest.ExitCode.INTERRUPTED
         narrowed = "the session was stopped early" if stopped else _narrowed(self.config)
-        ran = [run for run in self.runs.values() if run.runs]
-        self.outcomes = [outcome(self.plan, run, interrupted=narrowed) for run in ran]
+        ran = [run for run in self.runs.values() if run.runs or stopped]
         try:
+            self.outcomes = [outcome(self.plan, run, interrupted=narrowed, stopped=stopped) for run in ran]
             self.notes += keep(self.plan, ran, self.outcomes, self.worlds).notes
-        except OSError as error:
-            self.trouble = f"the evidence could not be kept whole ({error}); the verdict does not count"
+        except Exception as error:
+            told = f"{type(error).__name__}: {error}"
+            self.trouble = f"the evidence could not be kept whole ({told}); the verdict does not count"
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
+            return
+        if not any(figures.measured for one in self.outcomes for figures in one.metrics.values()):
+            self.trouble = "nothing was measured: this run says nothing about the candidate"
+            if exitstatus in _OVERRIDABLE:
+                session.exitstatus = EXIT_STATUS[Decision.INCONCLUSIVE]
             return
         decision = self.decision
         if exitstatus not in _OVERRIDABLE or decision is None:
@@ -128,7 +147,7 @@ class Controller(Participant):
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print figures, the gate's tables and the verdict."""
-        if self.plan is None or not self.outcomes:
+        if self.plan is None or not (self.outcomes or self.trouble):
             return
         report = RunReport(
             plan=self.plan,
@@ -148,7 +167,8 @@ class Controller(Participant):
         terminalreporter.write(text + "\n")
 
     def _suites_prefix(self) -> str:
-        return self.project.suites_folder.relative_to(self.config.rootpath).as_posix()
+        folder = self.project.suites_folder.relative_to(self.config.rootpath).as_posix()
+        return "" if folder == "." else f"{folder}/"
 
 
 def _narrowed(config: pytest.Config) -> str:

@@ -233,12 +233,18 @@ def joined(arguments: Sequence[str], folder: Path) -> list[str] | None:
     stray = False
     for argument in arguments:
         if fixed and fixed[-1] in _WITH_PATHS:
-            place = folder / argument
-            stray = stray or (place.exists() and not place.resolve().is_relative_to(folder.resolve()))
+            stray = stray or _lies_outside(folder / argument, folder)
             fixed[-1] = f"{fixed[-1]}={argument}"
         else:
             fixed.append(argument)
     return fixed if stray else None
+
+
+def _lies_outside(place: Path, folder: Path) -> bool:
+    try:
+        return place.exists() and not place.resolve().is_relative_to(folder.resolve())
+    except (OSError, ValueError):  # a name too long for a path, say
+        return False
 
 
 def is_active(config: pytest.Config) -> bool:

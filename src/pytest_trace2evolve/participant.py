@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
@@ -41,7 +42,9 @@ class Participant:
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
-        folder = config.rootpath / (config.getini("t2e_suites") or "suites")
+        folder = Path(os.path.normpath(config.rootpath / (config.getini("t2e_suites") or "suites")))
+        if not folder.is_relative_to(config.rootpath):
+            raise pytest.UsageError(f"t2e_suites: {folder} lies outside the rootdir {config.rootpath}")
         self.project = Project(root=config.rootpath, suites_folder=folder)
         try:
             _ = self.project.splits
@@ -67,6 +70,7 @@ class Participant:
             pytest.UsageError: anything the user wrote is wrong.
         """
         wanted = any_option(self.config)
+        _refuse_empty(self.config)
         if wanted and self.config.args_source is not pytest.Config.ArgsSource.ARGS:
             self.config.args[:] = [str(self.project.suites_folder)]
         names = self._names_in_args()
@@ -77,6 +81,12 @@ class Participant:
                 raise ConfigError(
                     f"no suites in {self.project.suites_folder}: set the ini key t2e_suites to their folder"
                 )
+            if not names:
+                given = ", ".join(str(arg) for arg in self.config.args)
+                raise ConfigError(
+                    f"the options ask for a run, and no suite lies under {given}; "
+                    f"name {self.project.suites_folder.name}/ too (is a path meant for --t2e-replay?)"
+                )
             options = read_options(self.config)
             plan = make_plan(
                 options,
@@ -86,7 +96,7 @@ class Participant:
                 agents=sorted({*self.agents, CHAT}),
                 judge=_judge(self.config),
                 shared=shared,
-                verify=not self.config.option.collectonly,
+                listing=bool(self.config.option.collectonly),
             )
         except Trace2EvolveError as error:
             raise usage_error(error) from None
@@ -172,6 +182,14 @@ class Worker(Participant):
         if raw is not None:
             shared = Shared(raw["run_id"], Path(raw["run_folder"]), raw["started"], raw["baselines"])
             self.prepare(shared)
+
+
+def _refuse_empty(config: pytest.Config) -> None:
+    """An empty value is an unset variable of somebody's script, never a wish for the default."""
+    for name in DESTINATIONS:
+        value = getattr(config.option, name, None)
+        if value == "" or (isinstance(value, list) and "" in value):
+            raise pytest.UsageError(f"--{name.replace('_', '-')} is empty; leave it out or give a value")
 
 
 def any_option(config: pytest.Config) -> bool:

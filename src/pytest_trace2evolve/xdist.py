@@ -39,6 +39,6 @@ def split_nodeid(nodeid: str, plan: Plan, root_to_suites: str) -> tuple[str, str
     if len(parts) != 3:
         return None
     for name, planned in plan.suites.items():
-        if parts[0] == f"{root_to_suites}/{name}.toml":
+        if parts[0] == f"{root_to_suites}{name}.toml":
             return (name, parts[2]) if parts[2] in planned.lock.splits.get(parts[1], {}) else None
     return None

@@ -148,6 +148,14 @@ def test_real_runs_compare_as_published(recorded: Path, capsys: pytest.CaptureFi
     assert [check["id"] for check in record["checks"] if check["status"] == "fail"] == ["no_max_steps"]
 
 
+def test_runs_under_other_guidelines_are_not_compared(
+    recorded: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sides = [str(recorded / f"airline-grok-3-repeats-{side}.json.gz") for side in "ab"]
+    assert main(["compare", *sides]) == 2
+    assert "cannot be compared: user guidelines " in capsys.readouterr().err
+
+
 def test_three_files_of_one_candidate_become_three_trials(
     recorded: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,7 +2,18 @@
 
 import json
 
-from tests.plugin.conftest import CONFTEST, DeskProject
+from tests.plugin.conftest import CONFTEST, SUITE, DeskProject
+
+LOSING_TRANSFER = """
+def losing(task, world, candidate, trial):
+    if task.id == "idle":
+        raise RuntimeError("gone")
+    return listed(task, world, candidate, trial)
+
+
+def pytest_t2e_agents(config):
+    return {"listed": losing}
+"""
 
 FAILING = "def test_own():\n    assert False\n"
 
@@ -152,8 +163,56 @@ def test_a_guard_split_alone_discards_on_harm_and_decides_nothing_else(project: 
     assert result.ret == 0
 
 
-def test_the_run_without_suites_in_its_paths_shows_nothing(project: DeskProject) -> None:
-    project.pytester.makeconftest(CONFTEST)
+def test_a_run_that_is_asked_for_and_has_no_suite_is_a_usage_error(project: DeskProject) -> None:
     project.write("tests/test_own.py", "def test_own(): pass\n")
-    result = project.pytester.runpytest_inprocess("tests", "--candidate=v1", "--t2e-agent=listed")
-    result.assert_outcomes(passed=1)
+    result = project.run("tests", "--candidate=v1")
+    assert result.ret == 4
+    result.stderr.fnmatch_lines(["ERROR: the options ask for a run, and no suite lies under tests; *"])
+
+
+def test_stopping_before_a_suite_makes_that_suite_inconclusive_too(project: DeskProject) -> None:
+    project.write(
+        "suites/other.toml",
+        SUITE.replace("heldout", "x").replace("discovery", "heldout").replace("x", "discovery"),
+    )
+    project.lock()
+    project.baseline("v1")
+    project.candidate("v3", "close restart idle opened", parent="v1")
+    result = project.run("--candidate=v3", "-x")
+    result.stdout.fnmatch_lines(["desk · heldout: INCONCLUSIVE *", "other · heldout: INCONCLUSIVE *"])
+    assert result.ret == 10
+    assert board(project) == []
+
+
+def test_a_lost_guard_task_withholds_the_promotion(project: DeskProject) -> None:
+    project.write("suites/desk.toml", SUITE.replace("discovery", "transfer"))
+    project.lock()
+    project.baseline("v0")
+    project.pytester.makeconftest(CONFTEST + LOSING_TRANSFER)
+    result = project.run("--candidate=v1")
+    result.stdout.fnmatch_lines(["desk · heldout: PROMOTE *", "desk · transfer: INCONCLUSIVE *"])
+    assert result.ret == 10
+
+
+def test_a_run_that_measured_nothing_is_never_green(project: DeskProject) -> None:
+    project.pytester.makeconftest(
+        CONFTEST + "\nimport pytest\ndef pytest_runtest_setup(item):\n    pytest.skip('not today')\n"
+    )
+    result = project.run("--candidate=v1", "--t2e-inconclusive=pass")
+    assert result.ret == 10
+    result.stdout.fnmatch_lines(["nothing was measured: this run says nothing about the candidate"])
+
+
+def test_a_file_that_cannot_be_collected_is_a_failure(project: DeskProject) -> None:
+    project.baseline("v0")
+    project.write("tests/test_own.py", "import nothing_of_this_name\n")
+    result = project.run("--candidate=v1", "suites", "tests", "--continue-on-collection-errors")
+    assert result.ret == 1
+
+
+def test_suites_may_lie_at_the_root(project: DeskProject) -> None:
+    for name in ("desk.toml", "suites.lock"):
+        (project.root / "suites" / name).rename(project.root / name)
+    project.write("pytest.ini", "[pytest]\nt2e_suites = .\n")
+    result = project.run("--candidate=v1", "--t2e-save-baseline=v1")
+    result.stdout.fnmatch_lines(["*baseline saved: baselines/desk/v1.json"])

@@ -152,6 +152,46 @@ def test_a_run_folder_is_used_once(project: DeskProject) -> None:
     result.stderr.fnmatch_lines(["ERROR: *mine holds a run already; choose another --t2e-run-folder"])
 
 
+@pytest.mark.parametrize("option", ["--candidate=", "--t2e-gate=", "--t2e-suite=", "--t2e-baseline="])
+def test_an_empty_value_is_no_default(project: DeskProject, option: str) -> None:
+    result = project.run(option)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: --t2e-* is empty; leave it out or give a value"])
+
+
+@pytest.mark.parametrize("name", ["../evil", "a/b", "x" * 300, ".hidden"])
+def test_a_baselines_name_is_a_plain_name(project: DeskProject, name: str) -> None:
+    refused(project, "--t2e-save-baseline *: a name is up to 100 letters, *", f"--t2e-save-baseline={name}")
+
+
+def test_an_endless_name_is_no_baseline(project: DeskProject) -> None:
+    refused(
+        project, "baseline 'xxx*' is no file and no saved baseline of desk; *", "--t2e-baseline", "x" * 300
+    )
+
+
+def test_suites_outside_the_project_are_refused(project: DeskProject) -> None:
+    project.write("pytest.ini", INI.replace("= suites", "= ../elsewhere", 1))
+    result = project.run()
+    result.stderr.fnmatch_lines(["ERROR: t2e_suites: *elsewhere lies outside the rootdir *"])
+
+
+def test_a_baseline_with_another_user_is_refused(project: DeskProject) -> None:
+    project.baseline("v0")
+    path = project.root / "baselines" / "desk" / "v0.json"
+    path.write_text(path.read_text().replace('"implementation":"gold"', '"implementation":"human"'))
+    result = project.run("--candidate=v1")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(
+        ["ERROR: baseline 'v0' * cannot be compared: user implementation 'human' and 'gold'"]
+    )
+
+
+def test_listing_needs_nobody_to_talk(project: DeskProject) -> None:
+    result = project.pytester.runpytest_inprocess("--co", "-q")
+    result.stdout.fnmatch_lines(["suites/desk.toml::heldout::close", "7 tests collected*"])
+
+
 def test_trials_must_be_a_positive_number(project: DeskProject) -> None:
     result = project.run("--t2e-trials=0")
     result.stderr.fnmatch_lines(["*--t2e-trials: '0' is not a whole number of 1 or more"])

@@ -125,8 +125,29 @@ def test_a_further_max_step_failure_never_improves_the_verdict(sides, goal, part
 
 @LAW
 @given(SIDES, st.sampled_from(["", "stopped by -x"]))
-def test_a_guard_never_promotes_and_never_withholds(sides, partial):
-    assert strict(*sides, guard=True, partial=partial).decision in (Decision.DISCARD, None)
+def test_a_guard_never_promotes_and_withholds_only_for_what_is_missing(sides, partial):
+    decision = strict(*sides, guard=True, partial=partial).decision
+    assert decision is not Decision.PROMOTE
+    if decision is Decision.INCONCLUSIVE:
+        assert partial or any(record.reward is None for side in sides for record in side)
+
+
+@LAW
+@given(SIDES, st.data())
+def test_a_loss_on_a_guard_never_turns_a_discard_into_no_objection(sides, data):
+    if strict(*sides, guard=True).decision is not Decision.DISCARD:
+        return
+    baseline, candidate = sides
+    position = data.draw(st.integers(0, len(candidate) - 1))
+    lost = candidate[position].model_copy(
+        update={
+            "status": "infrastructure_error",
+            "reward": None,
+            "termination_reason": "infrastructure_error",
+        }
+    )
+    after = [*candidate[:position], lost, *candidate[position + 1 :]]
+    assert strict(baseline, after, guard=True).decision is not None
 
 
 DECISIONS = st.lists(st.sampled_from([*Decision, None]), max_size=6)

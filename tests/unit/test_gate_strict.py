@@ -153,14 +153,17 @@ def test_goal_hold_asks_for_a_reward_not_worse_in_place_of_a_better_one():
         (side(0), at_max_steps(0), Decision.DISCARD),
         (side(1, 0), side(1, 1), None),
         (side(1, 0), side(1, 0), None),
-        (side(1), side(None), None),
         (side(1), [], None),
+        # What was lost could have been harm: it withholds a promotion.
+        (side(1), side(None), Decision.INCONCLUSIVE),
+        (side(1, 0), side(1, None), Decision.INCONCLUSIVE),
     ],
 )
 def test_a_guard_discards_on_harm_and_otherwise_decides_nothing(old, new, decision):
     verdict = strict(old, new, guard=True)
     assert (verdict.decision, verdict.goal) == (decision, Goal.HOLD)
-    assert strict(old, new, guard=True, partial="stopped by -x").decision is None
+    cut_short = strict(old, new, guard=True, partial="stopped by -x")
+    assert cut_short.decision is Decision.INCONCLUSIVE
 
 
 @pytest.mark.parametrize(

@@ -27,13 +27,14 @@ def render_evidence(evidence: Evidence) -> str:
     )
 
 
-def write_evidence(path: Path, evidence: Evidence) -> None:
+def write_evidence(path: Path, evidence: Evidence, *, exclusive: bool = False) -> None:
     """Write evidence to a file that is whole or absent.
 
     Raises:
+        FileExistsError: `exclusive`, and there is a file already.
         OSError: it could not be written.
     """
-    write_atomic(path, render_evidence(evidence))
+    write_atomic(path, render_evidence(evidence), exclusive=exclusive)
 
 
 def is_evidence(record: object) -> bool:

@@ -3,8 +3,8 @@
 import contextlib
 import os
 from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
-from typing import BinaryIO
 
 from pytest_trace2evolve.records.base import Record
 
@@ -66,23 +66,31 @@ def append(path: Path, lines: list[ScoreboardLine]) -> None:
         OSError: the file could not be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = "".join(f"{line.render()}\n" for line in lines)
-    with path.open("ab") as file, _locked(file):
+    # Unbuffered: a buffered file would flush again while it is being cut back.
+    with path.open("a+b", buffering=0) as file, _locked(file):
         end = file.seek(0, os.SEEK_END)
+        text = "".join(f"{line.render()}\n" for line in lines)
         if end == 0:
             text = "\t".join(COLUMNS) + "\n" + text
+        else:
+            file.seek(end - 1)
+            text = text if file.read(1) == b"\n" else "\n" + text
         try:
-            file.write(text.encode("utf-8"))
-            file.flush()
+            _write_all(file, text.encode("utf-8"))
             os.fsync(file.fileno())
         except OSError:
             with contextlib.suppress(OSError):
-                file.truncate(end)
+                os.ftruncate(file.fileno(), end)
             raise
 
 
+def _write_all(file: FileIO, data: bytes) -> None:
+    while data:
+        data = data[file.write(data) :]
+
+
 @contextlib.contextmanager
-def _locked(file: BinaryIO) -> Iterator[None]:
+def _locked(file: FileIO) -> Iterator[None]:
     try:
         import fcntl
     except ImportError:  # no such call on Windows: there a line is one append, which is as good as it gets

@@ -28,6 +28,7 @@ def decide(
     split: str | None = None,
     guard: bool = False,
     partial: str = "",
+    expected: int | None = None,
 ) -> Verdict:
     """Judge one split (or two whole sets of evidence).
 
@@ -37,8 +38,9 @@ def decide(
         goal: `improve`, or `hold` for "nothing worse".
         label: What kind of evidence this is.
         suite, split: What was compared, for the record.
-        guard: The split can only discard: without harm there is no decision (None).
+        guard: The split can only discard: measured and without harm there is no decision (None).
         partial: Why the split was not run whole; the verdict is then inconclusive whatever the figures.
+        expected: How many tasks should have been compared; below 90 % of them nothing is promoted.
 
     Returns:
         Discard on any failed check; else promote, unless a check is undecided. A promotion also holds
@@ -53,10 +55,10 @@ def decide(
     elif partial:
         decision = Decision.INCONCLUSIVE
     else:
-        results += _missing_data(pairs, policy.checks(goal))
+        results += [*_coverage(pairs, expected), *_missing_data(pairs, policy.checks(goal))]
         decision = _decision(results)
-    if guard and decision is not Decision.DISCARD:
-        decision = None
+    if guard and (decision is Decision.PROMOTE or not (pairs.tasks or partial)):
+        decision = None  # unharmed, or never compared; what was lost or cut short still withholds a promotion
     return Verdict(
         decision=decision,
         policy=policy.name,
@@ -89,6 +91,22 @@ def _decision(results: Sequence[CheckResult]) -> Decision:
     if CheckStatus.FAIL in statuses:
         return Decision.DISCARD
     return Decision.INCONCLUSIVE if CheckStatus.UNDECIDED in statuses else Decision.PROMOTE
+
+
+def _coverage(pairs: Pairs, expected: int | None) -> list[CheckResult]:
+    """A check that withholds a promotion where too many tasks were left out, asked only where any was."""
+    if not expected or len(pairs.tasks) >= expected:
+        return []
+    share = len(pairs.tasks) / expected
+    return [
+        CheckResult(
+            id="compared",
+            status=CheckStatus.PASS if share >= MIN_MEASURED else CheckStatus.UNDECIDED,
+            estimate=share,
+            threshold=MIN_MEASURED,
+            detail=f"{len(pairs.tasks)} of {expected} tasks",
+        )
+    ]
 
 
 def _missing_data(pairs: Pairs, checks: Sequence[Check]) -> list[CheckResult]:

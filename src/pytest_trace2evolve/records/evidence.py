@@ -78,11 +78,15 @@ class CandidateRef(Record):
 
 
 class Settings(Record):
-    """What a model or script was run with; None means not recorded."""
+    """What a model or script was run with; None means not recorded.
+
+    `guidelines` is a digest of the text that a simulated user was told to follow.
+    """
 
     implementation: str | None = None
     model: str | None = None
     arguments: dict[str, object] | None = None
+    guidelines: str | None = None
 
 
 class Provenance(Record):

@@ -1,5 +1,6 @@
 """From a score to the compact record that the gate reads."""
 
+import math
 from collections.abc import Mapping
 
 from pytest_trace2evolve.records.evidence import ActionCount, SimulationEvidence
@@ -25,7 +26,7 @@ def as_evidence(
         actions=_action_counts(task, score, types),
         task_digest=task.digest,
         seed=simulation.seed,
-        cost=sum(costs) if costs else None,
+        cost=total if costs and math.isfinite(total := sum(costs)) else None,
         note=score.note,
     )
 

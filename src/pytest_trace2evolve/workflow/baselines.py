@@ -67,7 +67,7 @@ def find_baselines(
     """
     if chosen is None:
         return _inherited(suites, project, lineage), ()
-    if (here / chosen).exists():
+    if is_path(here / chosen):
         return _from_path(here / chosen, suites, worlds, judge)
     paths = {one.name: project.baseline_path(one.name, chosen) for one in suites}
     found = {
@@ -82,6 +82,14 @@ def find_baselines(
             f"saved are {', '.join(saved) or 'none'}"
         )
     return found, ()
+
+
+def is_path(place: Path) -> bool:
+    """Whether something lies at a path; a name that could be none (too long, a zero in it) is none."""
+    try:
+        return place.exists()
+    except (OSError, ValueError):
+        return False
 
 
 def _inherited(

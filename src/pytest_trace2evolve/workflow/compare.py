@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_trace2evolve.errors import ResultsError, SuiteError
+from pytest_trace2evolve.gate.comparable import differences
 from pytest_trace2evolve.gate.decide import decide
 from pytest_trace2evolve.gate.pairs import pair
 from pytest_trace2evolve.gate.policy import DEFAULT_POLICY, get_policy
@@ -72,6 +73,10 @@ def compare(
         raise ResultsError(
             f"the baseline is of domain {domains[0]!r}, the candidate of {domains[1]!r}; "
             "only runs of one domain can be compared"
+        )
+    if found := list(differences(old.provenance, new.provenance)):
+        raise ResultsError(
+            f"{_named(baseline)} and {_named(candidate)} cannot be compared: {'; '.join(found)}"
         )
     left_out: tuple[str, ...] = ()
     if tasks is not None:

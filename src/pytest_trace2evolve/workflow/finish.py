@@ -28,16 +28,27 @@ def keep(plan: Plan, runs: Iterable[SuiteRun], outcomes: Iterable[SuiteOutcome],
     Raises:
         OSError: something could not be written; what was there before is as it was.
     """
+    pairs = list(zip(runs, outcomes, strict=True))
     notes: list[str] = []
-    for run, outcome in zip(runs, outcomes, strict=True):
-        notes.extend(_keep_suite(plan, run, outcome, worlds))
+    for run, _ in pairs:
+        notes += _keep_header(plan, run, worlds)
+    if plan.save_baseline is not None:
+        notes += [_save_baseline(plan, run, outcome) for run, outcome in pairs]
+    lines = [
+        _line(plan, run.planned, verdict)
+        for run, outcome in pairs
+        for verdict in outcome.verdicts
+        if outcome.whole and not verdict.reason.startswith("partial")
+    ]
+    if lines:
+        append(plan.project.scoreboard, lines)
     return Kept(tuple(notes))
 
 
-def _keep_suite(plan: Plan, run: SuiteRun, outcome: SuiteOutcome, worlds: Worlds) -> list[str]:
-    planned, name = run.planned, run.planned.suite.name
+def _keep_header(plan: Plan, run: SuiteRun, worlds: Worlds) -> list[str]:
+    planned = run.planned
     side = evidence(plan, run)
-    store = RunStore(plan.suite_folder(name))
+    store = RunStore(plan.suite_folder(planned.name))
     dropped = store.drop_unreported(side.simulations)
     world = worlds.open(planned.suite.provider, planned.suite.domain)
     store.write_header(
@@ -51,19 +62,7 @@ def _keep_suite(plan: Plan, run: SuiteRun, outcome: SuiteOutcome, worlds: Worlds
             max_errors=planned.suite.max_errors,
         )
     )
-    notes = (
-        [f"{len(dropped)} traces that no worker reported were set aside in unreported/"] if dropped else []
-    )
-    if plan.save_baseline is not None:
-        notes.append(_save_baseline(plan, run, outcome))
-    lines = [
-        _line(plan, planned, verdict)
-        for verdict in outcome.verdicts
-        if outcome.whole and not verdict.reason.startswith("partial")
-    ]
-    if lines:
-        append(plan.project.scoreboard, lines)
-    return notes
+    return [f"{len(dropped)} traces that no worker reported were set aside in unreported/"] if dropped else []
 
 
 def _tasks(planned: PlannedSuite, run: SuiteRun, worlds: Worlds) -> list[Task]:
@@ -80,7 +79,10 @@ def _save_baseline(plan: Plan, run: SuiteRun, outcome: SuiteOutcome) -> str:
     path = plan.project.baseline_path(outcome.name, plan.save_baseline)
     if not outcome.whole or not run.records:
         return f"baseline {plan.save_baseline!r} of {outcome.name} was not saved: the run is partial"
-    write_evidence(path, evidence(plan, run))
+    try:
+        write_evidence(path, evidence(plan, run), exclusive=True)
+    except FileExistsError:
+        return f"baseline {plan.save_baseline!r} of {outcome.name} was not saved: another run saved it first"
     return f"baseline saved: {path.relative_to(plan.project.root)}"
 
 

@@ -1,6 +1,7 @@
 """The plan of a run: everything the user asked for, checked before the first simulation."""
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -105,7 +106,7 @@ def make_plan(
     agents: Sequence[str],
     judge: Judge | None = None,
     shared: Shared | None = None,
-    verify: bool = True,
+    listing: bool = False,
 ) -> Plan:
     """Check what the user asked for and settle every choice.
 
@@ -117,7 +118,7 @@ def make_plan(
         agents: Names of the agents that can talk (`replay` apart).
         judge: Judge of natural-language assertions.
         shared: On a worker, what the controller settled.
-        verify: Whether to hold the locks against the worlds (a run does, listing its items does not).
+        listing: Only items are listed: locks are not held against worlds, and nobody needs to talk.
 
     Raises:
         ConfigError: anything the user wrote is wrong.
@@ -131,8 +132,9 @@ def make_plan(
     recorded = read_replays(options.replays)
     suites = _select(options, project, suite_names, recorded)
     refuse_strays(recorded, suites, suites_named=bool(options.suites))
-    chosen = {suite.name: _agent(options, suite, agents, recorded) for suite in suites}
-    locked = [_locked(suite, project, worlds, verify=verify and shared is None) for suite in suites]
+    chosen = {suite.name: "" if listing else _agent(options, suite, agents, recorded) for suite in suites}
+    verify = shared is None and not listing
+    locked = [_locked(suite, project, worlds, verify=verify) for suite in suites]
     started = shared.started if shared else datetime.now(UTC).isoformat(timespec="seconds")
     run_id = shared.run_id if shared else f"{started[:19].replace(':', '')}-{name}-{uuid4().hex[:6]}"
     run_folder = shared.run_folder if shared else options.run_folder or project.runs_folder / run_id
@@ -183,7 +185,15 @@ def baseline_copy(run_folder: Path, suite: str) -> Path:
     return run_folder / "baselines" / f"{suite}.json"
 
 
+_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
+
+
 def _refuse_contradictions(options: Options) -> None:
+    if options.save_baseline is not None and not _NAME.match(options.save_baseline):
+        raise ConfigError(
+            f"--t2e-save-baseline {options.save_baseline!r}: a name is up to 100 letters, digits, "
+            "'.', '_' and '-'"
+        )
     if options.replays and options.trials is not None:
         raise ConfigError(
             "--t2e-trials does not go with --t2e-replay, which uses the trials that the files hold"

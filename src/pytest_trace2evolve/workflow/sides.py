@@ -4,10 +4,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import ValidationError
+
+from pytest_trace2evolve._canonical import digest_text
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.baselines import is_evidence, parse_evidence
 from pytest_trace2evolve.evidence.results import ResultsFile, combine, decode, read_results
 from pytest_trace2evolve.evidence.tau2_format import OWN_BLOCK
+from pytest_trace2evolve.records.base import complaint
 from pytest_trace2evolve.records.evidence import Evidence, Provenance, Settings, SimulationEvidence
 from pytest_trace2evolve.records.protocols import Judge
 from pytest_trace2evolve.records.score import Score
@@ -75,7 +79,10 @@ def provenance(file: ResultsFile) -> Provenance:
     info = file.info
     own = info.get(OWN_BLOCK)
     if isinstance(own, dict):
-        return Provenance.model_validate(own)
+        try:
+            return Provenance.model_validate(own)
+        except ValidationError as error:
+            raise ResultsError(f"{file.path}: damaged at info.{OWN_BLOCK}.{complaint(error)}") from None
     max_steps = info.get("max_steps")
     return Provenance(
         domain=domain_of(file),
@@ -91,12 +98,17 @@ def provenance(file: ResultsFile) -> Provenance:
 def _settings(info: object) -> Settings:
     if not isinstance(info, dict):
         return Settings()
-    arguments = info.get("llm_args")
+    arguments, guidelines = info.get("llm_args"), info.get("global_simulation_guidelines")
     return Settings(
-        implementation=info.get("implementation"),
-        model=info.get("llm"),
+        implementation=_text(info.get("implementation")),
+        model=_text(info.get("llm")),
         arguments=arguments if isinstance(arguments, dict) else None,
+        guidelines=digest_text(guidelines) if isinstance(guidelines, str) else None,
     )
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def load_sides(

@@ -209,5 +209,6 @@ def lost_trial(task_id: str, task_digest: str, trial: int, note: str) -> Simulat
         status=Status.INFRASTRUCTURE_ERROR,
         termination_reason=TerminationReason.INFRASTRUCTURE_ERROR.value,
         task_digest=task_digest,
-        note=" ".join(note.split())[:500],
+        # Whatever an exception says must survive JSON and the wire between processes.
+        note=" ".join(note.encode("utf-8", "backslashreplace").decode().split())[:500],
     )

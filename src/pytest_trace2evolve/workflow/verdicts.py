@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from pytest_trace2evolve.errors import ResultsError
+from pytest_trace2evolve.gate.comparable import differences
 from pytest_trace2evolve.gate.decide import decide, worst
 from pytest_trace2evolve.gate.pairs import natural_order, pair
 from pytest_trace2evolve.records.evidence import Evidence, Provenance, Settings, SimulationEvidence
@@ -89,24 +91,25 @@ class SuiteOutcome:
 
 def evidence(plan: Plan, run: SuiteRun) -> Evidence:
     """A suite's evidence, with where it comes from."""
-    return Evidence(provenance=_provenance(plan, run.planned), simulations=run.records)
+    return Evidence(provenance=provenance_of(plan, run.planned), simulations=run.records)
 
 
-def outcome(plan: Plan, run: SuiteRun, *, interrupted: str = "") -> SuiteOutcome:
+def outcome(plan: Plan, run: SuiteRun, *, interrupted: str = "", stopped: bool = False) -> SuiteOutcome:
     """Judge one suite.
 
     Args:
         plan: The run's plan.
-        run: What came in of the suite.
+        run: What came in of the suite; nothing, where the session ended before it.
         interrupted: Why the session may have stopped early or been narrowed; empty where it was not.
+        stopped: Whether it ended before its time: then nothing it measured decides.
     """
     splits = run.planned.lock.splits
     figures = {split: metrics(run.in_split(split)) for split in splits if run.ran(split)}
-    whole = not any(run.missing(split) for split in figures)
+    whole = not stopped and not any(run.missing(split) for split in figures)
     verdicts: list[Verdict] = []
     reason = _no_gate_reason(plan, run.planned)
     if not reason:
-        verdicts = list(_verdicts(plan, run, interrupted))
+        verdicts = list(_verdicts(plan, run, interrupted, stopped=stopped))
         if not any(verdict.decision for verdict in verdicts):
             reason = "no split that decides was run, and the others showed no harm"
     return SuiteOutcome(run.planned.suite.name, figures, tuple(verdicts), reason, whole)
@@ -123,7 +126,7 @@ def _no_gate_reason(plan: Plan, planned: PlannedSuite) -> str:
     return f"none of its ancestors ({ancestors}) has a baseline for this suite; name a --t2e-baseline"
 
 
-def _verdicts(plan: Plan, run: SuiteRun, interrupted: str) -> Iterable[Verdict]:
+def _verdicts(plan: Plan, run: SuiteRun, interrupted: str, *, stopped: bool) -> Iterable[Verdict]:
     planned, policy = run.planned, plan.policy
     assert planned.baseline is not None
     assert policy is not None
@@ -146,7 +149,24 @@ def _verdicts(plan: Plan, run: SuiteRun, interrupted: str) -> Iterable[Verdict]:
             suite=planned.suite.name,
             split=split,
             guard=guard,
-            partial=_partial(run, split, interrupted, [record.task_id for record in baseline]),
+            partial=_partial(run, split, interrupted, stopped)
+            or ("" if guard else _without_baseline(tasks, {record.task_id for record in baseline})),
+            expected=len(tasks),
+        )
+
+
+def refuse_incomparable(plan: Plan, planned: PlannedSuite) -> None:
+    """Hold what was recorded of both sides against each other.
+
+    Raises:
+        ResultsError: something differs that may not.
+    """
+    assert planned.baseline is not None
+    found = list(differences(planned.baseline.evidence.provenance, provenance_of(plan, planned)))
+    if found:
+        raise ResultsError(
+            f"baseline {planned.baseline.name!r} of {planned.name!r} and this run cannot be compared: "
+            + "; ".join(found)
         )
 
 
@@ -167,15 +187,20 @@ def _label(plan: Plan, planned: PlannedSuite, split: str) -> Label:
     return Label.DEVELOPMENT if seen or role is not Role.GATE else Label.CLEAN
 
 
-def _partial(run: SuiteRun, split: str, interrupted: str, baseline: Iterable[str]) -> str:
+def _partial(run: SuiteRun, split: str, interrupted: str, stopped: bool) -> str:
     tasks = run.planned.lock.splits[split]
     if missing := run.missing(split):
         why = f"{interrupted}; " if interrupted else ""
         return f"partial: {why}{len(missing)} of {len(tasks)} tasks did not run ({_some(missing)})"
-    if without := sorted(set(tasks) - set(baseline), key=natural_order):
-        held = len(tasks) - len(without)
-        return f"partial: the baseline holds {held} of {len(tasks)} tasks, not {_some(without)}"
-    return ""
+    return f"partial: {interrupted}" if stopped else ""
+
+
+def _without_baseline(tasks: Mapping[str, str], baseline: set[str]) -> str:
+    without = sorted(tasks.keys() - baseline, key=natural_order)
+    held = len(tasks) - len(without)
+    return (
+        f"partial: the baseline holds {held} of {len(tasks)} tasks, not {_some(without)}" if without else ""
+    )
 
 
 def _some(names: list[str]) -> str:
@@ -190,7 +215,8 @@ def _other_content(records: Iterable[SimulationEvidence], tasks: Mapping[str, st
     ]
 
 
-def _provenance(plan: Plan, planned: PlannedSuite) -> Provenance:
+def provenance_of(plan: Plan, planned: PlannedSuite) -> Provenance:
+    """Where the evidence of one suite of a run comes from."""
     common = {
         "suite": planned.suite.name,
         "domain": planned.suite.domain,
