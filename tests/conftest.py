@@ -4,6 +4,9 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+# The HTTP client imports this one at its first use. Where that is inside a session that `pytester` runs in
+# this process, the module is forgotten afterwards, and its exceptions are no longer those that others catch.
+import httpcore2  # noqa: F401
 import pytest
 
 from pytest_trace2evolve.agents.oracle import OracleAgent

@@ -55,7 +55,7 @@ BUILT_IN_SPLITS = (
 SPLITS_NAME = "_splits.toml"
 """The file beside the suites that adds splits of a project's own."""
 
-Positive = Annotated[int, Field(ge=1)]
+Positive = Annotated[int, Field(ge=1, strict=True)]
 
 
 class BenchmarkSplit(Record):
@@ -226,6 +226,11 @@ def _members(spec: BenchmarkSplit | tuple[str, ...], split: str, world: World, p
         first, last = int(span.group(1)), int(span.group(2))
         if last < first:
             raise SuiteError(f"{path}: split {split!r} has the empty range {entry!r}")
+        if last - first >= len(world.tasks()):
+            raise SuiteError(
+                f"{path}: split {split!r} has the range {entry!r}, and {world.domain} has "
+                f"{len(world.tasks())} tasks"
+            )
         ids.extend(str(number) for number in range(first, last + 1))
     for task_id in ids:
         if task_id not in world.tasks():

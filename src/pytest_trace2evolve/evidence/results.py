@@ -131,8 +131,10 @@ def combine(files: Sequence[ResultsFile]) -> tuple[tuple[Simulation, ...], tuple
     for file in files:
         for simulation in file.simulations:
             if simulation.id in origin:
-                where = f"{origin[simulation.id]} and {file.path}"
-                raise ResultsError(f"simulation {simulation.id!r} is twice in {where}; give each run once")
+                where = f"in {origin[simulation.id]} and {file.path}; give each run once"
+                if origin[simulation.id] == file.path:
+                    where = f"in {file.path}; ids must differ"
+                raise ResultsError(f"simulation {simulation.id!r} is twice {where}")
             origin[simulation.id] = file.path
     everything = [simulation for file in files for simulation in file.simulations]
     keys = {(simulation.task_id, simulation.trial) for simulation in everything}

@@ -11,6 +11,7 @@ from pytest_trace2evolve.report.terminal import (
     console,
     decision_line,
     figures_table,
+    listed,
     rendered,
     verdict_lines,
 )
@@ -49,6 +50,12 @@ def run_report(report: RunReport, *, width: int, colour: bool, quiet: bool = Fal
     for one in report.outcomes:
         _suite(target, report.plan, one, quiet=quiet)
     if not quiet:
+        for one in report.outcomes:
+            if one.left_out:
+                text = listed(one.left_out, separator="; ")
+                target.print(
+                    f"{escape(one.name)}: left out ({len(one.left_out)}): {escape(text)}", soft_wrap=True
+                )
         for note in report.notes:
             target.print(f"note: {escape(note)}", soft_wrap=True)
         target.print(f"evidence: {escape(_shown(report.plan))}", soft_wrap=True)

@@ -78,10 +78,10 @@ def verdict_lines(verdict: Verdict) -> list[str]:
         ("suspected", verdict.suspected),
     ):
         if names:
-            lines.append(f"{title} ({len(names)}): {escape(_listed(names))}")
+            lines.append(f"{title} ({len(names)}): {escape(listed(names))}")
     if verdict.left_out:
         lines.append(
-            f"left out ({len(verdict.left_out)}): {escape(_listed(verdict.left_out, separator='; '))}"
+            f"left out ({len(verdict.left_out)}): {escape(listed(verdict.left_out, separator='; '))}"
         )
     if verdict.reason:
         lines.append(escape(verdict.reason))
@@ -93,7 +93,7 @@ def decision_line(verdict: Verdict) -> str:
     goal = "improve" if verdict.goal is Goal.IMPROVE else "hold"
     facts = (
         f"policy {verdict.policy}, goal {goal}, {verdict.label.value} evidence, "
-        f"{verdict.tasks} tasks compared"
+        f"{verdict.tasks} task{'' if verdict.tasks == 1 else 's'} compared"
     )
     if verdict.decision is None:
         return f"[bold]no verdict[/] (this split can only discard, and shows no harm) · {facts}"
@@ -136,7 +136,8 @@ def _coloured(status: CheckStatus) -> str:
     return f"[{_COLOURS[status]}]{text}[/]"
 
 
-def _listed(names: Sequence[str], separator: str = ", ") -> str:
+def listed(names: Sequence[str], separator: str = ", ") -> str:
+    """Names as far as there is room, and how many more there are."""
     shown: list[str] = []
     for name in names:
         if len(shown) == SHOWN_TASKS or (shown and len(separator.join([*shown, name])) > SHOWN_LETTERS):

@@ -82,6 +82,12 @@ class SuiteOutcome:
     verdicts: tuple[Verdict, ...]
     reason: str
     whole: bool
+    unread: tuple[str, ...] = ()
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """What was not compared, where no verdict names it."""
+        return () if self.verdicts else self.unread
 
     @property
     def decision(self) -> Decision | None:
@@ -112,7 +118,8 @@ def outcome(plan: Plan, run: SuiteRun, *, interrupted: str = "", stopped: bool =
         verdicts = list(_verdicts(plan, run, interrupted, stopped=stopped))
         if not any(verdict.decision for verdict in verdicts):
             reason = "no split that decides was run, and the others showed no harm"
-    return SuiteOutcome(run.planned.suite.name, figures, tuple(verdicts), reason, whole)
+    unread = tuple(entry for split in splits for entry in run.left_out(split))
+    return SuiteOutcome(run.planned.suite.name, figures, tuple(verdicts), reason, whole, unread)
 
 
 def _no_gate_reason(plan: Plan, planned: PlannedSuite) -> str:
