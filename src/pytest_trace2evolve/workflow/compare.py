@@ -58,14 +58,7 @@ def compare(
         SuiteError, LockError: the suite or split is unknown, or not as locked.
     """
     chosen = get_policy(policy or DEFAULT_POLICY)
-    tasks: dict[str, str] | None = None
-    if suite is not None and project is not None:
-        described = project.suite(suite)
-        provider = provider or described.provider
-        locked = project.locked(described, worlds)
-        if split is not None and split not in locked.splits:
-            raise SuiteError(f"suite {suite!r} has no split {split!r}; it has {', '.join(locked.splits)}")
-        tasks = locked.splits[split] if split is not None else locked.tasks
+    tasks, provider = _locked_tasks(project, suite, split, worlds, provider)
     old, old_notes = _one_side(baseline, worlds, provider, judge)
     new, new_notes = _one_side(candidate, worlds, provider, judge)
     domains = (old.provenance.domain, new.provenance.domain)
@@ -98,6 +91,19 @@ def compare(
         candidate_name=_named(candidate),
         notes=(*old_notes, *new_notes),
     )
+
+
+def _locked_tasks(
+    project: Project | None, suite: str | None, split: str | None, worlds: Worlds, provider: str | None
+) -> tuple[dict[str, str] | None, str | None]:
+    """The tasks of a suite or split by their locked digests, and the suite's provider; None for no suite."""
+    if suite is None or project is None:
+        return None, provider
+    described = project.suite(suite)
+    locked = project.locked(described, worlds)
+    if split is not None and split not in locked.splits:
+        raise SuiteError(f"suite {suite!r} has no split {split!r}; it has {', '.join(locked.splits)}")
+    return (locked.splits[split] if split is not None else locked.tasks), provider or described.provider
 
 
 def _one_side(

@@ -135,49 +135,54 @@ def make_plan(
     chosen = {suite.name: "" if listing else _agent(options, suite, agents, recorded) for suite in suites}
     verify = shared is None and not listing
     locked = [_locked(suite, project, worlds, verify=verify) for suite in suites]
-    started = shared.started if shared else datetime.now(UTC).isoformat(timespec="seconds")
-    run_id = shared.run_id if shared else f"{started[:19].replace(':', '')}-{name}-{uuid4().hex[:6]}"
-    run_folder = shared.run_folder if shared else options.run_folder or project.runs_folder / run_id
+    run = shared or _new_run(options, project, name)
     notes = tuple(note for group in recorded.values() for note in group.notes)
     if shared is None:
-        _refuse_used_names(options, project, locked, run_folder)
+        _refuse_used_names(options, project, locked, run.run_folder)
+        here = options.invocation_dir
         baselines, told = find_baselines(
-            options.baseline, locked, project, lineage, worlds, here=options.invocation_dir, judge=judge
+            options.baseline, locked, project, lineage, worlds, here=here, judge=judge
         )
         notes += told
     else:
         baselines = {
-            suite: Baseline(label, read_evidence(baseline_copy(run_folder, suite)))
+            suite: Baseline(label, read_evidence(baseline_copy(shared.run_folder, suite)))
             for suite, label in shared.baselines.items()
         }
-    planned = {
-        one.name: PlannedSuite(
-            suite=one.suite,
-            path=one.path,
-            lock=one.lock,
-            agent=chosen[one.name],
-            trials=options.trials or one.suite.trials,
-            recorded=recorded.get(one.domain),
-            baseline=baselines.get(one.name),
-        )
-        for one in locked
-    }
     return Plan(
         project=project,
         candidate=lineage[0],
         lineage=lineage,
-        suites=planned,
+        suites={
+            one.name: PlannedSuite(
+                suite=one.suite,
+                path=one.path,
+                lock=one.lock,
+                agent=chosen[one.name],
+                trials=options.trials or one.suite.trials,
+                recorded=recorded.get(one.domain),
+                baseline=baselines.get(one.name),
+            )
+            for one in locked
+        },
         policy=policy,
         goal=options.goal,
-        run_id=run_id,
-        run_folder=run_folder,
-        started=started,
+        run_id=run.run_id,
+        run_folder=run.run_folder,
+        started=run.started,
         save_baseline=options.save_baseline,
         notes=notes,
         judge=judge,
         live=options.live,
         fresh=options.fresh,
     )
+
+
+def _new_run(options: Options, project: Project, candidate: str) -> Shared:
+    """A fresh run's name and place; its baselines are settled later."""
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    run_id = f"{started[:19].replace(':', '')}-{candidate}-{uuid4().hex[:6]}"
+    return Shared(run_id, options.run_folder or project.runs_folder / run_id, started, {})
 
 
 def baseline_copy(run_folder: Path, suite: str) -> Path:
