@@ -38,10 +38,6 @@ class SuiteLock(Record):
         """Identifies the suite's content; evidence carries it."""
         return digest(self.model_dump(mode="json", exclude={"provider_version"}))
 
-    def split_of(self, task_id: str) -> str | None:
-        """The split that holds a task; None where none does."""
-        return next((split for split, tasks in self.splits.items() if task_id in tasks), None)
-
     @property
     def tasks(self) -> dict[str, str]:
         """Digests of all tasks by id."""

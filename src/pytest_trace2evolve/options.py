@@ -55,7 +55,7 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     ),
     (
         ("--t2e-agent",),
-        {"dest": "t2e_agent", "metavar": "NAME", "help": "agent: replay, oracle, nop, or a plugin's"},
+        {"dest": "t2e_agent", "metavar": "NAME", "help": "agent: replay, chat, oracle, nop, or a plugin's"},
     ),
     (
         ("--t2e-trials",),
@@ -215,9 +215,6 @@ def add_options(parser: pytest.Parser) -> None:
         group.addoption(*names, default=None, **settings)
     parser.addini("t2e_suites", "folder of suites; setting it activates trace2evolve", default="")
     parser.addini("t2e_agent", "agent of suites that name none", default="")
-    parser.addini(
-        "t2e_splits", "further splits, 'name: role: description' a line", type="linelist", default=[]
-    )
 
 
 _WITH_PATHS = ("--t2e-replay", "--t2e-baseline", "--t2e-run-folder")

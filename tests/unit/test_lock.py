@@ -32,7 +32,6 @@ def test_a_lock_digests_the_suite_and_the_world_around_it():
     assert (BEFORE.provider, BEFORE.provider_version, BEFORE.domain) == ("fake", "1.0", "shop")
     assert (BEFORE.definition, BEFORE.scorer_version, BEFORE.data) == (SUITE.definition, 1, "data-1")
     assert BEFORE.tasks == digests
-    assert (BEFORE.split_of("2"), BEFORE.split_of("9")) == ("heldout", None)
 
 
 def test_a_suite_that_does_not_fit_its_world_is_not_locked():

@@ -63,10 +63,6 @@ class SimulationEvidence(Measured):
             return None
         return sum(count.matched or 0 for count in counts) / total
 
-    def has_actions(self, *kinds: str) -> bool:
-        """Whether the task names gold actions of `kinds` (of any kind where none is named)."""
-        return any(count.total for kind, count in self.actions.items() if not kinds or kind in kinds)
-
 
 class CandidateRef(Record):
     """Which candidate produced the evidence."""
