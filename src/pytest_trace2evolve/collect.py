@@ -8,6 +8,7 @@ import pytest
 from pytest_trace2evolve.errors import EndpointError, TaskFailed
 from pytest_trace2evolve.gate.pairs import Trials
 from pytest_trace2evolve.records.evidence import SimulationEvidence
+from pytest_trace2evolve.scoring.reward import NO_JUDGE
 from pytest_trace2evolve.suites import Role
 from pytest_trace2evolve.workflow.plan import PlannedSuite
 from pytest_trace2evolve.workflow.trials import TaskRun
@@ -64,7 +65,7 @@ class TaskItem(pytest.Item):
             pytest.fail(str(error), pytrace=False)
         if not run.records:
             pytest.skip(run.absent or f"left out: {run.left_out}")
-        troubled = run.lost or [record for record in run.unmeasured if "judge" not in record.note]
+        troubled = run.lost or [record for record in run.unmeasured if record.note != NO_JUDGE]
         if troubled:
             pytest.fail(f"{len(troubled)} of {_trials(run)} lost: {troubled[0].note}", pytrace=False)
         if run.unmeasured:
@@ -85,8 +86,6 @@ class TaskItem(pytest.Item):
         """What the setup's report carries to the controller, as plain JSON types."""
         assert self.task_run is not None
         return {
-            "suite": planned_suite(self).suite.name,
-            "task": self.name,
             "records": [record.model_dump(mode="json") for record in self.task_run.records],
             "left_out": self.task_run.left_out,
             "absent": self.task_run.absent,

@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from pytest_trace2evolve.errors import JudgeError
+from pytest_trace2evolve.judges.chat import ChatJudge
 from tests.plugin.conftest import CONFTEST, SUITE, DeskProject, Letters
 
 LOSING = """
@@ -93,6 +95,21 @@ def test_a_task_that_needs_a_judge_is_skipped_without_one(project: DeskProject, 
     result = project.run("--candidate=v1", "-v", "-rs")
     assert letters(result)["polite"] == "SKIPPED"
     result.stdout.fnmatch_lines(["*1 of 1 trial not measured: the task's reward needs a judge *"])
+
+
+def test_a_judge_that_fails_is_an_error_and_no_skip(
+    project: DeskProject, letters: Letters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def silent(*arguments: object) -> None:
+        raise JudgeError("the judge gave no answer")
+
+    monkeypatch.setattr(ChatJudge, "judge", silent)
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    project.write("suites/desk.toml", SUITE.replace('"free"', '"free", "polite"'))
+    project.lock()
+    result = project.run("--candidate=v1", "-v", "--t2e-judge=wise")
+    assert letters(result)["polite"] == "ERROR"
+    result.stdout.fnmatch_lines(["1 of 1 trial lost: the judge gave no answer"])
 
 
 @pytest.mark.parametrize("distribution", [["-p", "no:xdist"], ["-n0"]])

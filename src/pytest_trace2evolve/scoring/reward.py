@@ -14,6 +14,9 @@ from pytest_trace2evolve.scoring.state import check_state
 SCORER_VERSION = 1
 """Raised whenever the same trace could get another reward; part of every lock."""
 
+NO_JUDGE = "the task's reward needs a judge of natural-language assertions, and none was given"
+"""The note of a simulation that could be measured, had a judge been asked for."""
+
 
 def score(simulation: Simulation, task: Task, world: World, judge: Judge | None = None) -> Score:
     """Score one simulation of `task`.
@@ -72,7 +75,7 @@ def _score_checked(
         if not criteria.nl_assertions:
             components[RewardBasis.NL_ASSERTION] = 1.0
         elif judge is None:
-            note = "the task's reward needs a judge of natural-language assertions, and none was given"
+            note = NO_JUDGE
         else:
             nl_checks, use = judge.judge(criteria.nl_assertions, trace)
             components[RewardBasis.NL_ASSERTION] = _all_met(nl_checks)
