@@ -3,7 +3,7 @@
 import pytest
 
 from pytest_trace2evolve.errors import PolicyError
-from pytest_trace2evolve.gate.pairs import pair
+from pytest_trace2evolve.gate.pairs import pair, told
 from pytest_trace2evolve.gate.policy import STRICT, get_policy
 from pytest_trace2evolve.records.score import Status
 from pytest_trace2evolve.records.verdict import CheckStatus, Decision, Goal, Label
@@ -195,6 +195,14 @@ def test_tasks_left_out_are_named_with_the_reason_and_the_rest_is_compared():
         "30: only the candidate ran it",
     )
     assert (verdict.decision, verdict.tasks, verdict.fixed) == (Decision.PROMOTE, 1, ("odd",))
+
+
+def test_tasks_whose_ids_share_a_part_before_a_colon_are_left_out_one_by_one():
+    pairs = pair([sim("mms[PERSONA:Easy]"), sim("mms[PERSONA:Hard]")], [sim("mms[PERSONA:Easy]")])
+    assert told(pairs.leaving_out({"mms[PERSONA:Easy]": "edited"}).left_out) == (
+        "mms[PERSONA:Easy]: edited",
+        "mms[PERSONA:Hard]: only the baseline ran it",
+    )
 
 
 def test_below_ninety_per_cent_measured_nothing_is_promoted():

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
 
 from pytest_trace2evolve.gate.checks import Check
-from pytest_trace2evolve.gate.pairs import Pairs, Trials
+from pytest_trace2evolve.gate.pairs import Pairs, Trials, told
 from pytest_trace2evolve.gate.policy import MIN_MEASURED, Policy
 from pytest_trace2evolve.records.score import Status, ToolType
 from pytest_trace2evolve.records.verdict import (
@@ -71,7 +71,8 @@ def decide(
         fixed=tuple(pairs.fixed()),
         broken=tuple(pairs.broken()),
         tasks=len(pairs.tasks),
-        left_out=pairs.left_out,
+        left_out=told(pairs.left_out),
+        partial=bool(partial),
         baseline=_figures(pairs, 0),
         candidate=_figures(pairs, 1),
     )

@@ -1,7 +1,7 @@
 """Two sides' evidence, paired by task."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 
 from pytest_trace2evolve.records.evidence import ActionCount, SimulationEvidence
@@ -50,10 +50,10 @@ class Trials:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Tasks that both sides ran, in order of their ids, and those left out, each with its reason."""
+    """Tasks that both sides ran, in order of their ids, and the reason of each task left out, by its id."""
 
     tasks: Mapping[str, tuple[Trials, Trials]]
-    left_out: tuple[str, ...] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def measured(self) -> dict[str, tuple[Trials, Trials]]:
@@ -72,6 +72,10 @@ class Pairs:
         """Tasks that pass on the baseline and fail on the candidate."""
         return [name for name, (old, new) in self.measured.items() if old.passes and not new.passes]
 
+    def leaving_out(self, reasons: Mapping[str, str]) -> "Pairs":
+        """The same pairs, with tasks that were left out before pairing; their reasons come before ours."""
+        return Pairs(self.tasks, {**self.left_out, **reasons})
+
     def worst_case(self) -> "Pairs":
         """Every simulation without a reward filled in, as badly for the candidate as it could have been.
 
@@ -85,6 +89,11 @@ def natural_order(name: str) -> tuple[int, int, str]:
     return (0, int(name), name) if name.isascii() and name.isdigit() else (1, 0, name)
 
 
+def told(left_out: Mapping[str, str]) -> tuple[str, ...]:
+    """Tasks left out with their reasons, as text, in order of their ids."""
+    return tuple(f"{name}: {left_out[name]}" for name in sorted(left_out, key=natural_order))
+
+
 def pair(baseline: Iterable[SimulationEvidence], candidate: Iterable[SimulationEvidence]) -> Pairs:
     """Pair two sides by task.
 
@@ -93,16 +102,16 @@ def pair(baseline: Iterable[SimulationEvidence], candidate: Iterable[SimulationE
     """
     old, new = _by_task(baseline), _by_task(candidate)
     tasks: dict[str, tuple[Trials, Trials]] = {}
-    left_out = []
+    left_out: dict[str, str] = {}
     for name in sorted(old.keys() | new.keys(), key=natural_order):
         if name not in new or name not in old:
-            left_out.append(f"{name}: only the {'baseline' if name in old else 'candidate'} ran it")
+            left_out[name] = f"only the {'baseline' if name in old else 'candidate'} ran it"
             continue
         if len({record.task_digest for record in (*old[name], *new[name])}) > 1:
-            left_out.append(f"{name}: the two sides ran different content under this id")
+            left_out[name] = "the two sides ran different content under this id"
             continue
         tasks[name] = (Trials(tuple(old[name])), Trials(tuple(new[name])))
-    return Pairs(tasks, tuple(left_out))
+    return Pairs(tasks, left_out)
 
 
 def _by_task(records: Iterable[SimulationEvidence]) -> dict[str, list[SimulationEvidence]]:

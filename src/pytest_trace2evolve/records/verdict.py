@@ -79,7 +79,7 @@ class Verdict(Record):
     """The gate's answer on one split of one suite, or on two sets of evidence.
 
     `decision` is None where the split can only discard and showed no harm. `left_out` names the tasks that
-    were not compared, each with its reason.
+    were not compared, each with its reason. `partial`: the split, or its baseline, was not run whole.
     """
 
     decision: Decision | None
@@ -89,6 +89,7 @@ class Verdict(Record):
     suite: str | None = None
     split: str | None = None
     reason: str = ""
+    partial: bool = False
     checks: tuple[CheckResult, ...] = ()
     fixed: tuple[str, ...] = ()
     broken: tuple[str, ...] = ()

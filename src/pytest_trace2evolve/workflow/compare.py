@@ -71,12 +71,11 @@ def compare(
         raise ResultsError(
             f"{_named(baseline)} and {_named(candidate)} cannot be compared: {'; '.join(found)}"
         )
-    left_out: tuple[str, ...] = ()
+    left_out: dict[str, str] = {}
     if tasks is not None:
         old, new, left_out = _as_locked(old, new, tasks)
-    pairs = pair(old.simulations, new.simulations)
     verdict = decide(
-        type(pairs)(pairs.tasks, (*left_out, *pairs.left_out)),
+        pair(old.simulations, new.simulations).leaving_out(left_out),
         chosen,
         goal=goal,
         label=Label.DEVELOPMENT,
@@ -120,19 +119,18 @@ def _one_side(
 
 def _as_locked(
     old: Evidence, new: Evidence, tasks: dict[str, str]
-) -> tuple[Evidence, Evidence, tuple[str, ...]]:
+) -> tuple[Evidence, Evidence, dict[str, str]]:
     """Both sides cut to the locked tasks, without simulations of other content under the same id."""
-    left_out = []
+    left_out: dict[str, str] = {}
     cut = []
     for side, name in ((only(old, tasks), "baseline"), (only(new, tasks), "candidate")):
         records = side.simulations
         other = {record.task_id for record in records if record.task_digest != tasks[record.task_id]}
-        reason = f"its content on the {name} differs from the lock"
-        left_out += [f"{task_id}: {reason}" for task_id in sorted(other)]
+        left_out |= dict.fromkeys(other, f"its content on the {name} differs from the lock")
         cut.append((side, other))
     gone = cut[0][1] | cut[1][1]
     kept = [only(side, tasks.keys() - gone) for side, _ in cut]
-    return kept[0], kept[1], tuple(left_out)
+    return kept[0], kept[1], left_out
 
 
 def _named(paths: Sequence[Path]) -> str:

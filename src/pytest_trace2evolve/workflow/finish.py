@@ -38,7 +38,7 @@ def keep(plan: Plan, runs: Iterable[SuiteRun], outcomes: Iterable[SuiteOutcome],
         _line(plan, run.planned, verdict)
         for run, outcome in pairs
         for verdict in outcome.verdicts
-        if outcome.whole and not verdict.reason.startswith("partial")
+        if outcome.whole and not verdict.partial
     ]
     if lines:
         append(plan.project.scoreboard, lines)

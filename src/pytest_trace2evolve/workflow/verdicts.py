@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.gate.comparable import differences
 from pytest_trace2evolve.gate.decide import decide, worst
-from pytest_trace2evolve.gate.pairs import natural_order, pair
+from pytest_trace2evolve.gate.pairs import natural_order, pair, told
 from pytest_trace2evolve.records.evidence import Evidence, Provenance, Settings, SimulationEvidence
 from pytest_trace2evolve.records.verdict import Decision, Label, Verdict
 from pytest_trace2evolve.scoring.metrics import Metrics, metrics
@@ -53,13 +53,13 @@ class SuiteRun:
             if task_id not in self.runs or self.runs[task_id].absent
         ]
 
-    def left_out(self, split: str) -> list[str]:
-        """Tasks of a split that were not compared, each with its reason."""
-        return [
-            f"{task_id}: {self.runs[task_id].left_out}"
+    def left_out(self, split: str) -> dict[str, str]:
+        """Why tasks of a split were not compared, by their ids."""
+        return {
+            task_id: self.runs[task_id].left_out
             for task_id in self.planned.lock.splits[split]
             if task_id in self.runs and self.runs[task_id].left_out
-        ]
+        }
 
     def ran(self, split: str) -> bool:
         """Whether anything of a split came in."""
@@ -118,7 +118,7 @@ def outcome(plan: Plan, run: SuiteRun, *, interrupted: str = "", stopped: bool =
         verdicts = list(_verdicts(plan, run, interrupted, stopped=stopped))
         if not any(verdict.decision for verdict in verdicts):
             reason = "no split that decides was run, and the others showed no harm"
-    unread = tuple(entry for split in splits for entry in run.left_out(split))
+    unread = tuple(entry for split in splits for entry in told(run.left_out(split)))
     return SuiteOutcome(run.planned.suite.name, figures, tuple(verdicts), reason, whole, unread)
 
 
@@ -144,12 +144,9 @@ def _verdicts(plan: Plan, run: SuiteRun, interrupted: str, *, stopped: bool) -> 
         baseline = [record for record in planned.baseline.evidence.simulations if record.task_id in tasks]
         comparable = [record for record in baseline if record.task_digest == tasks[record.task_id]]
         candidate = run.in_split(split)
-        pairs = pair(comparable, candidate)
-        left_out = [*run.left_out(split), *_other_content(baseline, tasks)]
-        named = {entry.split(":")[0] for entry in left_out}
-        kept = [entry for entry in pairs.left_out if entry.split(":")[0] not in named]
+        reasons = {**_other_content(baseline, tasks), **run.left_out(split)}
         yield decide(
-            type(pairs)(pairs.tasks, (*left_out, *kept)),
+            pair(comparable, candidate).leaving_out(reasons),
             policy,
             goal=plan.goal,
             label=_label(plan, planned, split),
@@ -214,12 +211,9 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
 
 
-def _other_content(records: Iterable[SimulationEvidence], tasks: Mapping[str, str]) -> list[str]:
+def _other_content(records: Iterable[SimulationEvidence], tasks: Mapping[str, str]) -> dict[str, str]:
     other = {record.task_id for record in records if record.task_digest != tasks[record.task_id]}
-    return [
-        f"{name}: its content in the baseline differs from the lock"
-        for name in sorted(other, key=natural_order)
-    ]
+    return dict.fromkeys(other, "its content in the baseline differs from the lock")
 
 
 def provenance_of(plan: Plan, planned: PlannedSuite) -> Provenance:
