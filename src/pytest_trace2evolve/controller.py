@@ -119,7 +119,7 @@ class Controller(Participant):
         ran = [run for run in self.runs.values() if run.runs or stopped]
         try:
             self.outcomes = [outcome(self.plan, run, interrupted=narrowed, stopped=stopped) for run in ran]
-            self.notes += keep(self.plan, ran, self.outcomes, self.worlds).notes
+            self.notes += keep(self.plan, ran, self.outcomes, self.worlds)
         except Exception as error:
             told = f"{type(error).__name__}: {error}"
             self.trouble = f"the evidence could not be kept whole ({told}); the verdict does not count"

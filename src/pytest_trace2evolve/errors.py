@@ -20,6 +20,16 @@ A message is one line that names the value, the cause and the mend. `TaskFailed`
 this tree: it is how an item says that the agent failed its task.
 """
 
+import difflib
+from collections.abc import Iterable
+
+
+def nearest(wrong: str, known: Iterable[str]) -> str:
+    """The mend of a name that does not exist: the known one that it resembles, or all of them."""
+    names = sorted(known)
+    near = difflib.get_close_matches(wrong, names, n=1, cutoff=0.4)
+    return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(names) or 'none'}"
+
 
 class Trace2EvolveError(Exception):
     """Base of every error of this package."""

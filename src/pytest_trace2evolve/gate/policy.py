@@ -1,9 +1,8 @@
 """Gate policies by name: which checks a comparison must pass."""
 
-import difflib
 from dataclasses import dataclass
 
-from pytest_trace2evolve.errors import PolicyError
+from pytest_trace2evolve.errors import PolicyError, nearest
 from pytest_trace2evolve.gate.checks import REWARD_IMPROVED, REWARD_NOT_WORSE, WATCHED, Check
 from pytest_trace2evolve.records.verdict import Goal
 
@@ -40,6 +39,4 @@ def get_policy(name: str) -> Policy:
     """
     if name in POLICIES:
         return POLICIES[name]
-    near = difflib.get_close_matches(name, POLICIES, n=1)
-    mend = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(POLICIES))}"
-    raise PolicyError(f"unknown gate policy {name!r}; {mend}")
+    raise PolicyError(f"unknown gate policy {name!r}; {nearest(name, POLICIES)}")

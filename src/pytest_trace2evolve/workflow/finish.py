@@ -2,7 +2,6 @@
 
 import subprocess
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from pytest_trace2evolve.evidence.baselines import write_evidence
 from pytest_trace2evolve.evidence.scoreboard import ScoreboardLine, append
@@ -15,15 +14,11 @@ from pytest_trace2evolve.workflow.verdicts import SuiteOutcome, SuiteRun, eviden
 from pytest_trace2evolve.worlds.registry import Worlds
 
 
-@dataclass(frozen=True)
-class Kept:
-    """What was written at the end of a run, told line by line."""
-
-    notes: tuple[str, ...]
-
-
-def keep(plan: Plan, runs: Iterable[SuiteRun], outcomes: Iterable[SuiteOutcome], worlds: Worlds) -> Kept:
+def keep(plan: Plan, runs: Iterable[SuiteRun], outcomes: Iterable[SuiteOutcome], worlds: Worlds) -> list[str]:
     """Write the headers of the run folder, the baselines asked for, and the scoreboard.
+
+    Returns:
+        Notes for the user, a line each.
 
     Raises:
         OSError: something could not be written; what was there before is as it was.
@@ -42,7 +37,7 @@ def keep(plan: Plan, runs: Iterable[SuiteRun], outcomes: Iterable[SuiteOutcome],
     ]
     if lines:
         append(plan.project.scoreboard, lines)
-    return Kept(tuple(notes))
+    return notes
 
 
 def _keep_header(plan: Plan, run: SuiteRun, worlds: Worlds) -> list[str]:

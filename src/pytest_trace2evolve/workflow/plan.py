@@ -1,6 +1,5 @@
 """The plan of a run: everything the user asked for, checked before the first simulation."""
 
-import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +8,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from pytest_trace2evolve.candidates import DEFAULT_CANDIDATE, Candidate
-from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.errors import ConfigError, nearest
 from pytest_trace2evolve.evidence.baselines import read_evidence
 from pytest_trace2evolve.evidence.results import SIMULATIONS
 from pytest_trace2evolve.gate.policy import DEFAULT_POLICY, Policy, get_policy
@@ -244,9 +243,7 @@ def _agent(options: Options, suite: Suite, agents: Sequence[str], recorded: Mapp
     if name == REPLAY:
         raise ConfigError("agent 'replay' needs recorded runs: give --t2e-replay PATH")
     if name not in agents:
-        near = difflib.get_close_matches(name, agents, n=1, cutoff=0.4)
-        mend = f"did you mean {near[0]!r}?" if near else f"known are {', '.join([*agents, REPLAY])}"
-        raise ConfigError(f"unknown agent {name!r}; {mend}")
+        raise ConfigError(f"unknown agent {name!r}; {nearest(name, [*agents, REPLAY])}")
     return name
 
 

@@ -1,13 +1,12 @@
 """A project's folders: where its suites, candidates, baselines, runs and scoreboard lie."""
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from pytest_trace2evolve.candidates import Candidates
-from pytest_trace2evolve.errors import LockError, SuiteError
+from pytest_trace2evolve.errors import LockError, SuiteError, nearest
 from pytest_trace2evolve.evidence.atomic import write_atomic
 from pytest_trace2evolve.lock import (
     LOCK_NAME,
@@ -88,9 +87,7 @@ class Project:
         """
         known = self.suite_names
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-            mend = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known) or 'none'}"
-            raise SuiteError(f"unknown suite {name!r} in {self.suites_folder}; {mend}")
+            raise SuiteError(f"unknown suite {name!r} in {self.suites_folder}; {nearest(name, known)}")
         return self.suites_folder / f"{name}.toml"
 
     def suite(self, name: str) -> Suite:

@@ -37,7 +37,7 @@ def read_replays(paths: Sequence[Path]) -> dict[str, Recorded]:
         ResultsError: a file cannot be read or trusted, or names no domain.
     """
     files: dict[str, list[ResultsFile]] = {}
-    for path in [inner for outer in paths for inner in expand(outer)]:
+    for path in expand(paths):
         file = read_results(path)
         files.setdefault(domain_of(file), []).append(file)
     return {domain: _recorded(group) for domain, group in files.items()}

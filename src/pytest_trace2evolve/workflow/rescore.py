@@ -31,7 +31,7 @@ def rescore_files(
         ResultsError: a file cannot be read or trusted.
         WorldError: a domain or provider is unknown.
     """
-    files = [read_results(path) for outer in paths for path in expand(outer)]
+    files = [read_results(path) for path in expand(paths)]
     return [_scored(file, worlds, provider, judge) for file in files]
 
 

@@ -1,6 +1,6 @@
 """Evidence from whatever a user names: results files, run folders, baselines."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,13 +32,13 @@ class Scored:
     record: SimulationEvidence
 
 
-def expand(path: Path) -> list[Path]:
-    """A run folder of several suites as the results folders inside it; any other path as itself."""
-    if path.is_dir() and not (path / "results.json").exists():
-        inside = sorted(folder.parent for folder in path.glob("*/results.json"))
-        if inside:
-            return inside
-    return [path]
+def expand(paths: Iterable[Path]) -> Iterator[Path]:
+    """Run folders of several suites as the results folders inside them; any other path as itself."""
+    for path in paths:
+        inside: list[Path] = []
+        if path.is_dir() and not (path / "results.json").exists():
+            inside = sorted(folder.parent for folder in path.glob("*/results.json"))
+        yield from inside or [path]
 
 
 def rescore(
@@ -125,7 +125,7 @@ def load_sides(
     """
     compact: list[Evidence] = []
     files: dict[str, list[ResultsFile]] = {}
-    for path in [inner for outer in paths for inner in expand(outer)]:
+    for path in expand(paths):
         record = decode(path) if path.is_file() else None
         if is_evidence(record):
             compact.append(parse_evidence(record, path))

@@ -1,12 +1,11 @@
 """Providers of worlds by name, and the one place where a world is opened."""
 
-import difflib
 import functools
 import importlib
 import importlib.metadata
 from collections.abc import Callable
 
-from pytest_trace2evolve.errors import WorldError
+from pytest_trace2evolve.errors import WorldError, nearest
 from pytest_trace2evolve.records.protocols import World
 
 WorldFactory = Callable[[str], World]
@@ -58,9 +57,7 @@ class Worlds:
             offered: WorldFactory = _installed()[provider].load()
             return offered
         if provider not in _BUILT_IN:
-            near = difflib.get_close_matches(provider, self.providers(), n=1)
-            mend = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(self.providers())}"
-            raise WorldError(f"unknown provider {provider!r}; {mend}")
+            raise WorldError(f"unknown provider {provider!r}; {nearest(provider, self.providers())}")
         module, name = _BUILT_IN[provider]
         factory: WorldFactory = getattr(importlib.import_module(module), name)
         return factory
