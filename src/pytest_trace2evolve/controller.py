@@ -6,15 +6,18 @@ from typing import Any
 import pytest
 
 from pytest_trace2evolve import xdist
-from pytest_trace2evolve.errors import ResultsError
+from pytest_trace2evolve.errors import ConfigError, ResultsError
 from pytest_trace2evolve.evidence.baselines import write_evidence
+from pytest_trace2evolve.evidence.resume import FinishedStore
 from pytest_trace2evolve.gate.decide import worst
-from pytest_trace2evolve.participant import WORKER_INPUT, Participant
+from pytest_trace2evolve.participant import WORKER_INPUT, Participant, usage_error
 from pytest_trace2evolve.records.evidence import SimulationEvidence
 from pytest_trace2evolve.records.verdict import Decision
+from pytest_trace2evolve.report.forecast import forecast
 from pytest_trace2evolve.report.run import RunReport, run_report
+from pytest_trace2evolve.workflow.estimate import estimate, expected_usage, refuse_impossible
 from pytest_trace2evolve.workflow.finish import EXIT_STATUS, keep
-from pytest_trace2evolve.workflow.plan import baseline_copy
+from pytest_trace2evolve.workflow.plan import Plan, baseline_copy
 from pytest_trace2evolve.workflow.trials import TaskRun
 from pytest_trace2evolve.workflow.verdicts import SuiteOutcome, SuiteRun, outcome, refuse_incomparable
 
@@ -33,6 +36,7 @@ class Controller(Participant):
         self.outcomes: list[SuiteOutcome] = []
         self.notes: list[str] = []
         self.trouble = ""
+        self.forecast = ""
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
@@ -52,6 +56,8 @@ class Controller(Participant):
                     refuse_incomparable(self.plan, planned)
         except ResultsError as error:
             raise pytest.UsageError(str(error)) from None
+        if self.plan.live is not None:
+            self.forecast = self._forecast(self.plan)
         try:
             for name, planned in self.plan.suites.items():
                 if planned.baseline is not None:
@@ -61,11 +67,27 @@ class Controller(Participant):
                 f"cannot write to {self.plan.run_folder}: {error.strerror}; choose --t2e-run-folder"
             ) from None
 
+    def _forecast(self, plan: Plan) -> str:
+        expected = expected_usage(plan)
+        try:
+            refuse_impossible(plan.budgets, expected)
+        except ConfigError as error:
+            raise usage_error(error) from None
+        finished = FinishedStore(plan.project.finished_folder)
+        return forecast(estimate(plan, expected, self.worlds, finished), plan.budgets)
+
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
         """Hand the settled choices to a worker of xdist."""
         if self.plan is not None:
-            node.workerinput[WORKER_INPUT] = xdist.worker_input(self.plan)
+            account = None if self.account is None else self.account.path
+            node.workerinput[WORKER_INPUT] = xdist.worker_input(self.plan, account)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any, error: object) -> None:
+        """What a worker that died had begun is free for the others."""
+        if error and self.account is not None:
+            self.account.release(node.gateway.id)
 
     def pytest_report_header(self) -> list[str]:
         """One line on what is run."""
@@ -75,7 +97,8 @@ class Controller(Participant):
         for name, planned in self.plan.suites.items():
             against = f", baseline {planned.baseline.name}" if planned.baseline else ""
             parts.append(f"{name} (agent {planned.agent}{against})")
-        return [f"trace2evolve: candidate {self.plan.candidate.id} on {', '.join(parts)}"]
+        lines = [f"candidate {self.plan.candidate.id} on {', '.join(parts)}", self.forecast]
+        return [f"trace2evolve: {line}" for line in lines if line]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -95,7 +118,7 @@ class Controller(Participant):
         payload = getattr(report, "trace2evolve", None)
         if payload is not None:
             records = tuple(SimulationEvidence.model_validate(record) for record in payload["records"])
-            self.runs[suite].add(task_id, TaskRun(records, payload["left_out"], payload["absent"]))
+            self.runs[suite].add(task_id, TaskRun(**{**payload, "records": records}))
         elif report.when == "setup" and report.failed:
             self.runs[suite].crashed(task_id, str(report.longrepr))
 
@@ -108,14 +131,19 @@ class Controller(Participant):
         self, session: pytest.Session, exitstatus: int | pytest.ExitCode
     ) -> Generator[None, object, object]:
         """Judge and keep the run, then let the verdict decide the exit status."""
+        self.wind_down(session, exitstatus)
         if self.plan is not None and self.reported:
             self._finish(session, exitstatus)
         return (yield)
 
     def _finish(self, session: pytest.Session, exitstatus: int | pytest.ExitCode) -> None:
         assert self.plan is not None
-        stopped = bool(session.shouldstop or session.shouldfail) or exitstatus == pytest.ExitCode.INTERRUPTED
-        narrowed = "the session was stopped early" if stopped else _narrowed(self.config)
+        exhausted = self.account.stopped if self.account is not None else ""
+        early = bool(session.shouldstop or session.shouldfail) or exitstatus == pytest.ExitCode.INTERRUPTED
+        stopped = early or bool(exhausted)
+        narrowed = _narrowed(self.config)
+        if stopped:
+            narrowed = "the session was stopped early" if early else exhausted
         ran = [run for run in self.runs.values() if run.runs or stopped]
         try:
             self.outcomes = [outcome(self.plan, run, interrupted=narrowed, stopped=stopped) for run in ran]
@@ -131,6 +159,9 @@ class Controller(Participant):
                 session.exitstatus = EXIT_STATUS[Decision.INCONCLUSIVE]
             return
         decision = self.decision
+        if decision is None and exhausted:
+            self.trouble = f"not the whole run: {exhausted}"
+            decision = Decision.INCONCLUSIVE if exitstatus == pytest.ExitCode.OK else None
         if exitstatus not in _OVERRIDABLE or decision is None:
             return
         if self.others_failed:

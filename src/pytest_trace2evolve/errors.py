@@ -14,6 +14,7 @@
     ├── JudgeError                the judge of natural-language assertions gave no usable answer
     ├── ParticipantError          an agent or a user said nothing that a conversation could go on with
     │   └── ContextWindowError    the conversation no longer fits the model
+    ├── BudgetError               the run's budget is spent, or the run was stopped: a simulation is not made
     └── InfrastructureError       a simulation was lost to the machine or the network, not to the agent
 
 A message is one line that names the value, the cause and the mend. `TaskFailed` is not an error of
@@ -85,6 +86,10 @@ class ParticipantError(Trace2EvolveError):
 
 class ContextWindowError(ParticipantError):
     """The conversation no longer fits the model."""
+
+
+class BudgetError(Trace2EvolveError):
+    """The run's budget is spent, or it was stopped: what is not finished is not made."""
 
 
 class InfrastructureError(Trace2EvolveError):

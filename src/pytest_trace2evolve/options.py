@@ -21,6 +21,16 @@ def _positive(text: str) -> int:
     return value
 
 
+def _amount(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0.0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return value
+
+
 def _temperature(text: str) -> float:
     try:
         value = float(text)
@@ -176,6 +186,51 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
             "action": "store_const",
             "const": True,
             "help": "run every live simulation again, also those that finished in an earlier run",
+        },
+    ),
+    (
+        ("--t2e-max-cost",),
+        {
+            "dest": "t2e_max_cost",
+            "metavar": "DOLLARS",
+            "type": _amount,
+            "help": "stop before the run costs more, at the prices of prices.toml",
+        },
+    ),
+    (
+        ("--t2e-max-tokens",),
+        {
+            "dest": "t2e_max_tokens",
+            "metavar": "N",
+            "type": _positive,
+            "help": "stop before the run uses more tokens, prompts and completions together",
+        },
+    ),
+    (
+        ("--t2e-max-minutes",),
+        {
+            "dest": "t2e_max_minutes",
+            "metavar": "N",
+            "type": _amount,
+            "help": "stop the run after so many minutes",
+        },
+    ),
+    (
+        ("--t2e-requests-per-minute",),
+        {
+            "dest": "t2e_requests_per_minute",
+            "metavar": "N",
+            "type": _amount,
+            "help": "rate limit of the whole run, all processes together",
+        },
+    ),
+    (
+        ("--t2e-call-timeout",),
+        {
+            "dest": "t2e_call_timeout",
+            "metavar": "SECONDS",
+            "type": _amount,
+            "help": "give up one try of a model call after this time and try again (default: 600)",
         },
     ),
     (

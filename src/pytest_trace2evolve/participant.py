@@ -1,32 +1,26 @@
 """What every process of a run does: plan, collect, simulate; and what a worker takes over."""
 
-import contextlib
-import json
 import os
+import shutil
+import tempfile
 from collections.abc import Generator, Iterator, Mapping
-from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pytest_trace2evolve import xdist
+from pytest_trace2evolve.choices import read_judge, read_options, refuse_empty
 from pytest_trace2evolve.collect import SuiteFile, TaskItem, planned_suite
 from pytest_trace2evolve.errors import ConfigError, Trace2EvolveError
-from pytest_trace2evolve.models.settings import ModelSettings
+from pytest_trace2evolve.evidence.account import Account
 from pytest_trace2evolve.options import DESTINATIONS
-from pytest_trace2evolve.records.protocols import Judge
-from pytest_trace2evolve.records.verdict import Goal
-from pytest_trace2evolve.workflow.live import (
-    CHAT,
-    DEFAULT_CONCURRENCY,
-    LiveSettings,
-    Pool,
-    extra_instruction,
-)
-from pytest_trace2evolve.workflow.plan import Options, Plan, Shared, make_plan
+from pytest_trace2evolve.workflow.live import CHAT, DEFAULT_CONCURRENCY
+from pytest_trace2evolve.workflow.plan import Plan, Shared, make_plan
 from pytest_trace2evolve.workflow.project import Project
-from pytest_trace2evolve.workflow.trials import BUILT_IN_AGENTS, AgentFactory, Runner
+from pytest_trace2evolve.workflow.simulations import AgentFactory
+from pytest_trace2evolve.workflow.start import start
+from pytest_trace2evolve.workflow.trials import BUILT_IN_AGENTS, Runner
 from pytest_trace2evolve.worlds.registry import Worlds
 
 WORKER_INPUT = "trace2evolve"
@@ -57,7 +51,10 @@ class Participant:
         }
         self.plan: Plan | None = None
         self.runner: Runner | None = None
+        self.account: Account | None = None
+        self._own_folder: Path | None = None
         self._order: dict[pytest.Item, int] = {}
+        self._looking_ahead = False
 
     @staticmethod
     def _from_hooks(answers: list[Mapping[str, Any]]) -> dict[str, Any]:
@@ -70,7 +67,7 @@ class Participant:
             pytest.UsageError: anything the user wrote is wrong.
         """
         wanted = any_option(self.config)
-        _refuse_empty(self.config)
+        refuse_empty(self.config)
         if wanted and self.config.args_source is not pytest.Config.ArgsSource.ARGS:
             self.config.args[:] = [str(self.project.suites_folder)]
         names = self._names_in_args()
@@ -94,50 +91,72 @@ class Participant:
                 self.worlds,
                 suite_names=names,
                 agents=sorted({*self.agents, CHAT}),
-                judge=_judge(self.config),
+                judge=read_judge(self.config),
                 shared=shared,
                 listing=bool(self.config.option.collectonly),
             )
+            if plan.live is not None and not self.config.option.collectonly:
+                plan.live.require_keys()
         except Trace2EvolveError as error:
             raise usage_error(error) from None
         self.plan = plan
-        pool = Pool(self.config.option.t2e_concurrency or DEFAULT_CONCURRENCY)
-        agents = dict(self.agents)
-        try:
-            if plan.live is not None:
-                from pytest_trace2evolve.workflow.chat import ChatFactory
+        if plan.live is not None and not self.config.option.collectonly:
+            self.account = self._open_account(plan, shared)
+        if not xdist.hands_out(self.config):
+            self.runner = start(
+                plan,
+                self.worlds,
+                self.agents,
+                self.account,
+                concurrency=self.config.option.t2e_concurrency or DEFAULT_CONCURRENCY,
+            )
 
-                agents[CHAT] = ChatFactory(plan.live, pool)
-        except Trace2EvolveError as error:
-            pool.close()
-            raise usage_error(error) from None
-        self.runner = Runner(plan, self.worlds, agents, pool)
+    def _open_account(self, plan: Plan, shared: Shared | None) -> Account:
+        if shared is not None:
+            assert shared.account is not None
+            worker = self.config.workerinput["workerid"]  # type: ignore[attr-defined]  # set by xdist
+            return Account(shared.account, worker, plan.budgets)
+        # On the local disk: SQLite's shared memory does not work over a network.
+        self._own_folder = Path(tempfile.mkdtemp(prefix="trace2evolve-"))
+        return Account(self._own_folder / "account.sqlite", "main", plan.budgets)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
-        """Start the simulations of this item and of those ahead, as far as there is room."""
+        """Have the simulations of this item made, and in free slots those of the items ahead."""
         if self.runner is None:
             return
-        for ahead in self._coming(item, nextitem):
-            if isinstance(ahead, TaskItem):
-                if ahead is not item and not self.runner.room:
-                    return
-                with contextlib.suppress(Trace2EvolveError):  # said when the item itself is set up
-                    self.runner.start(planned_suite(ahead).name, ahead.name)
-
-    def _coming(self, item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[pytest.Item]:
-        """The items that this process runs next; under xdist no more than two are known."""
-        if hasattr(self.config, "workerinput"):
-            yield from (one for one in (item, nextitem) if one is not None)
-            return
         if not self._order:
-            self._order = {one: position for position, one in enumerate(item.session.items)}
-        yield from islice(item.session.items, self._order.get(item, 0), None)
+            self._order = {one: place for place, one in enumerate(item.session.items)}
+        if self.runner.shared:
+            # Whoever is first makes what any process of the run needs: from here to the end, then the rest.
+            if not self._looking_ahead:
+                self._looking_ahead = True
+                place = self._order.get(item, 0)
+                items = item.session.items
+                self.runner.ahead(_tasks([*items[place:], *items[:place]]))
+        elif hasattr(self.config, "workerinput"):
+            # What a worker runs after the next item is not known.
+            self.runner.ahead(_tasks([one for one in (item, nextitem) if one is not None]))
+        else:
+            self.runner.ahead(_tasks(item.session.items[self._order.get(item, 0) :]))
+
+    def wind_down(self, session: pytest.Session, exitstatus: int | pytest.ExitCode) -> None:
+        """Finish what other processes may wait for; give it up where the session ends before its time."""
+        if self.runner is None:
+            return
+        if session.shouldstop or session.shouldfail or exitstatus == pytest.ExitCode.INTERRUPTED:
+            self.runner.stop("the session was stopped")
+        else:
+            self.runner.drain()
 
     def pytest_unconfigure(self) -> None:
         """End the thread that ran the simulations."""
         if self.runner is not None:
             self.runner.close()
+        if self.account is not None:
+            self.account.close()
+        if self._own_folder is not None:
+            shutil.rmtree(self._own_folder, ignore_errors=True)
 
     def _names_in_args(self) -> list[str]:
         """The suites whose files lie under the paths given on the command line."""
@@ -180,84 +199,19 @@ class Worker(Participant):
         """Take over what the controller settled."""
         raw = self.config.workerinput.get(WORKER_INPUT)  # type: ignore[attr-defined]  # set by xdist
         if raw is not None:
-            shared = Shared(raw["run_id"], Path(raw["run_folder"]), raw["started"], raw["baselines"])
-            self.prepare(shared)
+            self.prepare(xdist.taken_over(raw))
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int | pytest.ExitCode) -> None:
+        """Wind down before the controller is told that this worker is done."""
+        self.wind_down(session, exitstatus)
 
 
-def _refuse_empty(config: pytest.Config) -> None:
-    """An empty value is an unset variable of somebody's script, never a wish for the default."""
-    for name in DESTINATIONS:
-        value = getattr(config.option, name, None)
-        if value == "" or (isinstance(value, list) and "" in value):
-            raise pytest.UsageError(f"--{name.replace('_', '-')} is empty; leave it out or give a value")
+def _tasks(items: list[pytest.Item]) -> Iterator[tuple[str, str]]:
+    """Suite and task of the items that are ours."""
+    return ((planned_suite(one).name, one.name) for one in items if isinstance(one, TaskItem))
 
 
 def any_option(config: pytest.Config) -> bool:
     """Whether the command line asks for a run (an ini key alone only runs the suites in its paths)."""
     return any(getattr(config.option, name, None) is not None for name in DESTINATIONS)
-
-
-def read_options(config: pytest.Config) -> Options:
-    """The options as plain values, paths made absolute."""
-    option, here = config.option, config.invocation_params.dir
-    return Options(
-        candidate=option.t2e_candidate,
-        suites=tuple(option.t2e_suite or ()),
-        replays=tuple(here / path for path in option.t2e_replay or ()),
-        agent=option.t2e_agent,
-        default_agent=config.getini("t2e_agent") or None,
-        trials=option.t2e_trials,
-        baseline=option.t2e_baseline,
-        save_baseline=option.t2e_save_baseline,
-        gate=option.t2e_gate,
-        goal=Goal(option.t2e_goal or Goal.IMPROVE),
-        run_folder=here / option.t2e_run_folder if option.t2e_run_folder else None,
-        live=_live(option),
-        fresh=bool(option.t2e_fresh),
-        invocation_dir=here,
-    )
-
-
-def _live(option: Any) -> LiveSettings | None:
-    if option.t2e_model is None:
-        needless = [
-            name for name in ("t2e_user_model", "t2e_base_url", "t2e_user_base_url") if getattr(option, name)
-        ]
-        if needless:
-            raise ConfigError(f"--{needless[0].replace('_', '-')} says nothing without --t2e-model")
-        return None
-    try:
-        extra_body = json.loads(option.t2e_extra_body) if option.t2e_extra_body else {}
-    except ValueError as error:
-        raise ConfigError(f"--t2e-extra-body is not JSON: {error}") from None
-    if not isinstance(extra_body, dict):
-        raise ConfigError(f"--t2e-extra-body is a JSON {type(extra_body).__name__}, not an object")
-    concurrency = option.t2e_concurrency or DEFAULT_CONCURRENCY
-    agent = ModelSettings(
-        model=option.t2e_model,
-        base_url=option.t2e_base_url,
-        key_var=option.t2e_key_var or "OPENAI_API_KEY",
-        temperature=0.0 if option.t2e_temperature is None else option.t2e_temperature,
-        seed=option.t2e_seed,
-        reasoning_effort=option.t2e_reasoning_effort,
-        extra_body=extra_body,
-        max_connections=concurrency,
-    )
-    user = replace(
-        agent,
-        model=option.t2e_user_model or agent.model,
-        base_url=option.t2e_user_base_url or agent.base_url,
-        key_var=option.t2e_user_key_var or agent.key_var,
-        temperature=0.0,
-        reasoning_effort=None,
-        extra_body={},
-    )
-    return LiveSettings(agent, user, extra_instruction())
-
-
-def _judge(config: pytest.Config) -> Judge | None:
-    if config.option.t2e_judge is None:
-        return None
-    from pytest_trace2evolve.judges.chat import ChatJudge
-
-    return ChatJudge(config.option.t2e_judge, base_url=config.option.t2e_judge_base_url)

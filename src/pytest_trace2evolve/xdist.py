@@ -1,13 +1,15 @@
 """What the controller tells its workers, and how a crashed worker's item is reported."""
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.workflow.plan import Plan
+from pytest_trace2evolve.workflow.plan import Plan, Shared
 
 
-def worker_input(plan: Plan) -> dict[str, Any]:
+def worker_input(plan: Plan, account: Path | None) -> dict[str, Any]:
     """What a worker takes over, as plain JSON types."""
     return {
         "run_id": plan.run_id,
@@ -18,7 +20,25 @@ def worker_input(plan: Plan) -> dict[str, Any]:
             for name, planned in plan.suites.items()
             if planned.baseline is not None
         },
+        "account": None if account is None else str(account),
     }
+
+
+def taken_over(raw: Mapping[str, Any]) -> Shared:
+    """What `worker_input` holds, on the worker."""
+    account = raw["account"]
+    return Shared(
+        run_id=raw["run_id"],
+        run_folder=Path(raw["run_folder"]),
+        started=raw["started"],
+        baselines=raw["baselines"],
+        account=None if account is None else Path(account),
+    )
+
+
+def hands_out(config: pytest.Config) -> bool:
+    """Whether this process only hands items to workers."""
+    return config.pluginmanager.hasplugin("dsession")
 
 
 def is_crash(report: pytest.TestReport) -> bool:

@@ -42,6 +42,7 @@ LEVELS = {
         "active",
         "controller",
         "participant",
+        "choices",
     },
 }
 """Where every file and folder of the package stands; a new one must be placed here."""

@@ -1,7 +1,7 @@
 """Finished simulations by the key of everything that could have changed their trace.
 
 A run that was stopped, or is started again, takes from here what it would otherwise make again. Only traces
-are kept: their scores are derived anew. What infrastructure took is never kept, so it runs again.
+are kept: their scores are derived anew.
 """
 
 import json
@@ -16,26 +16,31 @@ from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.atomic import write_atomic
 from pytest_trace2evolve.evidence.results import decode
 from pytest_trace2evolve.records.base import complaint
-from pytest_trace2evolve.records.trace import Simulation, TerminationReason
+from pytest_trace2evolve.records.trace import Simulation
 
 FORMAT = 1
 """Raised when a stored trace would no longer be what a fresh one is."""
 
 
+def simulation_key(parts: dict[str, Any]) -> str:
+    """The key of a simulation.
+
+    Args:
+        parts: Everything that can change its trace, as JSON: candidate, task, policy, tools, agent and user
+            with their settings, endpoint, seed, trial, budgets.
+    """
+    return digest({"format": FORMAT, **parts})
+
+
 @dataclass(frozen=True)
 class FinishedStore:
-    """A folder of finished simulations, a file each; writers of many processes do not disturb one another."""
+    """A folder of simulations, a file each; writers of many processes do not disturb one another."""
 
     folder: Path
 
-    def key(self, parts: dict[str, Any]) -> str:
-        """The key of a simulation.
-
-        Args:
-            parts: Everything that can change its trace, as JSON: candidate, task, policy, tools, agent and
-                user with their settings, endpoint, seed, trial, budgets.
-        """
-        return digest({"format": FORMAT, **parts})
+    def holds(self, key: str) -> bool:
+        """Whether there is a simulation of a key."""
+        return self._path(key).exists()
 
     def get(self, key: str) -> Simulation | None:
         """The simulation of a key; None where there is none.
@@ -54,13 +59,11 @@ class FinishedStore:
             ) from None
 
     def put(self, key: str, simulation: Simulation) -> None:
-        """Keep a finished simulation; one that infrastructure took is not kept.
+        """Keep a simulation.
 
         Raises:
             OSError: it could not be written.
         """
-        if simulation.termination_reason == TerminationReason.INFRASTRUCTURE_ERROR:
-            return
         record = simulation.model_dump(mode="json", exclude_unset=True)
         write_atomic(self._path(key), json.dumps(record, ensure_ascii=False, allow_nan=False))
 

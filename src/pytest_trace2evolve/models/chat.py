@@ -7,7 +7,6 @@ model) is an `EndpointError` of the whole run.
 
 import asyncio
 import json
-import os
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,34 +17,39 @@ import openai
 from pytest_trace2evolve.errors import ContextWindowError, EndpointError, InfrastructureError
 from pytest_trace2evolve.models.settings import ModelSettings, without_credentials
 from pytest_trace2evolve.records.completion import Completion, RequestedCall, Usage
-from pytest_trace2evolve.records.protocols import ToolSchema
+from pytest_trace2evolve.records.protocols import Meter, ToolSchema
+from pytest_trace2evolve.records.wire import cached_tokens, dollars, token_count
 
 RETRY_STATUSES = frozenset({408, 409, 425, 429})
 """Client-error statuses that another try can mend; so can every status from 500."""
 
-FATAL_STATUSES = frozenset({401, 403, 404})
+FATAL_STATUSES = frozenset({401, 402, 403, 404})
 """Statuses that every further request would get too."""
+
+FATAL_CODES = frozenset({"insufficient_quota", "invalid_api_key", "model_not_found"})
+"""Codes in an error's body that say the same, whatever its status."""
 
 
 class ChatModel:
     """One model; safe to share by all simulations of one event loop.
 
+    Args:
+        settings: Which model, and how it is asked.
+        meter: Counts every good answer, and says when each request may be sent; None: nobody does.
+
     Raises:
         EndpointError: the variable that should hold the key is empty.
     """
 
-    def __init__(self, settings: ModelSettings) -> None:
+    def __init__(self, settings: ModelSettings, meter: Meter | None = None) -> None:
         self.settings = settings
-        key = os.environ.get(settings.key_var)
-        if not key:
-            raise EndpointError(
-                f"model {settings.model!r} needs a key: set {settings.key_var} (any text for a local server)"
-            )
+        self._meter = meter
+        self._answered = False
         limits = httpx2.Limits(
             max_connections=settings.max_connections, max_keepalive_connections=settings.max_connections
         )
         self._client = openai.AsyncOpenAI(
-            api_key=key,
+            api_key=settings.key(),
             base_url=settings.base_url,
             max_retries=0,  # retries are ours: the client's own would hide what they cost
             http_client=httpx2.AsyncClient(
@@ -61,13 +65,15 @@ class ChatModel:
         Raises:
             EndpointError: the endpoint refuses the key, the model or its tools; no retry would help.
             ContextWindowError: the conversation no longer fits the model.
-            InfrastructureError: every try failed.
+            InfrastructureError: every try failed, or the endpoint refuses this one request.
+            BudgetError: the run may send nothing more.
         """
         request = self._request(messages, tools, trial)
         started = time.perf_counter()
         retries = self.settings.retries
         problem = ""
         for tried in range(1, retries.attempts + 1):
+            await self._admission()
             try:
                 async with asyncio.timeout(self.settings.timeout):
                     # Not `chat.completions.create`: walking the request's types costs more than all the rest.
@@ -75,7 +81,7 @@ class ChatModel:
                         "/chat/completions", cast_to=httpx2.Response, body=request
                     )
                     record = response.json()
-                return _read(record, time.perf_counter() - started)
+                return self._counted(_read(record, time.perf_counter() - started))
             except openai.APIStatusError as error:
                 self._refuse(error)
                 problem, asked = _told(error), _retry_after(error)
@@ -90,6 +96,22 @@ class ChatModel:
     async def close(self) -> None:
         """Close the connections."""
         await self._client.close()
+
+    async def _admission(self) -> None:
+        if self._meter is not None and (pause := self._meter.admit()) > 0:
+            await asyncio.sleep(pause)
+            # Whatever happened meanwhile may forbid what was allowed before.
+            self._meter.stand()
+
+    def _counted(self, completion: Completion) -> Completion:
+        usage = completion.usage
+        if usage.cost is None and self.settings.price is not None:
+            priced = usage.model_copy(update={"cost": self.settings.price.cost(usage)})
+            completion = completion.model_copy(update={"usage": priced})
+        if self._meter is not None:
+            self._meter.spend(completion.usage)
+        self._answered = True
+        return completion
 
     def _request(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[ToolSchema], trial: int
@@ -120,17 +142,23 @@ class ChatModel:
     def _refuse(self, error: openai.APIStatusError) -> None:
         """Raise for a status that no further try can mend."""
         status, told = error.status_code, _told(error)
-        if status in RETRY_STATUSES or status >= 500:
-            return
         where = without_credentials(str(self._client.base_url))
-        if status in FATAL_STATUSES:
+        # Some endpoints forbid single requests for their content.
+        fatal = error.code in FATAL_CODES or (
+            status in FATAL_STATUSES and not (status == 403 and self._answered)
+        )
+        if not fatal and (status in RETRY_STATUSES or status >= 500):
+            return
+        if fatal:
             mend = {404: "check the model's name and the base URL"}.get(
                 status, f"check {self.settings.key_var}"
             )
             raise EndpointError(f"{where} refuses model {self.settings.model!r}: {told}; {mend}") from None
         if "context" in told.lower() and ("length" in told.lower() or "window" in told.lower()):
             raise ContextWindowError(told) from None
-        raise EndpointError(f"{where} refuses the request to model {self.settings.model!r}: {told}") from None
+        refusal = f"{where} refuses the request to model {self.settings.model!r}: {told}"
+        # A model that answered before takes requests of this kind: the trouble is this one's content.
+        raise InfrastructureError(refusal) if self._answered else EndpointError(refusal)
 
 
 def _read(record: Any, seconds: float) -> Completion:
@@ -155,10 +183,7 @@ def _read(record: Any, seconds: float) -> Completion:
         content=content if isinstance(content, str) else None,
         tool_calls=tuple(calls),
         finish_reason=finish if isinstance(finish, str) else None,
-        usage=Usage(
-            prompt_tokens=_count(_inside(record, "usage", "prompt_tokens")),
-            completion_tokens=_count(_inside(record, "usage", "completion_tokens")),
-        ),
+        usage=_usage(record.get("usage")),
         seconds=seconds,
     )
 
@@ -173,8 +198,16 @@ def _inside(value: Any, *path: str | int) -> Any:
     return value
 
 
-def _count(value: Any) -> int:
-    return value if isinstance(value, int) and value >= 0 else 0
+def _usage(told: Any) -> Usage:
+    """What an endpoint says that a completion used; some say the cost too."""
+    if not isinstance(told, dict):
+        return Usage()
+    return Usage(
+        prompt_tokens=token_count(told.get("prompt_tokens")),
+        completion_tokens=token_count(told.get("completion_tokens")),
+        cached_tokens=cached_tokens(told),
+        cost=dollars(told.get("cost")),
+    )
 
 
 def _told(error: openai.APIStatusError) -> str:

@@ -7,6 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+from pytest_trace2evolve.errors import EndpointError
+from pytest_trace2evolve.models.prices import Price
+
+CALL_TIMEOUT = 600.0
+"""Seconds after which one try of a call is given up, where nothing else is said; the openai client's own."""
+
 
 @dataclass(frozen=True)
 class Retries:
@@ -38,7 +44,8 @@ class ModelSettings:
         key_var: The environment variable that holds the key.
         temperature: None leaves it out of the request, as some models demand.
         seed: Sent with each request, plus the trial's number; None sends none.
-        timeout: Seconds of silence after which a request is given up.
+        timeout: Seconds after which one try of a call is given up.
+        price: What it costs; None where that is not known.
     """
 
     model: str
@@ -48,9 +55,23 @@ class ModelSettings:
     seed: int | None = None
     reasoning_effort: str | None = None
     extra_body: Mapping[str, Any] = field(default_factory=dict)
-    timeout: float = 600.0
+    timeout: float = CALL_TIMEOUT
     max_connections: int = 64
     retries: Retries = Retries()
+    price: Price | None = None
+
+    def key(self) -> str:
+        """The key.
+
+        Raises:
+            EndpointError: the variable that should hold it is empty.
+        """
+        key = os.environ.get(self.key_var)
+        if not key:
+            raise EndpointError(
+                f"model {self.model!r} needs a key: set {self.key_var} (any text for a local server)"
+            )
+        return key
 
     def recorded(self) -> dict[str, object]:
         """What evidence keeps of the settings: nothing secret, and nothing that changes no trace."""

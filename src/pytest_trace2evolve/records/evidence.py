@@ -5,6 +5,8 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from pytest_trace2evolve.records.base import Record
+from pytest_trace2evolve.records.completion import Usage
+from pytest_trace2evolve.records.message import Requestor
 from pytest_trace2evolve.records.score import Measured, Unit
 from pytest_trace2evolve.records.task import RewardBasis
 from pytest_trace2evolve.records.trace import TerminationReason
@@ -32,7 +34,8 @@ class SimulationEvidence(Measured):
     """One simulation as the gate sees it.
 
     `actions` maps a tool type to its gold actions. The totals come from the task, so they are known
-    even where the simulation was not measured (`matched` is then None).
+    even where the simulation was not measured (`matched` is then None). `usage` holds what the models of the
+    agent and of the user used, where the trace says it.
     """
 
     id: str
@@ -46,6 +49,7 @@ class SimulationEvidence(Measured):
     seed: int | None = None
     cost: float | None = None
     note: str = ""
+    usage: dict[Requestor, Usage] = Field(default_factory=dict)
 
     @property
     def hit_max_steps(self) -> bool:

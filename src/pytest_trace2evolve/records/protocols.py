@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from pytest_trace2evolve.records.base import Record
-from pytest_trace2evolve.records.completion import Completion
+from pytest_trace2evolve.records.completion import Completion, Usage
 from pytest_trace2evolve.records.message import Message, Requestor
 from pytest_trace2evolve.records.score import Check, JudgeUse, ToolType
 from pytest_trace2evolve.records.task import Action, Assertion, InitialState, Task
@@ -105,6 +105,19 @@ class Model(Protocol):
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[ToolSchema], *, trial: int = 0
     ) -> Completion:
         """One completion. Raises `InfrastructureError` where none could be had."""
+
+
+class Meter(Protocol):
+    """Counts what models use, and says when a request may be sent."""
+
+    def admit(self) -> float:
+        """Seconds to wait before a request is sent. Raises where none may be sent any more."""
+
+    def stand(self) -> None:
+        """Raise where no request may be sent any more."""
+
+    def spend(self, usage: Usage) -> None:
+        """Count one good answer."""
 
 
 class Agent(Protocol):

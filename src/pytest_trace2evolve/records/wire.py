@@ -1,9 +1,11 @@
 """Messages in the shape of the chat-completions API, and back."""
 
 import json
+import math
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pytest_trace2evolve.records.completion import Completion
+from pytest_trace2evolve.records.completion import NOTHING_USED, Completion, Usage
 from pytest_trace2evolve.records.message import Message, Requestor, ToolCall
 
 MALFORMED = "malformed_arguments"
@@ -34,15 +36,54 @@ def from_completion(completion: Completion, role: Requestor) -> Message:
         for call in completion.tool_calls
     ]
     usage = completion.usage
+    told: dict[str, Any] = {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+    }
+    if usage.cached_tokens:
+        told["prompt_tokens_details"] = {"cached_tokens": usage.cached_tokens}
     fields: dict[str, Any] = {
         "role": role,
         "content": completion.content,
         "tool_calls": calls or None,
         "cost": usage.cost,
-        "usage": {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens},
+        "usage": told,
         "generation_time_seconds": completion.seconds,
     }
     return Message.model_validate(fields)
+
+
+def usage_of(trace: Iterable[Message], role: Requestor) -> Usage:
+    """What one side's messages of a trace say that they used; no calls where none says anything."""
+    total = NOTHING_USED
+    for message in trace:
+        told = getattr(message, "usage", None)
+        if message.role == role and isinstance(told, dict):
+            total += Usage(
+                prompt_tokens=token_count(told.get("prompt_tokens")),
+                completion_tokens=token_count(told.get("completion_tokens")),
+                cached_tokens=cached_tokens(told),
+                cost=dollars(getattr(message, "cost", None)),
+            )
+    return total
+
+
+def cached_tokens(usage: Mapping[str, Any]) -> int:
+    """The prompt tokens of an API's `usage` that the endpoint had seen before."""
+    details = usage.get("prompt_tokens_details")
+    return token_count(details.get("cached_tokens")) if isinstance(details, dict) else 0
+
+
+def token_count(value: object) -> int:
+    """A count of tokens from whatever an endpoint or a file says; 0 where it says none."""
+    return value if isinstance(value, int) and value >= 0 else 0
+
+
+def dollars(value: object) -> float | None:
+    """An amount from whatever an endpoint or a file says; None where it says none."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        return None
+    return float(value)
 
 
 def _arguments(text: str) -> dict[str, Any]:

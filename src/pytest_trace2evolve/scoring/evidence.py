@@ -4,9 +4,13 @@ import math
 from collections.abc import Mapping
 
 from pytest_trace2evolve.records.evidence import ActionCount, SimulationEvidence
+from pytest_trace2evolve.records.message import Requestor
 from pytest_trace2evolve.records.score import UNKNOWN_TOOL, Score, Status, ToolType
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation
+from pytest_trace2evolve.records.wire import usage_of
+
+_SIDES: tuple[Requestor, ...] = ("assistant", "user")
 
 
 def as_evidence(
@@ -28,6 +32,7 @@ def as_evidence(
         seed=simulation.seed,
         cost=total if costs and math.isfinite(total := sum(costs)) else None,
         note=score.note,
+        usage={role: used for role in _SIDES if (used := usage_of(simulation.trace, role)).calls},
     )
 
 

@@ -7,11 +7,12 @@ from pytest_trace2evolve.agents.chat import ChatAgent
 from pytest_trace2evolve.agents.chat import system_prompt as agent_prompt
 from pytest_trace2evolve.candidates import Candidate
 from pytest_trace2evolve.models.chat import ChatModel
-from pytest_trace2evolve.records.protocols import Agent, User, World
+from pytest_trace2evolve.records.protocols import Agent, Meter, User, World
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.users.chat import ChatUser
 from pytest_trace2evolve.users.chat import system_prompt as user_prompt
-from pytest_trace2evolve.workflow.live import LiveSettings, Pool
+from pytest_trace2evolve.workflow.live import LiveSettings
+from pytest_trace2evolve.workflow.pool import Pool
 
 
 class ChatFactory:
@@ -21,10 +22,10 @@ class ChatFactory:
         EndpointError: a key is missing.
     """
 
-    def __init__(self, settings: LiveSettings, pool: Pool) -> None:
+    def __init__(self, settings: LiveSettings, pool: Pool, meter: Meter) -> None:
         self._settings = settings
-        self._agent = ChatModel(settings.agent)
-        self._user = self._agent if settings.user == settings.agent else ChatModel(settings.user)
+        self._agent = ChatModel(settings.agent, meter)
+        self._user = self._agent if settings.user == settings.agent else ChatModel(settings.user, meter)
         for model in {self._agent, self._user}:
             pool.on_close(model.close)
 

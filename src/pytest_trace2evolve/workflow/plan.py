@@ -9,9 +9,11 @@ from uuid import uuid4
 
 from pytest_trace2evolve.candidates import DEFAULT_CANDIDATE, Candidate
 from pytest_trace2evolve.errors import ConfigError, nearest
+from pytest_trace2evolve.evidence.account import NO_BUDGETS, Budgets
 from pytest_trace2evolve.evidence.baselines import read_evidence
 from pytest_trace2evolve.evidence.results import SIMULATIONS
 from pytest_trace2evolve.gate.policy import DEFAULT_POLICY, Policy, get_policy
+from pytest_trace2evolve.models.prices import PRICES_NAME
 from pytest_trace2evolve.records.protocols import Judge
 from pytest_trace2evolve.records.verdict import Goal
 from pytest_trace2evolve.suites import Suite
@@ -43,6 +45,7 @@ class Options:
     run_folder: Path | None = None
     live: LiveSettings | None = None
     fresh: bool = False
+    budgets: Budgets = NO_BUDGETS
     invocation_dir: Path = field(default_factory=Path.cwd)
 
 
@@ -80,6 +83,7 @@ class Plan:
     judge: Judge | None = None
     live: LiveSettings | None = None
     fresh: bool = False
+    budgets: Budgets = NO_BUDGETS
 
     def suite_folder(self, name: str) -> Path:
         """Where a suite's simulations go: the run folder itself, or a part of it where there are several."""
@@ -88,12 +92,16 @@ class Plan:
 
 @dataclass(frozen=True)
 class Shared:
-    """What the controller settles and its workers take over."""
+    """What the controller settles and its workers take over.
+
+    `account` is where the run's account lies; None where no model is asked.
+    """
 
     run_id: str
     run_folder: Path
     started: str
     baselines: Mapping[str, str]
+    account: Path | None = None
 
 
 def make_plan(
@@ -125,6 +133,7 @@ def make_plan(
         WorldError: a world cannot be opened.
     """
     _refuse_contradictions(options)
+    _refuse_unpriced(options, project)
     name = options.candidate or DEFAULT_CANDIDATE
     lineage = tuple(project.candidates.lineage(name))
     policy = None if options.gate == "off" else get_policy(options.gate or DEFAULT_POLICY)
@@ -174,6 +183,7 @@ def make_plan(
         judge=judge,
         live=options.live,
         fresh=options.fresh,
+        budgets=options.budgets,
     )
 
 
@@ -210,6 +220,17 @@ def _refuse_contradictions(options: Options) -> None:
         raise ConfigError(f"agent {CHAT!r} needs a model: give --t2e-model")
     if options.replays and options.agent not in (None, REPLAY):
         raise ConfigError(f"--t2e-replay replays recorded runs: agent {options.agent!r} does not go with it")
+
+
+def _refuse_unpriced(options: Options, project: Project) -> None:
+    if options.live is None or options.budgets.cost is None:
+        return
+    for model in (options.live.agent, options.live.user):
+        if model.price is None:
+            raise ConfigError(
+                f"--t2e-max-cost needs the price of model {model.model!r}: "
+                f"add it to {project.root / PRICES_NAME}"
+            )
 
 
 def _locked(suite: Suite, project: Project, worlds: Worlds, *, verify: bool) -> LockedSuite:

@@ -46,11 +46,11 @@ class SuiteRun:
         return tuple(record for record in self.records if record.task_id in tasks)
 
     def missing(self, split: str) -> list[str]:
-        """Tasks of a split that did not run at all and were not left out for their content."""
+        """Tasks of a split, not left out for their content, that did not run in all their trials."""
         return [
             task_id
             for task_id in self.planned.lock.splits[split]
-            if task_id not in self.runs or self.runs[task_id].absent
+            if task_id not in self.runs or self.runs[task_id].absent or self.runs[task_id].unfinished
         ]
 
     def left_out(self, split: str) -> dict[str, str]:
@@ -64,7 +64,7 @@ class SuiteRun:
     def ran(self, split: str) -> bool:
         """Whether anything of a split came in."""
         return any(
-            task_id in self.runs and not self.runs[task_id].absent
+            task_id in self.runs and bool(self.runs[task_id].records or self.runs[task_id].left_out)
             for task_id in self.planned.lock.splits[split]
         )
 

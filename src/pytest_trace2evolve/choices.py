@@ -1,0 +1,112 @@
+"""The options of a command line as plain values, checked one by one. What contradicts what, the plan says."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.evidence.account import Budgets
+from pytest_trace2evolve.models.prices import PRICES_NAME, Price, read_prices
+from pytest_trace2evolve.models.settings import CALL_TIMEOUT, ModelSettings
+from pytest_trace2evolve.options import DESTINATIONS
+from pytest_trace2evolve.records.protocols import Judge
+from pytest_trace2evolve.records.verdict import Goal
+from pytest_trace2evolve.workflow.live import DEFAULT_CONCURRENCY, LiveSettings, extra_instruction
+from pytest_trace2evolve.workflow.plan import Options
+
+
+def refuse_empty(config: pytest.Config) -> None:
+    """An empty value is an unset variable of somebody's script, never a wish for the default."""
+    for name in DESTINATIONS:
+        value = getattr(config.option, name, None)
+        if value == "" or (isinstance(value, list) and "" in value):
+            raise pytest.UsageError(f"--{name.replace('_', '-')} is empty; leave it out or give a value")
+
+
+def read_options(config: pytest.Config) -> Options:
+    """The options as plain values, paths made absolute."""
+    option, here = config.option, config.invocation_params.dir
+    return Options(
+        candidate=option.t2e_candidate,
+        suites=tuple(option.t2e_suite or ()),
+        replays=tuple(here / path for path in option.t2e_replay or ()),
+        agent=option.t2e_agent,
+        default_agent=config.getini("t2e_agent") or None,
+        trials=option.t2e_trials,
+        baseline=option.t2e_baseline,
+        save_baseline=option.t2e_save_baseline,
+        gate=option.t2e_gate,
+        goal=Goal(option.t2e_goal or Goal.IMPROVE),
+        run_folder=here / option.t2e_run_folder if option.t2e_run_folder else None,
+        live=_live(option, read_prices(config.rootpath / PRICES_NAME)),
+        budgets=Budgets(
+            cost=option.t2e_max_cost,
+            tokens=option.t2e_max_tokens,
+            minutes=option.t2e_max_minutes,
+            requests_per_minute=option.t2e_requests_per_minute,
+        ),
+        fresh=bool(option.t2e_fresh),
+        invocation_dir=here,
+    )
+
+
+_ONLY_LIVE = (
+    "t2e_user_model",
+    "t2e_base_url",
+    "t2e_user_base_url",
+    "t2e_max_cost",
+    "t2e_max_tokens",
+    "t2e_max_minutes",
+    "t2e_requests_per_minute",
+)
+"""Options that say nothing where no model is asked."""
+
+
+def _live(option: Any, prices: Mapping[str, Price]) -> LiveSettings | None:
+    if option.t2e_model is None:
+        needless = [name for name in _ONLY_LIVE if getattr(option, name) is not None]
+        if needless:
+            raise ConfigError(f"--{needless[0].replace('_', '-')} says nothing without --t2e-model")
+        return None
+    try:
+        extra_body = json.loads(option.t2e_extra_body) if option.t2e_extra_body else {}
+    except ValueError as error:
+        raise ConfigError(f"--t2e-extra-body is not JSON: {error}") from None
+    if not isinstance(extra_body, dict):
+        raise ConfigError(f"--t2e-extra-body is a JSON {type(extra_body).__name__}, not an object")
+    concurrency = option.t2e_concurrency or DEFAULT_CONCURRENCY
+    agent = ModelSettings(
+        model=option.t2e_model,
+        base_url=option.t2e_base_url,
+        key_var=option.t2e_key_var or "OPENAI_API_KEY",
+        temperature=0.0 if option.t2e_temperature is None else option.t2e_temperature,
+        seed=option.t2e_seed,
+        reasoning_effort=option.t2e_reasoning_effort,
+        extra_body=extra_body,
+        max_connections=concurrency,
+        timeout=option.t2e_call_timeout or CALL_TIMEOUT,
+        price=prices.get(option.t2e_model),
+    )
+    user = replace(
+        agent,
+        model=option.t2e_user_model or agent.model,
+        base_url=option.t2e_user_base_url or agent.base_url,
+        key_var=option.t2e_user_key_var or agent.key_var,
+        temperature=0.0,
+        reasoning_effort=None,
+        extra_body={},
+        price=prices.get(option.t2e_user_model or agent.model),
+    )
+    return LiveSettings(agent, user, extra_instruction())
+
+
+def read_judge(config: pytest.Config) -> Judge | None:
+    """The judge that was asked for."""
+    if config.option.t2e_judge is None:
+        return None
+    from pytest_trace2evolve.judges.chat import ChatJudge
+
+    return ChatJudge(config.option.t2e_judge, base_url=config.option.t2e_judge_base_url)

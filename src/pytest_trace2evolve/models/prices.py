@@ -1,0 +1,66 @@
+"""What models cost: a table that the user writes, in US dollars a million tokens.
+
+# prices.toml
+["gpt-4.1"]
+input = 2.00
+cached_input = 0.50
+output = 8.00
+"""
+
+import tomllib
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, ValidationError
+
+from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.records.base import Record, complaint
+from pytest_trace2evolve.records.completion import Usage
+
+PRICES_NAME = "prices.toml"
+"""The table's file, in a project's top folder."""
+
+Dollars = Annotated[float, Field(ge=0)]
+
+
+class Price(Record):
+    """One model's price, in US dollars a million tokens; `cached_input` defaults to `input`."""
+
+    input: Dollars
+    output: Dollars
+    cached_input: Dollars | None = None
+
+    def cost(self, usage: Usage) -> float:
+        """What `usage` costs, in US dollars."""
+        cached = min(usage.cached_tokens, usage.prompt_tokens)
+        cached_input = self.input if self.cached_input is None else self.cached_input
+        dollars = (
+            (usage.prompt_tokens - cached) * self.input
+            + cached * cached_input
+            + usage.completion_tokens * self.output
+        )
+        return dollars / 1_000_000
+
+
+def read_prices(path: Path) -> dict[str, Price]:
+    """The table of a project: prices by the model's name; empty where there is no such file.
+
+    Raises:
+        ConfigError: the file is broken; names the model and the field.
+    """
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be read as TOML: {' '.join(str(error).split())}") from None
+    prices = {}
+    for model, entry in table.items():
+        try:
+            prices[model] = Price.model_validate(entry)
+        except ValidationError as error:
+            raise ConfigError(
+                f"{path}: [{model!r}] {complaint(error, 'price')}; a price is input, output and, if it "
+                "differs, cached_input, in US dollars a million tokens (quote names that hold a dot)"
+            ) from None
+    return prices

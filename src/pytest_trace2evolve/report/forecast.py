@@ -1,0 +1,51 @@
+"""What a live run has before it, in one line; and how numbers of tokens and dollars are written."""
+
+from pytest_trace2evolve.evidence.account import Budgets
+from pytest_trace2evolve.records.completion import Usage
+from pytest_trace2evolve.workflow.estimate import Estimate
+
+
+def forecast(estimate: Estimate, budgets: Budgets) -> str:
+    """One line: how many simulations, what they are likely to use, and how far the budgets reach."""
+    left = estimate.simulations - estimate.kept
+    text = counted(left, "simulation") + " to make"
+    if estimate.kept:
+        text += f", {estimate.kept} finished before"
+    if left and estimate.usage is not None:
+        text += f"; as in baseline {', '.join(estimate.sources)} they take {usage_text(estimate.usage)}"
+        text += "".join(f"; {share}" for share in _shares(estimate.usage, budgets))
+    return text
+
+
+def _shares(usage: Usage, budgets: Budgets) -> list[str]:
+    wanted = (("cost", budgets.cost, usage.cost), ("tokens", budgets.tokens, usage.tokens))
+    return [
+        f"--t2e-max-{name} {budget:g} suffices for about {budget / needed:.0%} of that"
+        for name, budget, needed in wanted
+        if budget is not None and needed and needed > budget
+    ]
+
+
+def usage_text(usage: Usage) -> str:
+    """Calls, tokens and cost, as far as they are known."""
+    parts = [counted(usage.calls, "call"), f"{tokens_text(usage.tokens)} tokens"]
+    if usage.cost is not None:
+        parts.append(dollars(usage.cost))
+    return ", ".join(parts)
+
+
+def tokens_text(tokens: int) -> str:
+    """A count of tokens, short: 950, 12.3 k, 4.56 M."""
+    if tokens < 1000:
+        return str(tokens)
+    return f"{tokens / 1e3:.1f} k" if tokens < 1e6 else f"{tokens / 1e6:.2f} M"
+
+
+def dollars(cost: float) -> str:
+    """An amount of US dollars: cents from one dollar on, four decimals below."""
+    return f"${cost:,.2f}" if cost >= 1 or cost == 0 else f"${cost:.4f}"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: 1 call, 2 calls."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

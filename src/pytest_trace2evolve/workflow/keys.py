@@ -1,0 +1,23 @@
+"""Under which key a live simulation is kept: everything that can change its trace."""
+
+from pytest_trace2evolve.evidence.resume import simulation_key
+from pytest_trace2evolve.records.task import Task
+from pytest_trace2evolve.workflow.plan import Plan, PlannedSuite
+
+
+def key_of(plan: Plan, planned: PlannedSuite, task: Task, trial: int) -> str:
+    """The key of a task's trial in a live run."""
+    assert plan.live is not None
+    lock = planned.lock
+    return simulation_key(
+        {
+            "candidate": plan.candidate.digest,
+            "task": task.digest,
+            "task_id": task.id,
+            "world": [lock.provider, lock.domain, lock.policy, lock.tools, lock.data],
+            "agent": plan.live.agent_settings().model_dump(mode="json"),
+            "user": plan.live.user_settings().model_dump(mode="json"),
+            "trial": trial,
+            "budgets": [planned.suite.max_steps, planned.suite.max_errors],
+        }
+    )

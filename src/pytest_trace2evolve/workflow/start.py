@@ -1,0 +1,49 @@
+"""Puts together what makes a run's simulations in one process."""
+
+from collections.abc import Mapping
+
+from pytest_trace2evolve.evidence.account import Account
+from pytest_trace2evolve.evidence.resume import FinishedStore
+from pytest_trace2evolve.workflow.estimate import expected_usage
+from pytest_trace2evolve.workflow.live import CHAT
+from pytest_trace2evolve.workflow.plan import Plan
+from pytest_trace2evolve.workflow.pool import Pool
+from pytest_trace2evolve.workflow.simulations import AgentFactory, Live, Simulations
+from pytest_trace2evolve.workflow.trials import Runner
+from pytest_trace2evolve.worlds.registry import Worlds
+
+
+def start(
+    plan: Plan,
+    worlds: Worlds,
+    agents: Mapping[str, AgentFactory],
+    account: Account | None,
+    *,
+    concurrency: int,
+) -> Runner:
+    """The runner of a plan, its pool's thread started.
+
+    Args:
+        plan: What to run.
+        worlds: Opens worlds.
+        agents: Who can talk, by name, agent `chat` apart.
+        account: The run's, where it is live.
+        concurrency: Simulations at once.
+
+    Raises:
+        EndpointError: the key of a model is missing.
+    """
+    pool = Pool(concurrency)
+    everyone, live = dict(agents), None
+    if plan.live is not None and account is not None:
+        # The openai client takes half a second to import: only where it is used.
+        from pytest_trace2evolve.workflow.chat import ChatFactory
+
+        everyone[CHAT] = ChatFactory(plan.live, pool, account)
+        live = Live(
+            account,
+            finished=FinishedStore(plan.project.finished_folder),
+            lost=FinishedStore(account.path.parent / "lost"),
+            expected=expected_usage(plan),
+        )
+    return Runner(plan, worlds, Simulations(plan, worlds, everyone, pool, live))
