@@ -13,10 +13,10 @@ from pytest_trace2evolve.gate.decide import worst
 from pytest_trace2evolve.participant import WORKER_INPUT, Participant, usage_error
 from pytest_trace2evolve.records.evidence import SimulationEvidence
 from pytest_trace2evolve.records.verdict import Decision
-from pytest_trace2evolve.report.forecast import forecast
+from pytest_trace2evolve.report.forecast import forecast, totals_text
 from pytest_trace2evolve.report.run import RunReport, run_report
 from pytest_trace2evolve.workflow.estimate import estimate, expected_usage, refuse_impossible
-from pytest_trace2evolve.workflow.finish import EXIT_STATUS, keep
+from pytest_trace2evolve.workflow.finish import EXIT_STATUS, keep, keep_totals
 from pytest_trace2evolve.workflow.plan import Plan, baseline_copy
 from pytest_trace2evolve.workflow.trials import TaskRun
 from pytest_trace2evolve.workflow.verdicts import SuiteOutcome, SuiteRun, outcome, refuse_incomparable
@@ -37,6 +37,7 @@ class Controller(Participant):
         self.notes: list[str] = []
         self.trouble = ""
         self.forecast = ""
+        self.used = ""
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
@@ -148,13 +149,18 @@ class Controller(Participant):
         try:
             self.outcomes = [outcome(self.plan, run, interrupted=narrowed, stopped=stopped) for run in ran]
             self.notes += keep(self.plan, ran, self.outcomes, self.worlds)
+            if self.account is not None:
+                totals = self.account.totals()
+                keep_totals(self.plan, totals, exhausted)
+                self.used = totals_text(totals)
         except Exception as error:
             told = f"{type(error).__name__}: {error}"
             self.trouble = f"the evidence could not be kept whole ({told}); the verdict does not count"
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
             return
         if not any(figures.measured for one in self.outcomes for figures in one.metrics.values()):
-            self.trouble = "nothing was measured: this run says nothing about the candidate"
+            why = f" ({exhausted})" if exhausted else ""
+            self.trouble = f"nothing was measured{why}: this run says nothing about the candidate"
             if exitstatus in _OVERRIDABLE:
                 session.exitstatus = EXIT_STATUS[Decision.INCONCLUSIVE]
             return
@@ -186,6 +192,7 @@ class Controller(Participant):
             notes=tuple(self.notes),
             decision=self.decision,
             trouble=self.trouble,
+            used=self.used,
         )
         terminalreporter.section("trace2evolve", sep="=")
         writer = terminalreporter._tw

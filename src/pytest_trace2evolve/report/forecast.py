@@ -1,6 +1,6 @@
-"""What a live run has before it, in one line; and how numbers of tokens and dollars are written."""
+"""What a live run has before it and what it used, a line each; how tokens and dollars are written."""
 
-from pytest_trace2evolve.evidence.account import Budgets
+from pytest_trace2evolve.evidence.account import Budgets, State, Totals
 from pytest_trace2evolve.records.completion import Usage
 from pytest_trace2evolve.workflow.estimate import Estimate
 
@@ -32,6 +32,13 @@ def usage_text(usage: Usage) -> str:
     if usage.cost is not None:
         parts.append(dollars(usage.cost))
     return ", ".join(parts)
+
+
+def totals_text(totals: Totals) -> str:
+    """One line at a run's end: what it used, and what became of its simulations."""
+    names = ((State.MADE, "made"), (State.KEPT, "finished before"), (State.LOST, "lost"))
+    parts = [f"{totals.states[state]} {name}" for state, name in names if totals.states.get(state)]
+    return f"{usage_text(totals.usage)} · simulations: {', '.join(parts) or 'none'}"
 
 
 def tokens_text(tokens: int) -> str:

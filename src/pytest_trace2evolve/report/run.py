@@ -28,6 +28,7 @@ class RunReport:
     notes: tuple[str, ...]
     decision: Decision | None
     trouble: str = ""
+    used: str = ""
 
 
 def run_report(report: RunReport, *, width: int, colour: bool, quiet: bool = False) -> str:
@@ -58,6 +59,8 @@ def run_report(report: RunReport, *, width: int, colour: bool, quiet: bool = Fal
                 )
         for note in report.notes:
             target.print(f"note: {escape(note)}", soft_wrap=True)
+        if report.used:
+            target.print(f"used: {escape(report.used)}", soft_wrap=True)
         target.print(f"evidence: {escape(_shown(report.plan))}", soft_wrap=True)
     if report.trouble:
         target.print(f"[bold red]{escape(report.trouble)}[/]", soft_wrap=True)

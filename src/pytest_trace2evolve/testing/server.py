@@ -76,6 +76,7 @@ class ChatServer:
         keys: Accepted keys; None accepts any.
         models: Known model names; None knows all. `/v1/models` lists none of them, as some endpoints do.
         requests_per_second: A rate limit over all callers; above it requests get 429.
+        tools: Whether the models take tools; requests with tools get 400 where they do not.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class ChatServer:
         keys: Collection[str] | None = None,
         models: Collection[str] | None = None,
         requests_per_second: float | None = None,
+        tools: bool = True,
     ) -> None:
         self._script = script
         self._latency = latency
@@ -95,6 +97,7 @@ class ChatServer:
         self._models = models
         self._allowance = requests_per_second
         self._allowed_at = 0.0
+        self._tools = tools
         self._at_once = 0
         self.count = Count()
         self.requests: list[dict[str, Any]] = []
@@ -207,6 +210,8 @@ class ChatServer:
             return 400, "The request is not a chat completion.", []
         if self._models is not None and model not in self._models:
             return 404, f"The model '{model}' does not exist.", []
+        if not self._tools and record.get("tools"):
+            return 400, f"The model '{model}' does not support tools.", []
         if self._allowance is not None:
             now = time.monotonic()
             if now < self._allowed_at:

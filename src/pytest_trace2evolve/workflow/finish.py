@@ -1,8 +1,11 @@
 """The end of a run, on the controller: headers, baselines and the scoreboard."""
 
+import json
 import subprocess
 from collections.abc import Iterable
 
+from pytest_trace2evolve.evidence.account import State, Totals
+from pytest_trace2evolve.evidence.atomic import write_atomic
 from pytest_trace2evolve.evidence.baselines import write_evidence
 from pytest_trace2evolve.evidence.scoreboard import ScoreboardLine, append
 from pytest_trace2evolve.evidence.store import RunStore
@@ -38,6 +41,27 @@ def keep(plan: Plan, runs: Iterable[SuiteRun], outcomes: Iterable[SuiteOutcome],
     if lines:
         append(plan.project.scoreboard, lines)
     return notes
+
+
+def keep_totals(plan: Plan, totals: Totals, stopped: str) -> None:
+    """Write what a live run used to `run.json` in its folder.
+
+    Args:
+        plan: The run's plan.
+        totals: Where it stood at its end.
+        stopped: Why it ended before its time; empty where it did not.
+
+    Raises:
+        OSError: the file could not be written.
+    """
+    record = {
+        "run_id": plan.run_id,
+        "usage": totals.usage.model_dump(mode="json"),
+        "simulations": {state.value: totals.states.get(state, 0) for state in State},
+        "seconds": round(totals.seconds, 3),
+        "stopped": stopped or None,
+    }
+    write_atomic(plan.run_folder / "run.json", json.dumps(record, indent=1) + "\n")
 
 
 def _keep_header(plan: Plan, run: SuiteRun, worlds: Worlds) -> list[str]:

@@ -1,0 +1,218 @@
+"""Live sessions as a whole: several processes, budgets, a rate limit, refusals, prices and estimates."""
+
+import json
+import time
+
+import pytest
+
+from pytest_trace2evolve.testing import ChatRequest, ChatServer, Reply
+from tests.e2e.test_live import SCENARIOS, SECRET, SOLVED, live
+from tests.plugin.conftest import DeskProject, letters, project
+
+__all__ = ["letters", "project"]
+
+PRICES = "[m]\ninput = 1000.0\noutput = 2000.0\n"
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+
+
+def spawned(project: DeskProject, server: ChatServer, *arguments: str) -> pytest.RunResult:
+    """A session in processes of its own."""
+    return project.pytester.runpytest_subprocess(
+        "--t2e-model=m", f"--t2e-base-url={server.base_url}", *arguments
+    )
+
+
+def used(project: DeskProject) -> dict[str, float]:
+    """What the last run says that it used."""
+    return dict(json.loads((project.runs[-1] / "run.json").read_text())["usage"])
+
+
+@pytest.mark.parametrize("processes", ["-pno:xdist", "-n0", "-n2", "-n4"])
+def test_no_simulation_is_made_twice_however_many_processes(project: DeskProject, processes: str) -> None:
+    with ChatServer(SOLVED, latency=0.01) as server:
+        live(project, server, "-pno:xdist").assert_outcomes(passed=7)
+        one_run = server.count.served
+        result = spawned(project, server, processes, "--t2e-fresh", "--t2e-concurrency=3")
+        result.assert_outcomes(passed=7)
+        assert server.count.served == 2 * one_run
+    assert used(project) == {
+        "calls": one_run,
+        "prompt_tokens": server.count.prompt_tokens // 2,
+        "completion_tokens": server.count.completion_tokens // 2,
+        "cached_tokens": 0,
+        "cost": None,
+    }
+
+
+def test_a_worker_makes_what_items_of_another_need(project: DeskProject) -> None:
+    """With 2 workers of 8 slots all 14 simulations run at once, though a worker holds few of the items."""
+    with ChatServer(SOLVED, latency=0.3) as server:
+        spawned(project, server, "-n2", "--t2e-trials=2", "--t2e-concurrency=8").assert_outcomes(passed=7)
+        assert server.count.most_at_once > 8
+
+
+def test_slots_do_not_wait_for_the_item_that_is_slow(project: DeskProject) -> None:
+    """The first item's user is chatty; meanwhile everything else is made."""
+
+    def script(request: ChatRequest) -> Reply:
+        said = sum(message["role"] == "assistant" for message in request.messages)
+        if SCENARIOS["close"] in request.system and said < 100:
+            return Reply(f"Are you there? ({said}) (task <close>)")
+        return SOLVED(request)
+
+    with ChatServer(script, latency=0.01) as server:
+        live(project, server, "--t2e-trials=4", "--t2e-concurrency=5").assert_outcomes(passed=7)
+    last = server.requests[-20:]
+    assert all("(task <close>)" in str(request["messages"]) for request in last)
+
+
+@pytest.mark.parametrize("processes", ["-pno:xdist", "-n2"])
+def test_a_spent_budget_keeps_what_is_finished_and_decides_nothing(
+    project: DeskProject, processes: str
+) -> None:
+    project.write("prices.toml", PRICES)
+    with ChatServer(SOLVED) as server:
+        spawned(project, server, "-pno:xdist", "--t2e-save-baseline=v0", "--t2e-gate=off")
+        whole = used(project)["cost"]
+        budget = whole * 0.6
+        result = spawned(project, server, processes, "--candidate=v1", f"--t2e-max-cost={budget:.4f}")
+        spent = used(project)["cost"]
+        assert budget * 0.4 < spent <= budget
+        outcomes = result.parseoutcomes()
+        assert outcomes["skipped"] + outcomes["passed"] == 7
+        assert result.ret == 10
+        result.stdout.fnmatch_lines(
+            ["partial: the budget is spent: *--t2e-max-cost*", "desk · heldout: INCONCLUSIVE*"]
+        )
+        again = spawned(project, server, processes, "--candidate=v1")
+        again.stdout.fnmatch_lines([f"*, {outcomes['passed']} finished before*"])
+        again.assert_outcomes(passed=7)
+        assert "INCONCLUSIVE" not in again.stdout.str()
+    assert whole == pytest.approx(
+        (server.count.prompt_tokens * 1000 + server.count.completion_tokens * 2000) / 1e6 / 2, rel=0.2
+    )
+
+
+def test_tokens_and_minutes_are_budgets_too(project: DeskProject) -> None:
+    with ChatServer(SOLVED, latency=0.05) as server:
+        result = live(project, server, "--t2e-max-tokens=3000", "--t2e-concurrency=1")
+        assert server.count.prompt_tokens + server.count.completion_tokens < 3000 + 1500
+        result.stdout.fnmatch_lines(["*not the whole run: the budget is spent: * of --t2e-max-tokens 3000*"])
+        assert result.ret == 10
+        began = time.monotonic()
+        result = live(project, server, "--t2e-fresh", "--t2e-max-minutes=0.005", "--t2e-concurrency=1")
+        assert time.monotonic() - began < 3
+        result.stdout.fnmatch_lines(
+            ["nothing was measured (the budget is spent: --t2e-max-minutes 0.005 are over): *"]
+        )
+
+
+def test_a_call_in_flight_does_not_outlive_the_minutes(project: DeskProject) -> None:
+    with ChatServer(SOLVED, latency=20.0) as server:
+        began = time.monotonic()
+        result = live(project, server, "--t2e-max-minutes=0.01")
+        assert time.monotonic() - began < 5
+    assert result.parseoutcomes()["skipped"] == 7
+
+
+def test_the_rate_limit_holds_for_all_workers_together(project: DeskProject) -> None:
+    times: list[float] = []
+
+    def script(request: ChatRequest) -> Reply:
+        times.append(time.monotonic())
+        return SOLVED(request)
+
+    with ChatServer(script) as server:
+        spawned(project, server, "-n2", "--t2e-requests-per-minute=1200").assert_outcomes(passed=7)
+    calls = len(times)
+    assert calls > 20
+    assert times[-1] - times[0] >= (calls - 1) * 0.05 - 0.1
+
+
+@pytest.mark.parametrize("processes", ["-pno:xdist", "-n2"])
+def test_a_refused_key_is_one_error(project: DeskProject, processes: str) -> None:
+    with ChatServer(SOLVED, keys={"another"}) as server:
+        result = spawned(project, server, processes, "--t2e-trials=40")
+        assert server.count.attempts <= 32
+    assert result.parseoutcomes()["errors"] == 1
+    assert result.stdout.str().count("ERROR suites") == 1
+    assert result.ret != 0
+
+
+def test_a_model_without_tools_is_told_once(project: DeskProject) -> None:
+    with ChatServer(SOLVED, tools=False) as server:
+        result = live(project, server)
+    result.stdout.fnmatch_lines(
+        ["*refuses the request to model 'm': 400 The model 'm' does not support tools.*"]
+    )
+    assert result.parseoutcomes()["errors"] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--t2e-max-cost=0"], "*--t2e-max-cost: '0' is not a number above 0"),
+        (["--t2e-max-cost=nan"], "*--t2e-max-cost: 'nan' is not a number above 0"),
+        (["--t2e-max-tokens=0.5"], "*--t2e-max-tokens: '0.5' is not a whole number of 1 or more"),
+        (["--t2e-max-minutes=-1"], "*--t2e-max-minutes: '-1' is not a number above 0"),
+        (["--t2e-max-cost=1"], "ERROR: --t2e-max-cost needs the price of model 'm': add it to */prices.toml"),
+    ],
+)
+def test_impossible_budgets_are_usage_errors(project: DeskProject, arguments: list[str], text: str) -> None:
+    with ChatServer(SOLVED) as server:
+        result = live(project, server, *arguments)
+        assert server.count.attempts == 0
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([text])
+
+
+@pytest.mark.parametrize("option", ["--t2e-max-cost=1", "--t2e-max-tokens=9", "--t2e-requests-per-minute=9"])
+def test_budgets_say_nothing_without_a_model(project: DeskProject, option: str) -> None:
+    result = project.run(option)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    name = option.partition("=")[0]
+    result.stderr.fnmatch_lines([f"ERROR: {name} says nothing without --t2e-model"])
+
+
+def test_the_estimate_comes_from_the_baselines_own_usage(project: DeskProject) -> None:
+    project.write("prices.toml", PRICES)
+    with ChatServer(SOLVED) as server:
+        first = live(project, server, "--t2e-save-baseline=v0", "--t2e-gate=off")
+        first.stdout.fnmatch_lines(["trace2evolve: 7 simulations to make"])
+        tokens = server.count.prompt_tokens + server.count.completion_tokens
+        calls = server.count.served
+        second = live(project, server, "--candidate=v1", "--t2e-max-tokens=1000000")
+        spent = f"{calls} calls, {tokens / 1000:.1f} k tokens, $*"
+        second.stdout.fnmatch_lines([f"*: 7 simulations to make; as in baseline v0 they take {spent}"])
+        third = live(project, server, "--candidate=v1", f"--t2e-max-tokens={tokens // 2}", "--t2e-fresh")
+        third.stdout.fnmatch_lines([f"*; --t2e-max-tokens {tokens // 2} suffices for about 50% of that"])
+        fourth = live(project, server, "--candidate=v1", "--t2e-max-tokens=100")
+        assert fourth.ret == pytest.ExitCode.USAGE_ERROR
+        fourth.stderr.fnmatch_lines(
+            ["ERROR: --t2e-max-tokens 100 cannot pay one simulation: in the baseline the smallest took *"]
+        )
+
+
+def test_a_broken_table_of_prices_is_named(project: DeskProject) -> None:
+    project.write("prices.toml", "[m]\ninput = -1\noutput = 2\n")
+    with ChatServer(SOLVED) as server:
+        result = live(project, server)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: */prices.toml: [[]'m'] input: Input should be greater than *"])
+
+
+def test_x_stops_every_process(project: DeskProject) -> None:
+    """The first failing item ends the run; what others had begun is not carried to its end."""
+
+    def script(request: ChatRequest) -> Reply:
+        return Reply("###STOP###") if "<scenario>" in request.system else Reply("Hello.")
+
+    with ChatServer(script, latency=0.05) as server:
+        result = spawned(project, server, "-n2", "-x", "--t2e-trials=20", "--t2e-concurrency=2")
+        served = server.count.served
+    assert result.parseoutcomes()["failed"] >= 1
+    assert served < 140
