@@ -60,7 +60,7 @@ def test_slots_do_not_wait_for_the_item_that_is_slow(project: DeskProject) -> No
 
     def script(request: ChatRequest) -> Reply:
         said = sum(message["role"] == "assistant" for message in request.messages)
-        if SCENARIOS["close"] in request.system and said < 100:
+        if SCENARIOS["close"] in request.system and said < 80:
             return Reply(f"Are you there? ({said}) (task <close>)")
         return SOLVED(request)
 
