@@ -1,12 +1,14 @@
 """Live simulations against a slow endpoint: how much of the ideal rate is reached, and what a call costs.
 
-    python benchmarks/live.py [--simulations 64] [--latency 0.3]
+    python benchmarks/live.py [--only TEXT] [--latency 0.3]
 
 Each simulation of τ² retail takes 19 model calls (13 of the agent, 6 of the user). The ideal is
 latency × calls / concurrency; start-up is left out: the clock runs from the first request to the last answer.
+Memory is the largest sum over the processes of a session, looked at five times a second (Linux).
 """
 
 import argparse
+import contextlib
 import multiprocessing
 import os
 import shutil
@@ -15,6 +17,7 @@ import sys
 import tempfile
 import threading
 import time
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -81,56 +84,83 @@ def project(folder: Path, simulations: int) -> None:
     )
 
 
-def measure(folder: Path, latency: float, arguments: list[str]) -> tuple[int, float, float, float, float]:
-    """Calls, span, mean request size, CPU seconds and peak MiB of one session."""
+@dataclass(frozen=True)
+class Measured:
+    """One session: model calls, seconds between the first and the last, bytes of a request, CPU, memory."""
+
+    calls: int
+    span: float
+    size: float
+    cpu: float
+    memory: float
+
+
+def resident(leader: int) -> float:
+    """MiB of memory of all processes in a process group."""
+    pages = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError):  # it ended meanwhile
+            fields = stat.read_text().rpartition(")")[2].split()
+            pages += int(fields[21]) if int(fields[2]) == leader else 0
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def measure(folder: Path, latency: float, arguments: list[str]) -> Measured:
+    """Run one session against a server of its own."""
     ours, theirs = multiprocessing.get_context("spawn").Pipe()
     server = multiprocessing.get_context("spawn").Process(target=serve, args=(latency, theirs))
     server.start()
     url = ours.recv()
+    command = ["pytest", "-q", "--tb=no", "-rN", "--t2e-model=m", f"--t2e-base-url={url}", *arguments]
     child = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "--tb=no",
-            "-rN",
-            "--t2e-model=m",
-            f"--t2e-base-url={url}",
-            *arguments,
-        ],
+        [sys.executable, "-m", *command],
         cwd=folder,
         env={**os.environ, "OPENAI_API_KEY": "none"},
         stdout=subprocess.DEVNULL,
+        start_new_session=True,
     )
-    _, status, usage = os.wait4(child.pid, 0)
+    memory = 0.0
+    while not (ended := os.wait4(child.pid, os.WNOHANG))[0]:
+        memory = max(memory, resident(child.pid))
+        time.sleep(0.2)
+    _, status, usage = ended
     assert os.waitstatus_to_exitcode(status) in (0, 1, 5), status
     ours.send("stop")
-    served, span, size = ours.recv()
+    calls, span, size = ours.recv()
     server.join()
-    cpu = usage.ru_utime + usage.ru_stime
-    return served, span, size, cpu, usage.ru_maxrss / 1024
+    return Measured(calls, span, size, usage.ru_utime + usage.ru_stime, memory)
+
+
+SETTINGS: dict[str, tuple[int, int, list[str]]] = {
+    "8 at once": (64, 8, ["-pno:xdist", "--t2e-concurrency=8"]),
+    "64 at once": (64, 64, ["-pno:xdist", "--t2e-concurrency=64"]),
+    "-n 2, 32 each": (64, 64, ["-n2", "--t2e-concurrency=32"]),
+    "456 simulations, 64 at once": (456, 64, ["-pno:xdist", "--t2e-concurrency=64"]),
+    "456 simulations, -n 2, 32 each": (456, 64, ["-n2", "--t2e-concurrency=32"]),
+    "1,026 simulations, 64 at once": (1026, 64, ["-pno:xdist", "--t2e-concurrency=64"]),
+}
+"""What is measured: simulations, how many at once, options."""
 
 
 def main() -> None:
     """Print one row a setting."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--simulations", type=int, default=64)
     parser.add_argument("--latency", type=float, default=0.3)
-    parser.add_argument("--concurrency", type=int, nargs="*", default=[8, 64])
+    parser.add_argument("--only", default="", help="settings whose name holds this")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        project(folder, options.simulations)
-        *_, idle_cpu, _ = measure(folder, 0.0, ["-k", "nothing_of_this_name"])
-        names = ("calls", "of ideal", "CPU, ms/call", "peak, MiB", "request, kB")
-        print("{:28} {:>7} {:>9} {:>13} {:>10} {:>12}".format("setting", *names))
-        for concurrency in options.concurrency:
-            arguments = ["-p", "no:xdist", f"--t2e-concurrency={concurrency}"]
-            served, span, size, cpu, peak = measure(folder, options.latency, arguments)
-            share = options.latency * served / concurrency / span
-            figures = f"{served:>7} {share:>9.2f} {(cpu - idle_cpu) * 1000 / served:>13.2f} {peak:>10.0f}"
-            print(f"{f'concurrency {concurrency}':28} {figures} {size / 1000:>12.1f}")
+    names = ("calls", "of ideal", "CPU, ms/call", "memory, MiB", "request, kB")
+    print("{:32} {:>7} {:>9} {:>13} {:>12} {:>12}".format("setting", *names))
+    for name, (simulations, concurrency, arguments) in SETTINGS.items():
+        if options.only not in name:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            project(Path(folder), simulations)
+            idle = measure(Path(folder), 0.0, ["-k", "nothing_of_this_name", *arguments])
+            got = measure(Path(folder), options.latency, arguments)
+        share = options.latency * got.calls / concurrency / got.span
+        cpu = (got.cpu - idle.cpu) * 1000 / got.calls
+        figures = f"{got.calls:>7} {share:>9.2f} {cpu:>13.2f} {got.memory:>12.0f}"
+        print(f"{name:32} {figures} {got.size / 1000:>12.1f}", flush=True)
 
 
 if __name__ == "__main__":
