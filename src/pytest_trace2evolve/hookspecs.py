@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from pytest_trace2evolve.workflow.simulations import AgentFactory
+    from pytest_trace2evolve.workflow.agents import AgentFactory
     from pytest_trace2evolve.worlds.registry import WorldFactory
 
 

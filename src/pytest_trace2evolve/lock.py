@@ -68,10 +68,13 @@ def lock_suite(suite: Suite, world: World, path: Path, scorer_version: int) -> S
         provider_version=world.version(),
         domain=suite.domain,
         scorer_version=scorer_version,
-        policy=digest_text(world.policy()),
+        policy=digest_text(world.policy(solo=suite.solo)),
         tools=digest(tools),
         data=world.data_digest(),
-        splits={split: {task_id: tasks[task_id].digest for task_id in ids} for split, ids in splits.items()},
+        splits={
+            split: {task_id: tasks[task_id].digest_in(solo=suite.solo) for task_id in ids}
+            for split, ids in splits.items()
+        },
     )
 
 

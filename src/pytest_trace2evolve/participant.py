@@ -15,12 +15,12 @@ from pytest_trace2evolve.collect import SuiteFile, TaskItem, planned_suite
 from pytest_trace2evolve.errors import ConfigError, Trace2EvolveError
 from pytest_trace2evolve.evidence.account import Account
 from pytest_trace2evolve.options import DESTINATIONS
+from pytest_trace2evolve.workflow.agents import BUILT_IN_AGENTS, AgentFactory, refuse_without_solo
 from pytest_trace2evolve.workflow.live import CHAT, DEFAULT_CONCURRENCY
 from pytest_trace2evolve.workflow.plan import Plan, Shared, make_plan
 from pytest_trace2evolve.workflow.project import Project
-from pytest_trace2evolve.workflow.simulations import AgentFactory
 from pytest_trace2evolve.workflow.start import start
-from pytest_trace2evolve.workflow.trials import BUILT_IN_AGENTS, Runner
+from pytest_trace2evolve.workflow.trials import Runner
 from pytest_trace2evolve.worlds.registry import Worlds
 
 WORKER_INPUT = "trace2evolve"
@@ -95,8 +95,10 @@ class Participant:
                 shared=shared,
                 listing=bool(self.config.option.collectonly),
             )
-            if plan.live is not None and not self.config.option.collectonly:
-                plan.live.require_keys()
+            if not self.config.option.collectonly:
+                refuse_without_solo(plan, self.agents)
+                if plan.live is not None:
+                    plan.live.require_keys()
         except Trace2EvolveError as error:
             raise usage_error(error) from None
         self.plan = plan

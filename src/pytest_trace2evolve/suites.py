@@ -20,8 +20,9 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, ValidationError
 
 from pytest_trace2evolve._canonical import digest
-from pytest_trace2evolve.errors import SuiteError
+from pytest_trace2evolve.errors import SuiteError, WorldError
 from pytest_trace2evolve.records.base import Record, complaint
+from pytest_trace2evolve.records.evidence import Mode
 from pytest_trace2evolve.records.protocols import World
 
 
@@ -56,6 +57,7 @@ SPLITS_NAME = "_splits.toml"
 """The file beside the suites that adds splits of a project's own."""
 
 Positive = Annotated[int, Field(ge=1, strict=True)]
+Seconds = Annotated[float, Field(gt=0, strict=True)]
 
 
 class BenchmarkSplit(Record):
@@ -84,7 +86,11 @@ def _members_spec(value: object) -> object:
 
 
 class Suite(Record):
-    """One suite as its file says it; which tasks that means is known once the world is open."""
+    """One suite as its file says it; which tasks that means is known once the world is open.
+
+    `solo`: no user takes part; the agent reads a ticket and has the user's tools too. `timeout` is the wall
+    clock of one simulation in seconds; None sets no limit.
+    """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     provider: str
@@ -93,6 +99,8 @@ class Suite(Record):
     trials: Positive = 1
     max_steps: Positive = 200
     max_errors: Positive = 10
+    timeout: Seconds | None = None
+    solo: Annotated[bool, Field(strict=True)] = False
     default_agent: str | None = None
     splits: dict[
         str, Annotated[BenchmarkSplit | RestOf | tuple[str, ...], BeforeValidator(_members_spec)]
@@ -101,14 +109,22 @@ class Suite(Record):
     @property
     def definition(self) -> str:
         """Digest of what the file says, wording of the description apart."""
-        return digest(self.model_dump(mode="json", exclude={"description", "default_agent", "trials"}))
+        left_out = {"description", "default_agent", "trials"}
+        # Fields that came later count only where they are set: locks from before them stay good.
+        left_out |= {name for name in ("solo", "timeout") if not getattr(self, name)}
+        return digest(self.model_dump(mode="json", exclude=left_out))
+
+    @property
+    def mode(self) -> Mode:
+        """The domain, and whether the agent works alone."""
+        return Mode(self.domain, self.solo)
 
     def resolve(self, world: World, path: Path) -> dict[str, list[str]]:
         """The task ids of each split, in the order of the file.
 
         Raises:
             SuiteError: a task or benchmark split that the world does not have, a task in two splits, an
-                empty split.
+                empty split; in a solo suite, a world without solo mode or a task that cannot be run in it.
         """
         members = {
             name: _members(spec, name, world, path)
@@ -134,6 +150,10 @@ class Suite(Record):
         for name in self.splits:
             if not members[name]:
                 raise SuiteError(f"{path}: split {name!r} holds no task")
+        if self.solo:
+            _refuse_without_solo(world, path)
+            for name, ids in members.items():
+                _refuse_unfit(ids, name, world, path)
         return {name: members[name] for name in self.splits}
 
 
@@ -209,6 +229,39 @@ def _split(name: str, table: object) -> Split:
     if "name" in fields:
         fields["a second name"] = fields.pop("name")  # refused like any other unknown field
     return Split.model_validate({**fields, "name": name})
+
+
+def _refuse_without_solo(world: World, path: Path) -> None:
+    try:
+        world.policy(solo=True)
+    except WorldError as error:
+        raise SuiteError(f"{path}: 'solo' is set, and {error}; leave 'solo' out") from None
+    own, users = ({tool.name for tool in world.tools(side)} for side in ("assistant", "user"))
+    if shared := sorted(own & users):
+        raise SuiteError(
+            f"{path}: 'solo' is set, and agent and user of {world.domain} both have a tool {shared[0]!r}; "
+            "leave 'solo' out"
+        )
+
+
+def _refuse_unfit(ids: Sequence[str], split: str, world: World, path: Path) -> None:
+    """Refuse the first task of a split that tau2's solo agent would not take."""
+    for task_id in ids:
+        task = world.tasks()[task_id]
+        state = task.initial_state
+        history = (state.message_history or []) if state else []
+        problem = ""
+        if not task.ticket:
+            problem = "has no ticket for the agent to work on"
+        elif any(one.role == "user" or (one.role == "assistant" and not one.tool_calls) for one in history):
+            problem = "starts in the middle of a talk with the user"
+        elif state is None and not task.actions:
+            problem = "has no gold actions"
+        if problem:
+            raise SuiteError(
+                f"{path}: 'solo' is set, and task {task_id!r} of split {split!r} {problem}; "
+                "take it out of the split or leave 'solo' out"
+            )
 
 
 _RANGE = re.compile(r"^(\d+)\.\.(\d+)$")

@@ -28,6 +28,7 @@ def resolve(folder: Path, splits: str) -> dict[str, list[str]]:
 
 def test_every_field_is_read(tmp_path):
     fields = 'description = "d"\ntrials = 4\nmax_steps = 50\nmax_errors = 3\ndefault_agent = "tiny"\n'
+    fields += "timeout = 90\nsolo = true\n"
     suite = read(tmp_path, f'name = "shop"\n{HEAD}{fields}[splits]\nheldout = ["1"]\n')
     assert suite.model_dump() == {
         "name": "shop",
@@ -37,6 +38,8 @@ def test_every_field_is_read(tmp_path):
         "trials": 4,
         "max_steps": 50,
         "max_errors": 3,
+        "timeout": 90.0,
+        "solo": True,
         "default_agent": "tiny",
         "splits": {"heldout": ("1",)},
     }

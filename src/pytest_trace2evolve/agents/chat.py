@@ -26,16 +26,18 @@ def system_prompt(policy: str, instruction: str = "", extra: str = "") -> str:
         instruction: The candidate's instruction; empty adds nothing, so that `v0` is τ²'s own agent.
         extra: A further instruction from the environment.
     """
-    parts = [
-        f"<instructions>\n{_INSTRUCTIONS}\n</instructions>",
-        f"<policy>\n{policy}\n</policy>",
-    ]
+    return "\n".join(prompt_parts(_INSTRUCTIONS, policy, instruction, extra))
+
+
+def prompt_parts(instructions: str, policy: str, instruction: str, extra: str) -> list[str]:
+    """The parts of a system prompt up to the candidate's, each in its tag; empty ones are left out."""
+    parts = [f"<instructions>\n{instructions}\n</instructions>", f"<policy>\n{policy}\n</policy>"]
     parts += [
         f"<additional_instructions>\n{text}\n</additional_instructions>"
         for text in (instruction, extra)
         if text
     ]
-    return "\n".join(parts)
+    return parts
 
 
 class ChatAgent:
@@ -43,11 +45,20 @@ class ChatAgent:
 
     name = "chat"
 
-    def __init__(self, model: Model, prompt: str, tools: Sequence[ToolSchema], *, trial: int = 0) -> None:
+    def __init__(
+        self,
+        model: Model,
+        prompt: str,
+        tools: Sequence[ToolSchema],
+        *,
+        trial: int = 0,
+        tool_choice: str = "auto",
+    ) -> None:
         self._model = model
         self._system = {"role": "system", "content": prompt}
         self._tools = tools
         self._trial = trial
+        self._tool_choice = tool_choice
 
     async def respond(self, history: Sequence[Message]) -> Message:
         """The model's next message.
@@ -57,7 +68,9 @@ class ChatAgent:
             InfrastructureError: no answer could be had.
         """
         messages = [self._system, *(to_wire(message) for message in history if _heard(message))]
-        completion = await self._model.complete(messages, self._tools, trial=self._trial)
+        completion = await self._model.complete(
+            messages, self._tools, trial=self._trial, tool_choice=self._tool_choice
+        )
         message = from_completion(completion, "assistant")
         if message.text is None and not message.tool_calls:
             raise ParticipantError("the agent's model answered with neither text nor a tool call")

@@ -2,14 +2,17 @@
 
 from collections.abc import Sequence
 
-from pytest_trace2evolve.records.message import Message
+from pytest_trace2evolve.records.message import STOP, Message
 
 
 class NopAgent:
-    """Lower frame of every agent: says one sentence, calls nothing."""
+    """Lower frame of every agent: says one sentence, calls nothing; in solo mode it stops at once."""
 
     name = "nop"
 
+    def __init__(self, *, solo: bool = False) -> None:
+        self._says = STOP if solo else "I cannot help you with that."
+
     async def respond(self, history: Sequence[Message]) -> Message:
         """Always the same sentence."""
-        return Message(role="assistant", content="I cannot help you with that.")
+        return Message(role="assistant", content=self._says)

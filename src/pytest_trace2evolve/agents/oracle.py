@@ -5,7 +5,7 @@ It and the scripted user need no memory: how far a trace has come is the number 
 
 from collections.abc import Sequence
 
-from pytest_trace2evolve.records.message import Message, ToolCall
+from pytest_trace2evolve.records.message import STOP, Message, ToolCall
 from pytest_trace2evolve.records.task import Task
 
 
@@ -15,12 +15,16 @@ def actions_done(history: Sequence[Message]) -> int:
 
 
 class OracleAgent:
-    """Upper frame of every agent: what it cannot solve, the task's own gold actions do not solve."""
+    """Upper frame of every agent: what it cannot solve, the task's own gold actions do not solve.
+
+    In solo mode it performs the user's gold actions too.
+    """
 
     name = "oracle"
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, *, solo: bool = False) -> None:
         self._task = task
+        self._solo = solo
 
     async def respond(self, history: Sequence[Message]) -> Message:
         """The next gold action as a tool call, a request to the user for theirs, or the closing message."""
@@ -28,7 +32,7 @@ class OracleAgent:
         actions = self._task.actions
         if done < len(actions):
             action = actions[done]
-            if action.requestor == "user":
+            if action.requestor == "user" and not self._solo:
                 return Message(
                     role="assistant", content=f"Please use {action.name} and tell me when it is done."
                 )
@@ -36,4 +40,5 @@ class OracleAgent:
             return Message(role="assistant", tool_calls=[call])
         criteria = self._task.evaluation_criteria
         said = (criteria.communicate_info or []) if criteria else []
-        return Message(role="assistant", content="\n".join(["Everything you asked for is done.", *said]))
+        closing = [*said, STOP] if self._solo else ["Everything you asked for is done.", *said]
+        return Message(role="assistant", content="\n".join(closing))

@@ -96,7 +96,7 @@ def header(
             "max_steps": provenance.max_steps or 0,
             "max_errors": max_errors,
             "user_info": _participant(provenance.user.model_dump(mode="json")),
-            "agent_info": _participant(provenance.agent.model_dump(mode="json")),
+            "agent_info": _participant(provenance.agent.model_dump(mode="json")) | _mode(provenance),
             "environment_info": {"domain_name": provenance.domain, "policy": policy},
             OWN_BLOCK: provenance.model_dump(mode="json"),
         },
@@ -113,6 +113,11 @@ def header(
             for record in simulations
         ],
     }
+
+
+def _mode(provenance: Provenance) -> dict[str, Any]:
+    """In solo mode tau2's own name of its solo agent: by that alone it scores a file as solo."""
+    return {"implementation": "llm_agent_solo"} if provenance.mode.solo else {}
 
 
 def _participant(settings: Mapping[str, Any]) -> dict[str, Any]:

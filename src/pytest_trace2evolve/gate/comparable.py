@@ -15,6 +15,8 @@ def differences(baseline: Provenance, candidate: Provenance) -> Iterator[str]:
     """
     for name in _FIELDS:
         yield from _told(name.replace("_", " "), getattr(baseline, name), getattr(candidate, name))
+    if baseline.mode.solo and candidate.mode.solo:
+        return  # nobody plays the user: which model was set for one changes nothing
     for name in ("implementation", "model", "guidelines"):
         old, new = getattr(baseline.user, name), getattr(candidate.user, name)
         yield from _told(f"user {name}", old, new)

@@ -58,9 +58,14 @@ class ChatModel:
         )
 
     async def complete(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[ToolSchema], *, trial: int = 0
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[ToolSchema],
+        *,
+        trial: int = 0,
+        tool_choice: str = "auto",
     ) -> Completion:
-        """One completion.
+        """One completion; `tool_choice` is the API's own, and is sent where there are tools.
 
         Raises:
             EndpointError: the endpoint refuses the key, the model or its tools; no retry would help.
@@ -68,7 +73,7 @@ class ChatModel:
             InfrastructureError: every try failed, or the endpoint refuses this one request.
             BudgetError: the run may send nothing more.
         """
-        request = self._request(messages, tools, trial)
+        request = self._request(messages, tools, trial, tool_choice)
         started = time.perf_counter()
         retries = self.settings.retries
         problem = ""
@@ -114,7 +119,7 @@ class ChatModel:
         return completion
 
     def _request(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[ToolSchema], trial: int
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[ToolSchema], trial: int, tool_choice: str
     ) -> dict[str, Any]:
         settings = self.settings
         request: dict[str, Any] = {"model": settings.model, "messages": list(messages)}
@@ -130,7 +135,7 @@ class ChatModel:
                 }
                 for tool in tools
             ]
-            request["tool_choice"] = "auto"
+            request["tool_choice"] = tool_choice
         if settings.temperature is not None:
             request["temperature"] = settings.temperature
         if settings.seed is not None:

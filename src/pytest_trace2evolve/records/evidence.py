@@ -1,6 +1,6 @@
 """What the gate reads: compact records of simulations, without their messages."""
 
-from typing import Annotated, Self
+from typing import Annotated, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
@@ -77,6 +77,25 @@ class CandidateRef(Record):
     informed_by: tuple[str, ...] = ()
 
 
+DUMMY_USER = "dummy_user"
+"""What tau2 records as the user of a solo run: nobody."""
+
+
+class Mode(NamedTuple):
+    """What two runs must share to be of one kind: the domain, and whether the agent works alone."""
+
+    domain: str
+    solo: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.domain!r} in solo mode" if self.solo else repr(self.domain)
+
+    @property
+    def brief(self) -> str:
+        """The same, for a list in brackets."""
+        return f"{self.domain}, solo" if self.solo else self.domain
+
+
 class Settings(Record):
     """What a model or script was run with; None means not recorded.
 
@@ -108,6 +127,11 @@ class Provenance(Record):
     run_id: str | None = None
     created_at: str | None = None
     sources: tuple[str, ...] = ()
+
+    @property
+    def mode(self) -> Mode:
+        """The domain, and whether the user was a dummy."""
+        return Mode(self.domain, self.user.implementation == DUMMY_USER)
 
 
 class Evidence(Record):

@@ -6,6 +6,9 @@ from pytest_trace2evolve.records.base import Tau2Record
 
 Requestor = Literal["assistant", "user"]
 
+STOP = "###STOP###"
+"""The mark by which a participant ends a simulation."""
+
 
 class ToolCall(Tau2Record):
     """One call of a tool, by the agent (`assistant`) or by the user."""

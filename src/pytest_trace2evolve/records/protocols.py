@@ -102,7 +102,12 @@ class Model(Protocol):
     """A chat model; messages are in the API's own shape."""
 
     async def complete(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[ToolSchema], *, trial: int = 0
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[ToolSchema],
+        *,
+        trial: int = 0,
+        tool_choice: str = "auto",
     ) -> Completion:
         """One completion. Raises `InfrastructureError` where none could be had."""
 

@@ -89,7 +89,12 @@ class Task(Tau2Record):
     @property
     def digest(self) -> str:
         """Digest of the normalised content (see `normalised`)."""
-        return digest(normalised(self))
+        return self.digest_in(solo=False)
+
+    def digest_in(self, *, solo: bool) -> str:
+        """Digest of what a simulation depends on; in solo mode that is the ticket too."""
+        content = normalised(self)
+        return digest({**content, "ticket": self.ticket} if solo else content)
 
     @property
     def actions(self) -> list[Action]:

@@ -1,9 +1,12 @@
 """The half-duplex conversation of τ²: agent, user and world take turns until one of them ends it.
 
 Follows the orchestrator of tau2-bench 1.0.1: the agent greets, every message and every batch of tool calls
-is one step, and the budgets are looked at only when no tool call is waiting.
+is one step, and the budgets are looked at only when no tool call is waiting. In solo mode nobody greets:
+the agent works on a ticket, by tool calls only, until it says the stop mark. One thing is stricter than
+upstream: a timeout also cuts off an answer that is being waited for.
 """
 
+import asyncio
 import time
 import uuid
 from collections.abc import Sequence
@@ -11,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from pytest_trace2evolve.errors import ContextWindowError, InfrastructureError, ParticipantError
-from pytest_trace2evolve.records.message import Message, ToolCall
+from pytest_trace2evolve.records.message import STOP, Message, ToolCall
 from pytest_trace2evolve.records.protocols import Agent, User, World, WorldSession
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation, TerminationReason
@@ -19,7 +22,7 @@ from pytest_trace2evolve.records.trace import Simulation, TerminationReason
 GREETING = "Hi! How can I help you today?"
 """The agent's first message; the same in every simulation, as in τ²."""
 
-USER_STOPS = ("###STOP###", "###TRANSFER###", "###OUT-OF-SCOPE###")
+USER_STOPS = (STOP, "###TRANSFER###", "###OUT-OF-SCOPE###")
 """Marks in a user's message that end a simulation."""
 
 
@@ -56,29 +59,37 @@ async def converse(
     limits: Limits,
     trial: int = 0,
     seed: int | None = None,
+    solo: bool = False,
 ) -> Simulation:
-    """Run one simulation of `task`.
+    """Run one simulation of `task`; in solo mode `user` is never asked.
 
     Returns:
         The simulation, unscored. Where the agent or the user raises `InfrastructureError` or
-        `ParticipantError`, its termination reason says which, and whose, and its trace ends there.
+        `ParticipantError`, its termination reason says which, and whose, and its trace ends there. So it
+        does where the timeout passes while one of them is waited for.
 
     Raises:
         WorldError: the task's initial state does not fit the world.
     """
     started_at = datetime.now(UTC).isoformat()
-    session = world.open()
+    session = world.open(solo=solo)
     session.initialise(task.initial_state)
     progress = _Progress()
     note = None
+    deadline = asyncio.timeout(limits.timeout)
     try:
-        reason = await _turns(task, session, agent, user, limits, progress)
+        async with deadline:
+            reason = await _turns(task, session, agent, None if solo else user, limits, progress)
+    except TimeoutError:
+        if not deadline.expired():
+            raise
+        reason = TerminationReason.TIMEOUT
     except InfrastructureError as error:
         reason, note = TerminationReason.INFRASTRUCTURE_ERROR, str(error)
     except ContextWindowError as error:
         reason, note = TerminationReason.CONTEXT_WINDOW_EXCEEDED, str(error)
     except ParticipantError as error:
-        theirs = _agent_is_next(progress.trace[-1])
+        theirs = solo or _agent_is_next(progress.trace[-1])
         reason = TerminationReason.AGENT_ERROR if theirs else TerminationReason.USER_ERROR
         note = str(error)
     record = {
@@ -100,12 +111,15 @@ async def converse(
 
 
 async def _turns(
-    task: Task, session: WorldSession, agent: Agent, user: User, limits: Limits, progress: _Progress
+    task: Task, session: WorldSession, agent: Agent, user: User | None, limits: Limits, progress: _Progress
 ) -> TerminationReason:
     history = task.initial_state.message_history if task.initial_state else None
     if history:
         progress.trace.extend(history)
         _replay(session, history)
+    elif user is None:
+        if ended := await _speak(agent, user, progress):
+            return ended
     else:
         progress.say(Message(role="assistant", content=GREETING))
     session.sync()
@@ -113,18 +127,30 @@ async def _turns(
         message = progress.trace[-1]
         if message.tool_calls:
             _answer(session, message.tool_calls, progress)
-        elif _agent_is_next(message):
-            message = progress.say(await agent.respond(progress.trace))
-            if message.content and message.content.strip() == USER_STOPS[0] and not message.tool_calls:
-                return TerminationReason.AGENT_STOP
-        else:
-            message = progress.say(await user.respond(progress.trace))
-            if not message.tool_calls and any(mark in (message.content or "") for mark in USER_STOPS):
-                return TerminationReason.USER_STOP
+        elif ended := await _speak(agent, user, progress):
+            return ended
         progress.steps += 1
         ended = None if progress.trace[-1].tool_calls else _exhausted(limits, progress)
         if ended is not None:
             return ended
+
+
+async def _speak(agent: Agent, user: User | None, progress: _Progress) -> TerminationReason | None:
+    """Let whoever's turn it is say the next message; why the simulation ends with it, if it does."""
+    if user is None:
+        message = progress.say(await agent.respond(progress.trace))
+        if message.tool_calls:
+            return None
+        # There is nobody to read a text: one that is not the end is against the protocol.
+        done = STOP in (message.content or "")
+        return TerminationReason.AGENT_STOP if done else TerminationReason.AGENT_ERROR
+    if _agent_is_next(progress.trace[-1]):
+        message = progress.say(await agent.respond(progress.trace))
+        stops = not message.tool_calls and (message.content or "").strip() == STOP
+        return TerminationReason.AGENT_STOP if stops else None
+    message = progress.say(await user.respond(progress.trace))
+    stops = not message.tool_calls and any(mark in (message.content or "") for mark in USER_STOPS)
+    return TerminationReason.USER_STOP if stops else None
 
 
 def _agent_is_next(last: Message) -> bool:

@@ -14,9 +14,17 @@ _SIDES: tuple[Requestor, ...] = ("assistant", "user")
 
 
 def as_evidence(
-    simulation: Simulation, task: Task, score: Score, types: Mapping[str, ToolType]
+    simulation: Simulation,
+    task: Task,
+    score: Score,
+    types: Mapping[str, ToolType],
+    *,
+    solo: bool = False,
 ) -> SimulationEvidence:
-    """The compact record of one scored simulation; its trial defaults to 0."""
+    """The compact record of one scored simulation; its trial defaults to 0.
+
+    `solo` is the run's mode: a trace alone does not tell, where it broke off before the user spoke.
+    """
     costs = [cost for cost in (simulation.agent_cost, simulation.user_cost) if cost is not None]
     return SimulationEvidence(
         id=simulation.id,
@@ -28,7 +36,7 @@ def as_evidence(
         recorded_reward=simulation.recorded_reward,
         components=score.components,
         actions=_action_counts(task, score, types),
-        task_digest=task.digest,
+        task_digest=task.digest_in(solo=solo),
         seed=simulation.seed,
         cost=total if costs and math.isfinite(total := sum(costs)) else None,
         note=score.note,

@@ -9,7 +9,7 @@ from pytest_trace2evolve.candidates import Candidate
 from pytest_trace2evolve.errors import ConfigError, ResultsError
 from pytest_trace2evolve.evidence.baselines import read_evidence
 from pytest_trace2evolve.gate.pairs import Trials
-from pytest_trace2evolve.records.evidence import Evidence, SimulationEvidence
+from pytest_trace2evolve.records.evidence import Evidence, Mode, SimulationEvidence
 from pytest_trace2evolve.records.protocols import Judge
 from pytest_trace2evolve.workflow.locked import LockedSuite, told
 from pytest_trace2evolve.workflow.project import Project
@@ -108,15 +108,15 @@ def _inherited(
 def _from_path(path: Path, suites: Sequence[LockedSuite], worlds: Worlds, judge: Judge | None) -> Found:
     providers = {one.suite.provider for one in suites}
     sides, notes = load_sides([path], worlds, providers.pop() if len(providers) == 1 else None, judge)
-    by_domain: Mapping[str, Evidence] = {side.provenance.domain: side for side in sides}
+    by_mode: Mapping[Mode, Evidence] = {side.provenance.mode: side for side in sides}
     found = {
-        one.name: _checked(one, Baseline(path.name, by_domain[one.domain]), path)
+        one.name: _checked(one, Baseline(path.name, by_mode[one.suite.mode]), path)
         for one in suites
-        if one.domain in by_domain
+        if one.suite.mode in by_mode
     }
     if suites and not found:
-        domains = ", ".join(by_domain)
-        raise ResultsError(f"{path}: results of domain {domains}, and the selected suites are {told(suites)}")
+        modes = ", ".join(mode.brief for mode in by_mode)
+        raise ResultsError(f"{path}: results of domain {modes}, and the selected suites are {told(suites)}")
     return found, notes
 
 

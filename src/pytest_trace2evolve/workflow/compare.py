@@ -72,7 +72,13 @@ def compare(
             f"{_named(baseline)} and {_named(candidate)} cannot be compared: {'; '.join(found)}"
         )
     left_out: dict[str, str] = {}
-    if tasks is not None:
+    if tasks is not None and project is not None and suite is not None:
+        wanted = project.suite(suite).mode
+        if old.provenance.mode != wanted:
+            raise ResultsError(
+                f"suite {suite!r} is of domain {wanted}, and the runs are of {old.provenance.mode}; "
+                "name a suite of theirs"
+            )
         old, new, left_out = _as_locked(old, new, tasks)
     verdict = decide(
         pair(old.simulations, new.simulations).leaving_out(left_out),
@@ -110,7 +116,7 @@ def _one_side(
 ) -> tuple[Evidence, tuple[str, ...]]:
     sides, notes = load_sides(paths, worlds, provider, judge)
     if len(sides) != 1:
-        domains = ", ".join(side.provenance.domain for side in sides)
+        domains = ", ".join(side.provenance.mode.brief for side in sides)
         raise ResultsError(f"{_named(paths)}: holds several domains ({domains}); compare one at a time")
     if not sides[0].simulations:
         raise ResultsError(f"{_named(paths)}: holds no simulation")

@@ -75,7 +75,7 @@ def _keep_header(plan: Plan, run: SuiteRun, worlds: Worlds) -> list[str]:
             side.provenance,
             _tasks(planned, run, worlds),
             store.stored(side.simulations),
-            policy=world.policy(),
+            policy=world.policy(solo=planned.suite.solo),
             git_commit=_git_commit(plan),
             trials=max((len(task_run.records) for task_run in run.runs.values()), default=0),
             max_errors=planned.suite.max_errors,

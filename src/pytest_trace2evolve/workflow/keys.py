@@ -2,22 +2,25 @@
 
 from pytest_trace2evolve.evidence.resume import simulation_key
 from pytest_trace2evolve.records.task import Task
+from pytest_trace2evolve.workflow.agents import user_settings
 from pytest_trace2evolve.workflow.plan import Plan, PlannedSuite
 
 
 def key_of(plan: Plan, planned: PlannedSuite, task: Task, trial: int) -> str:
     """The key of a task's trial in a live run."""
     assert plan.live is not None
-    lock = planned.lock
+    lock, suite = planned.lock, planned.suite
+    # What is not set is left out, so that the keys of earlier runs stay as they are.
+    timeout = [] if suite.timeout is None else [suite.timeout]
     return simulation_key(
         {
             "candidate": plan.candidate.digest,
-            "task": task.digest,
+            "task": task.digest_in(solo=suite.solo),
             "task_id": task.id,
             "world": [lock.provider, lock.domain, lock.policy, lock.tools, lock.data],
             "agent": plan.live.agent_settings().model_dump(mode="json"),
-            "user": plan.live.user_settings().model_dump(mode="json"),
+            "user": user_settings(plan, planned).model_dump(mode="json"),
             "trial": trial,
-            "budgets": [planned.suite.max_steps, planned.suite.max_errors],
+            "budgets": [suite.max_steps, suite.max_errors, *timeout],
         }
     )

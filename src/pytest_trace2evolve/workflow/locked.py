@@ -28,5 +28,5 @@ class LockedSuite:
 
 
 def told(suites: Iterable[LockedSuite]) -> str:
-    """Suites with their domains, for messages."""
-    return ", ".join(f"{one.name} ({one.domain})" for one in suites) or "none"
+    """Suites with their domains and modes, for messages."""
+    return ", ".join(f"{one.name} ({one.suite.mode.brief})" for one in suites) or "none"

@@ -14,6 +14,7 @@ from pytest_trace2evolve.evidence.baselines import read_evidence
 from pytest_trace2evolve.evidence.results import SIMULATIONS
 from pytest_trace2evolve.gate.policy import DEFAULT_POLICY, Policy, get_policy
 from pytest_trace2evolve.models.prices import PRICES_NAME
+from pytest_trace2evolve.records.evidence import Mode
 from pytest_trace2evolve.records.protocols import Judge
 from pytest_trace2evolve.records.verdict import Goal
 from pytest_trace2evolve.suites import Suite
@@ -168,7 +169,7 @@ def make_plan(
                 lock=one.lock,
                 agent=chosen[one.name],
                 trials=options.trials or one.suite.trials,
-                recorded=recorded.get(one.domain),
+                recorded=recorded.get(one.suite.mode),
                 baseline=baselines.get(one.name),
             )
             for one in locked
@@ -241,19 +242,19 @@ def _locked(suite: Suite, project: Project, worlds: Worlds, *, verify: bool) -> 
 
 
 def _select(
-    options: Options, project: Project, names: Sequence[str], recorded: Mapping[str, Recorded]
+    options: Options, project: Project, names: Sequence[str], recorded: Mapping[Mode, Recorded]
 ) -> list[Suite]:
     for name in options.suites:
         project.suite_path(name)
     wanted = [name for name in names if not options.suites or name in options.suites]
     suites = [project.suite(name) for name in wanted]
     if recorded and not options.suites:
-        return [suite for suite in suites if suite.domain in recorded]
+        return [suite for suite in suites if suite.mode in recorded]
     return suites
 
 
-def _agent(options: Options, suite: Suite, agents: Sequence[str], recorded: Mapping[str, Recorded]) -> str:
-    if suite.domain in recorded:
+def _agent(options: Options, suite: Suite, agents: Sequence[str], recorded: Mapping[Mode, Recorded]) -> str:
+    if suite.mode in recorded:
         return REPLAY
     name = CHAT if options.live else options.agent or options.default_agent or suite.default_agent
     if name is None:

@@ -7,10 +7,11 @@ from pathlib import Path
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.results import ResultsFile, combine, read_results
 from pytest_trace2evolve.evidence.store import safe_id
+from pytest_trace2evolve.records.evidence import Mode
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.suites import Suite
-from pytest_trace2evolve.workflow.sides import domain_of, expand
+from pytest_trace2evolve.workflow.sides import expand, mode_of
 
 
 @dataclass(frozen=True)
@@ -23,24 +24,24 @@ class Replayed:
 
 @dataclass(frozen=True)
 class Recorded:
-    """The recorded simulations of one candidate in one domain, by task id."""
+    """The recorded simulations of one candidate in one domain and mode, by task id."""
 
     by_task: Mapping[str, list[Replayed]]
     files: tuple[ResultsFile, ...]
     notes: tuple[str, ...]
 
 
-def read_replays(paths: Sequence[Path]) -> dict[str, Recorded]:
-    """Recorded runs by domain; the files of one domain are one candidate's.
+def read_replays(paths: Sequence[Path]) -> dict[Mode, Recorded]:
+    """Recorded runs by domain and mode; the files that share both are one candidate's.
 
     Raises:
         ResultsError: a file cannot be read or trusted, or names no domain.
     """
-    files: dict[str, list[ResultsFile]] = {}
+    files: dict[Mode, list[ResultsFile]] = {}
     for path in expand(paths):
         file = read_results(path)
-        files.setdefault(domain_of(file), []).append(file)
-    return {domain: _recorded(group) for domain, group in files.items()}
+        files.setdefault(mode_of(file), []).append(file)
+    return {mode: _recorded(group) for mode, group in files.items()}
 
 
 def _recorded(group: Sequence[ResultsFile]) -> Recorded:
@@ -53,22 +54,23 @@ def _recorded(group: Sequence[ResultsFile]) -> Recorded:
     return Recorded(by_task, tuple(group), notes)
 
 
-def refuse_strays(recorded: Mapping[str, Recorded], suites: Sequence[Suite], *, suites_named: bool) -> None:
+def refuse_strays(recorded: Mapping[Mode, Recorded], suites: Sequence[Suite], *, suites_named: bool) -> None:
     """Every replayed file belongs to a selected suite, and every suite that was named gets one.
 
     Raises:
-        ResultsError: a file's domain is no selected suite's, or a named suite's domain is no file's.
+        ResultsError: a file's domain and mode are no selected suite's, or a named suite's are no file's.
     """
     if not recorded:
         return
-    for domain, group in recorded.items():
-        if domain not in {suite.domain for suite in suites}:
+    for mode, group in recorded.items():
+        if mode not in {suite.mode for suite in suites}:
             files = ", ".join(str(file.path) for file in group.files)
-            has = ", ".join(f"{suite.name} ({suite.domain})" for suite in suites) or "none of this domain"
-            raise ResultsError(f"{files}: results of domain {domain!r}, and the selected suites are {has}")
+            has = ", ".join(f"{suite.name} ({suite.mode.brief})" for suite in suites) or "none of this domain"
+            mend = "; a suite with solo = true takes them" if mode.solo else ""
+            raise ResultsError(f"{files}: results of domain {mode}, and the selected suites are {has}{mend}")
     for suite in suites:
-        if suites_named and suite.domain not in recorded:
+        if suites_named and suite.mode not in recorded:
             raise ResultsError(
-                f"suite {suite.name!r} is of domain {suite.domain!r}, and no --t2e-replay file is; "
-                f"they hold {', '.join(recorded)}"
+                f"suite {suite.name!r} is of domain {suite.mode}, and no --t2e-replay file is; "
+                f"they hold {', '.join(mode.brief for mode in recorded)}"
             )

@@ -12,7 +12,7 @@ from pytest_trace2evolve.evidence.baselines import is_evidence, parse_evidence
 from pytest_trace2evolve.evidence.results import ResultsFile, combine, decode, read_results
 from pytest_trace2evolve.evidence.tau2_format import OWN_BLOCK
 from pytest_trace2evolve.records.base import complaint
-from pytest_trace2evolve.records.evidence import Evidence, Provenance, Settings, SimulationEvidence
+from pytest_trace2evolve.records.evidence import Evidence, Mode, Provenance, Settings, SimulationEvidence
 from pytest_trace2evolve.records.protocols import Judge
 from pytest_trace2evolve.records.score import Score
 from pytest_trace2evolve.records.task import Task
@@ -50,14 +50,15 @@ def rescore(
         ResultsError: the file names no domain.
         WorldError: the provider has no such domain.
     """
-    domain = domain_of(file)
-    world = worlds.open(provider or provenance(file).provider, domain)
+    domain, origin = domain_of(file), provenance(file)
+    world = worlds.open(provider or origin.provider, domain)
     types = world.tool_types()
     scored = []
     for simulation in file.simulations:
         task = file.tasks[simulation.task_id]
         result = score(simulation, task, world, judge)
-        scored.append(Scored(simulation, task, result, as_evidence(simulation, task, result, types)))
+        record = as_evidence(simulation, task, result, types, solo=origin.mode.solo)
+        scored.append(Scored(simulation, task, result, record))
     return scored
 
 
@@ -72,6 +73,15 @@ def domain_of(file: ResultsFile) -> str:
             f"{file.path}: names no domain in info.environment_info or in its tasks' scenarios"
         )
     return file.domain
+
+
+def mode_of(file: ResultsFile) -> Mode:
+    """The file's domain, and whether its runs were solo: tau2 then records a dummy as the user.
+
+    Raises:
+        ResultsError: it names no domain, or our own block in it is damaged.
+    """
+    return Mode(domain_of(file), provenance(file).mode.solo)
 
 
 def provenance(file: ResultsFile) -> Provenance:
@@ -114,7 +124,7 @@ def _text(value: object) -> str | None:
 def load_sides(
     paths: Sequence[Path], worlds: Worlds, provider: str | None = None, judge: Judge | None = None
 ) -> tuple[list[Evidence], tuple[str, ...]]:
-    """One candidate's evidence from several paths, one `Evidence` a domain.
+    """One candidate's evidence from several paths, one `Evidence` a domain and mode.
 
     Returns:
         The evidence, and notes on what was renumbered.
@@ -124,20 +134,18 @@ def load_sides(
         WorldError: a domain cannot be opened.
     """
     compact: list[Evidence] = []
-    files: dict[str, list[ResultsFile]] = {}
+    files: dict[Mode, list[ResultsFile]] = {}
     for path in expand(paths):
         record = decode(path) if path.is_file() else None
         if is_evidence(record):
             compact.append(parse_evidence(record, path))
             continue
         file = read_results(path)
-        files.setdefault(domain_of(file), []).append(file)
-    domains = [evidence.provenance.domain for evidence in compact]
-    for domain in {*domains, *files}:
-        if domains.count(domain) + (domain in files) > 1:
-            raise ResultsError(
-                f"two baselines of domain {domain!r} on one side; give one, or results files only"
-            )
+        files.setdefault(mode_of(file), []).append(file)
+    modes = [evidence.provenance.mode for evidence in compact]
+    for mode in {*modes, *files}:
+        if modes.count(mode) + (mode in files) > 1:
+            raise ResultsError(f"two baselines of domain {mode} on one side; give one, or results files only")
     notes: list[str] = []
     for group in files.values():
         evidence, told = evidence_of(group, worlds, provider, judge)
@@ -149,7 +157,7 @@ def load_sides(
 def evidence_of(
     files: Sequence[ResultsFile], worlds: Worlds, provider: str | None = None, judge: Judge | None = None
 ) -> tuple[Evidence, tuple[str, ...]]:
-    """One candidate's evidence from its results files of one domain, scored again."""
+    """One candidate's evidence from its results files of one domain and mode, scored again."""
     simulations, notes = combine(files)
     trial = {simulation.id: simulation.trial or 0 for simulation in simulations}
     records = [

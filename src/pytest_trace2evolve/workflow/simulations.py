@@ -7,29 +7,25 @@ makes its own.
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import islice
 
-from pytest_trace2evolve.candidates import Candidate
 from pytest_trace2evolve.errors import BudgetError, EndpointError, InfrastructureError
 from pytest_trace2evolve.evidence.account import DONE, Account, Claim, Entry, State
 from pytest_trace2evolve.evidence.resume import FinishedStore
 from pytest_trace2evolve.records.completion import NOTHING_USED, Usage
-from pytest_trace2evolve.records.protocols import Agent, User, World
-from pytest_trace2evolve.records.task import Task
+from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.records.trace import Simulation, TerminationReason
 from pytest_trace2evolve.records.wire import usage_of
 from pytest_trace2evolve.rollout.conversation import Limits, converse
+from pytest_trace2evolve.workflow.agents import AgentFactory
 from pytest_trace2evolve.workflow.estimate import Expected
 from pytest_trace2evolve.workflow.keys import key_of
 from pytest_trace2evolve.workflow.plan import Plan, PlannedSuite
 from pytest_trace2evolve.workflow.pool import Job, Pool
 from pytest_trace2evolve.worlds.registry import Worlds
-
-AgentFactory = Callable[[Task, World, Candidate, int], tuple[Agent, User]]
-"""Makes the two who talk in one simulation, of a task's trial: the agent of a candidate, and a user."""
 
 POLL_SECONDS = 0.05
 """How often a process looks for what another one makes."""
@@ -217,9 +213,13 @@ class Simulations:
         planned = self._plan.suites[job.suite]
         world = self._world(planned)
         task = world.tasks()[job.task_id]
-        limits = Limits(max_steps=planned.suite.max_steps, max_errors=planned.suite.max_errors)
-        agent, user = self._agents[planned.agent](task, world, self._plan.candidate, job.trial)
-        return await converse(task, world, agent, user, limits=limits, trial=job.trial, seed=job.trial)
+        suite = planned.suite
+        limits = Limits(suite.max_steps, suite.max_errors, suite.timeout)
+        alone = {"solo": True} if suite.solo else {}
+        agent, user = self._agents[planned.agent](task, world, self._plan.candidate, job.trial, **alone)
+        return await converse(
+            task, world, agent, user, limits=limits, trial=job.trial, seed=job.trial, **alone
+        )
 
     def _future(self, job: Job) -> Future[Simulation]:
         return self._futures.setdefault(job, Future())

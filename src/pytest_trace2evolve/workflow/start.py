@@ -4,11 +4,12 @@ from collections.abc import Mapping
 
 from pytest_trace2evolve.evidence.account import Account
 from pytest_trace2evolve.evidence.resume import FinishedStore
+from pytest_trace2evolve.workflow.agents import AgentFactory
 from pytest_trace2evolve.workflow.estimate import expected_usage
 from pytest_trace2evolve.workflow.live import CHAT
 from pytest_trace2evolve.workflow.plan import Plan
 from pytest_trace2evolve.workflow.pool import Pool
-from pytest_trace2evolve.workflow.simulations import AgentFactory, Live, Simulations
+from pytest_trace2evolve.workflow.simulations import Live, Simulations
 from pytest_trace2evolve.workflow.trials import Runner
 from pytest_trace2evolve.worlds.registry import Worlds
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 
-from pytest_trace2evolve.agents.nop import NopAgent
-from pytest_trace2evolve.agents.oracle import OracleAgent
 from pytest_trace2evolve.errors import BudgetError, EndpointError, LockError
 from pytest_trace2evolve.evidence.store import RunStore
 from pytest_trace2evolve.evidence.tau2_format import simulation_record
@@ -19,15 +17,9 @@ from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation, TerminationReason
 from pytest_trace2evolve.scoring.evidence import as_evidence
 from pytest_trace2evolve.scoring.reward import score
-from pytest_trace2evolve.users.gold import GoldUser
 from pytest_trace2evolve.workflow.plan import Plan, PlannedSuite
-from pytest_trace2evolve.workflow.simulations import AgentFactory, Simulations
+from pytest_trace2evolve.workflow.simulations import Simulations
 from pytest_trace2evolve.worlds.registry import Worlds
-
-BUILT_IN_AGENTS: dict[str, AgentFactory] = {
-    "oracle": lambda task, world, candidate, trial: (OracleAgent(task), GoldUser(task)),
-    "nop": lambda task, world, candidate, trial: (NopAgent(), GoldUser(task)),
-}
 
 
 @dataclass(frozen=True)
@@ -86,7 +78,7 @@ class Runner:
         if planned.recorded is not None:
             return self._replay(planned, task_id)
         task = self._world(planned).tasks()[task_id]
-        if task.digest != planned.lock.tasks[task_id]:
+        if task.digest_in(solo=planned.suite.solo) != planned.lock.tasks[task_id]:
             raise LockError(
                 f"{planned.path}: the content of task {task_id!r} changed "
                 f"since {LOCK_NAME} was written; {RENEW}"
@@ -137,7 +129,8 @@ class Runner:
         recorded = planned.recorded.by_task.get(task_id)
         if not recorded:
             return TaskRun(absent="the replayed files hold no simulation of this task")
-        same = [one for one in recorded if one.task.digest == planned.lock.tasks[task_id]]
+        solo, locked = planned.suite.solo, planned.lock.tasks[task_id]
+        same = [one for one in recorded if one.task.digest_in(solo=solo) == locked]
         left_out = ""
         if len(same) < len(recorded):
             share = "" if not same else f"{len(recorded) - len(same)} of {len(recorded)} simulations: "
@@ -156,7 +149,8 @@ class Runner:
             world = self._world(planned)
             simulation = simulate()
             result = score(simulation, task, world, self._plan.judge)
-            record = as_evidence(simulation, task, result, world.tool_types())
+            types = world.tool_types()
+            record = as_evidence(simulation, task, result, types, solo=planned.suite.solo)
             store = RunStore(self._plan.suite_folder(planned.suite.name))
             store.write_simulation(simulation_record(simulation, result))
         except (BudgetError, EndpointError):

@@ -12,6 +12,7 @@ from pytest_trace2evolve.records.verdict import Decision, Label, Verdict
 from pytest_trace2evolve.scoring.metrics import Metrics, metrics
 from pytest_trace2evolve.scoring.reward import SCORER_VERSION
 from pytest_trace2evolve.suites import Role
+from pytest_trace2evolve.workflow.agents import user_settings
 from pytest_trace2evolve.workflow.plan import Plan, PlannedSuite
 from pytest_trace2evolve.workflow.sides import provenance
 from pytest_trace2evolve.workflow.trials import TaskRun, lost_trial
@@ -236,6 +237,6 @@ def provenance_of(plan: Plan, planned: PlannedSuite) -> Provenance:
     return Provenance(
         **common,
         agent=plan.live.agent_settings() if plan.live else Settings(implementation=planned.agent),
-        user=plan.live.user_settings() if plan.live else Settings(implementation="gold"),
+        user=user_settings(plan, planned),
         max_steps=planned.suite.max_steps,
     )
