@@ -45,8 +45,10 @@ _USER_TOOLS: dict[str, tuple[ToolType, tuple[str, ...]]] = {
 def _task(task_id: str, **content: Any) -> Task:
     criteria = content.pop("criteria", None)
     scenario = {"persona": None, "instructions": f"You call about {task_id}."}
-    fields = {"id": task_id, "user_scenario": scenario, "evaluation_criteria": criteria, **content}
-    return Task.model_validate(fields)
+    # What nothing is asked of has no ticket either: a solo suite cannot hold it.
+    ticket = f"The customer calls about {task_id}." if criteria and criteria["actions"] else None
+    fields = {"id": task_id, "user_scenario": scenario, "evaluation_criteria": criteria, "ticket": ticket}
+    return Task.model_validate(fields | content)
 
 
 def _action(name: str, *, by: Requestor = "assistant", **arguments: Any) -> dict[str, Any]:

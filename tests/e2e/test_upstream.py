@@ -1,6 +1,8 @@
 """The provider `tau2` against upstream's own evaluator, where upstream's package can be imported."""
 
+import asyncio
 import copy
+import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from pytest_trace2evolve.agents.solo import SoloChatAgent, solo_prompt
 from pytest_trace2evolve.errors import WorldError
 from pytest_trace2evolve.evidence.results import decode, read_results
+from pytest_trace2evolve.records.completion import Completion
 from pytest_trace2evolve.records.message import Requestor
 from pytest_trace2evolve.records.score import Status
 from pytest_trace2evolve.records.task import Action, InitialState, RewardBasis, Task
@@ -173,6 +177,31 @@ def test_an_unknown_domain_and_an_absent_solo_mode_are_named(tau2: Any, worlds: 
         UpstreamWorld("nowhere")
     with pytest.raises(WorldError, match="'retail' has no solo mode"):
         worlds.open("tau2", "retail").policy(solo=True)
+
+
+def test_the_solo_agent_is_told_and_offered_what_upstreams_is(tau2: Any, worlds: Worlds) -> None:
+    build = pytest.importorskip("tau2.runner.build")
+    world = worlds.open("tau2", "telecom")
+    environment = build.build_environment("telecom", solo_mode=True)
+    asked: dict[str, Any] = {}
+
+    class Model:
+        async def complete(self, messages: Any, tools: Any, **further: Any) -> Completion:
+            asked.update(messages=messages, tools=tools, **further)
+            return Completion(content="x")
+
+    for task_id in world.splits()["small"]:
+        task = world.tasks()[task_id]
+        wanted = build.build_agent(
+            "llm_agent_solo", environment, llm="m", solo_mode=True, task=tau2.Task(**task.model_dump())
+        )
+        prompt = solo_prompt(world.policy(solo=True), task.ticket or "")
+        agent = SoloChatAgent(Model(), prompt, [*world.tools("assistant"), *world.tools("user")])
+        asyncio.run(agent.respond([]))
+        assert asked["messages"] == [{"role": "system", "content": wanted.system_prompt}]
+        offered = [tool.model_dump() for tool in asked["tools"]]
+        assert json.dumps(offered) == json.dumps([tool.openai_schema["function"] for tool in wanted.tools])
+        assert asked["tool_choice"] == "required"
 
 
 def test_an_absent_package_is_named_with_its_mend(monkeypatch: pytest.MonkeyPatch) -> None:

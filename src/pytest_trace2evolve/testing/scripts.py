@@ -18,12 +18,15 @@ def gold_script(tasks: Mapping[str, Task], scenarios: Mapping[str, str]) -> Scri
         scenarios: The text of each task's scenario as the user's prompt holds it.
 
     A request whose system prompt holds a `<scenario>` is the user's. The user names its task in its first
-    message; the agent reads it there.
+    message; the agent reads it there. A request whose prompt ends with a `<ticket>` is of solo mode: the
+    agent knows its task by the ticket, and plays the first of several tasks that share one.
     """
 
     def reply(request: ChatRequest) -> Reply:
         if "<scenario>" in request.system:
             return _user(request, tasks, scenarios)
+        if request.system.endswith("</ticket>"):
+            return _alone(request, tasks)
         return _agent(request, tasks)
 
     return reply
@@ -70,6 +73,18 @@ def _agent(request: ChatRequest, tasks: Mapping[str, Task]) -> Reply:
     criteria = task.evaluation_criteria
     said = (criteria.communicate_info or []) if criteria else []
     return Reply("\n".join(["Everything is done.", *said]))
+
+
+def _alone(request: ChatRequest, tasks: Mapping[str, Task]) -> Reply:
+    """The next gold action of either side; what must be said goes with the last, since `done` has no text."""
+    ticket = request.system.rpartition("<ticket>\n")[2].removesuffix("\n</ticket>")
+    task = next((one for one in tasks.values() if one.ticket == ticket), None)
+    step = len(_calls([message for message in request.messages if message["role"] == "assistant"]))
+    if task is None or step >= len(task.actions):
+        return Reply(tool_calls=(("done", {}),))
+    action, criteria = task.actions[step], task.evaluation_criteria
+    said = (criteria.communicate_info or []) if criteria and step == len(task.actions) - 1 else []
+    return Reply("\n".join(said) or None, tool_calls=((action.name, action.arguments),))
 
 
 def _calls(messages: list[dict[str, object]]) -> list[object]:
