@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from pytest_trace2evolve.testing import ChatRequest, ChatServer, Reply
+from pytest_trace2evolve.models import settings
+from pytest_trace2evolve.testing import ChatRequest, ChatServer, Fault, FaultPlan, Reply
 from tests.e2e.test_live import SCENARIOS, SECRET, SOLVED, live
 from tests.plugin.conftest import DeskProject, letters, project
 
@@ -216,3 +217,34 @@ def test_x_stops_every_process(project: DeskProject) -> None:
         served = server.count.served
     assert result.parseoutcomes()["failed"] >= 1
     assert served < 140
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.2, 0.5])
+@pytest.mark.parametrize("fault", list(Fault))
+def test_faults_lose_no_simulation_and_score_none(
+    project: DeskProject, fault: Fault, rate: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the network does: each simulation ends well or as lost, and the counts are the server's."""
+    monkeypatch.setattr(settings.Retries, "pause", lambda *_: 0.001)
+    project.write("prices.toml", PRICES)
+    # A try that is given up though the server had just answered would be counted by one side only.
+    patience = 1.0 if fault is Fault.SLOW else 60.0
+    with ChatServer(SOLVED, faults=FaultPlan({fault: rate}, seed=3)) as server:
+        options = [f"--t2e-call-timeout={patience}", "--t2e-trials=4", "--t2e-concurrency=28"]
+        result = live(project, server, *options)
+    assert server.count.faults[fault.value] > 0
+    records = [json.loads(path.read_text()) for path in project.runs[-1].glob("simulations/*.json")]
+    assert len(records) == 28
+    for record in records:
+        lost = record["termination_reason"] == "infrastructure_error"
+        assert lost or record["reward_info"]["reward"] == 1.0
+        assert not lost or record["reward_info"] is None
+    outcomes = result.parseoutcomes()
+    assert outcomes.get("failed", 0) == 0
+    assert outcomes.get("passed", 0) + outcomes.get("errors", 0) == 7
+    counted = used(project)
+    assert counted["calls"] == server.count.served
+    assert counted["prompt_tokens"] == server.count.prompt_tokens
+    assert counted["completion_tokens"] == server.count.completion_tokens
+    dollars = server.count.prompt_tokens * 1000.0 + server.count.completion_tokens * 2000.0
+    assert counted["cost"] == pytest.approx(dollars / 1e6)
