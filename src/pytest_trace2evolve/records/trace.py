@@ -64,6 +64,13 @@ class Simulation(Tau2Record):
         return self.messages or []
 
     @property
+    def trouble(self) -> str:
+        """What broke the simulation off, in one line; empty where nothing did, or nobody recorded it."""
+        info = getattr(self, "info", None)
+        told = info.get("error") if isinstance(info, dict) else None
+        return " ".join(told.split()) if isinstance(told, str) else ""
+
+    @property
     def recorded_reward(self) -> float | None:
         """The reward that the file carries, if it carries one."""
         reward = (self.reward_info or {}).get("reward")

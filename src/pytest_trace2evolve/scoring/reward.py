@@ -36,7 +36,10 @@ def score(simulation: Simulation, task: Task, world: World, judge: Judge | None 
     """
     reason = simulation.termination_reason
     if reason == TerminationReason.INFRASTRUCTURE_ERROR:
-        return Score(status=Status.INFRASTRUCTURE_ERROR, note="the simulation was lost to infrastructure")
+        return Score(
+            status=Status.INFRASTRUCTURE_ERROR,
+            note=simulation.trouble or "the simulation was lost to infrastructure",
+        )
     if reason not in REGULAR_ENDS:
         return Score(status=Status.MEASURED, reward=0.0, note=f"ended early: {reason}")
     criteria = task.evaluation_criteria
