@@ -1,5 +1,6 @@
 """A small project around the fake help desk, for whole pytest sessions over it."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -101,7 +102,8 @@ class DeskProject:
 @pytest.fixture
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> DeskProject:
     """A fresh project."""
-    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    # This checkout before any that is installed, in processes of their own too.
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "src")]))
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
     return DeskProject(pytester)
 

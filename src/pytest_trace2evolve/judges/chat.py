@@ -1,10 +1,12 @@
 """A judge behind any OpenAI-compatible endpoint, held to a JSON schema."""
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from pytest_trace2evolve._secrets import Secrets
 from pytest_trace2evolve.errors import JudgeError
 from pytest_trace2evolve.records.base import complaint
 from pytest_trace2evolve.records.message import Message
@@ -54,10 +56,14 @@ class ChatJudge:
     ) -> None:
         import openai  # half a second to import: only a run that judges pays it
 
+        self._secrets = Secrets.of(
+            base_url or os.environ.get("OPENAI_BASE_URL"), api_key or os.environ.get("OPENAI_API_KEY")
+        )
         try:
             self._client = openai.OpenAI(base_url=base_url, api_key=api_key)
         except openai.OpenAIError as error:
             raise JudgeError(f"judge {model!r}: {error}") from None
+        self._secrets.guard_logs()
         self._failures = (openai.OpenAIError,)
         self.model = model
         self._price = price
@@ -82,11 +88,14 @@ class ChatJudge:
                 },
             )
         except (*self._failures, ValueError) as error:
-            raise JudgeError(f"judge {self.model!r} did not answer: {error}") from None
+            told = self._secrets.out_of(str(error))
+            raise JudgeError(f"judge {self.model!r} did not answer: {told}") from None
         # The client hands on whatever JSON or text the endpoint sent: none of its shape can be relied on.
         choices = getattr(response, "choices", None) or [None]
         content = getattr(getattr(choices[0], "message", None), "content", None)
-        return self._checks(assertions, content), self._use(getattr(response, "usage", None))
+        return self._checks(assertions, self._secrets.out_of_answer(content)), self._use(
+            getattr(response, "usage", None)
+        )
 
     def _checks(self, assertions: Sequence[str], content: str | None) -> list[Check]:
         try:

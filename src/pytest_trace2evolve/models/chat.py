@@ -14,7 +14,9 @@ from typing import Any
 import httpx2
 import openai
 
+from pytest_trace2evolve._secrets import Secrets
 from pytest_trace2evolve.errors import ContextWindowError, EndpointError, InfrastructureError
+from pytest_trace2evolve.models.request import request_body
 from pytest_trace2evolve.models.settings import ModelSettings, without_credentials
 from pytest_trace2evolve.records.completion import Completion, RequestedCall, Usage
 from pytest_trace2evolve.records.protocols import Meter, ToolSchema
@@ -38,22 +40,28 @@ class ChatModel:
         meter: Counts every good answer, and says when each request may be sent; None: nobody does.
 
     Raises:
-        EndpointError: the variable that should hold the key is empty.
+        EndpointError: the variable that should hold the key is empty, or the base URL is no URL.
     """
 
     def __init__(self, settings: ModelSettings, meter: Meter | None = None) -> None:
         self.settings = settings
         self._meter = meter
         self._answered = False
+        key = settings.key()
+        url = settings.endpoint() or None
+        where, auth = _address(url, settings.model)
+        # An endpoint may echo them anywhere: in answers, in errors, in headers that the client logs.
+        self._secrets = Secrets.of(url, key, settings.extra_body)
+        self._end_guard = self._secrets.guard_logs()
         limits = httpx2.Limits(
             max_connections=settings.max_connections, max_keepalive_connections=settings.max_connections
         )
         self._client = openai.AsyncOpenAI(
-            api_key=settings.key(),
-            base_url=settings.base_url,
+            api_key=key,
+            base_url=where,
             max_retries=0,  # retries are ours: the client's own would hide what they cost
             http_client=httpx2.AsyncClient(
-                limits=limits, timeout=httpx2.Timeout(settings.timeout, connect=10.0)
+                limits=limits, timeout=httpx2.Timeout(settings.timeout, connect=10.0), auth=auth
             ),
         )
 
@@ -73,7 +81,7 @@ class ChatModel:
             InfrastructureError: every try failed, or the endpoint refuses this one request.
             BudgetError: the run may send nothing more.
         """
-        request = self._request(messages, tools, trial, tool_choice)
+        request = request_body(self.settings, messages, tools, trial, tool_choice)
         started = time.perf_counter()
         retries = self.settings.retries
         problem = ""
@@ -85,13 +93,13 @@ class ChatModel:
                     response = await self._client.post(
                         "/chat/completions", cast_to=httpx2.Response, body=request
                     )
-                    record = response.json()
+                    record = self._secrets.out_of_answer(response.json())
                 return self._counted(_read(record, time.perf_counter() - started))
             except openai.APIStatusError as error:
                 self._refuse(error)
-                problem, asked = _told(error), _retry_after(error)
+                problem, asked = self._told(error), _retry_after(error)
             except (openai.OpenAIError, httpx2.HTTPError, TimeoutError, ValueError) as error:
-                problem, asked = f"{type(error).__name__}: {error}", None
+                problem, asked = self._secrets.out_of(f"{type(error).__name__}: {error}"), None
             if tried < retries.attempts:
                 await asyncio.sleep(retries.pause(tried, asked))
         raise InfrastructureError(
@@ -100,6 +108,7 @@ class ChatModel:
 
     async def close(self) -> None:
         """Close the connections."""
+        self._end_guard()
         await self._client.close()
 
     async def _admission(self) -> None:
@@ -118,35 +127,9 @@ class ChatModel:
         self._answered = True
         return completion
 
-    def _request(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[ToolSchema], trial: int, tool_choice: str
-    ) -> dict[str, Any]:
-        settings = self.settings
-        request: dict[str, Any] = {"model": settings.model, "messages": list(messages)}
-        if tools:
-            request["tools"] = [
-                {
-                    "type": "function",
-                    "function": {
-                        "name": tool.name,
-                        "description": tool.description,
-                        "parameters": tool.parameters,
-                    },
-                }
-                for tool in tools
-            ]
-            request["tool_choice"] = tool_choice
-        if settings.temperature is not None:
-            request["temperature"] = settings.temperature
-        if settings.seed is not None:
-            request["seed"] = settings.seed + trial
-        if settings.reasoning_effort is not None:
-            request["reasoning_effort"] = settings.reasoning_effort
-        return {**request, **settings.extra_body}
-
     def _refuse(self, error: openai.APIStatusError) -> None:
         """Raise for a status that no further try can mend."""
-        status, told = error.status_code, _told(error)
+        status, told = error.status_code, self._told(error)
         where = without_credentials(str(self._client.base_url))
         # Some endpoints forbid single requests for their content.
         fatal = error.code in FATAL_CODES or (
@@ -164,6 +147,25 @@ class ChatModel:
         refusal = f"{where} refuses the request to model {self.settings.model!r}: {told}"
         # A model that answered before takes requests of this kind: the trouble is this one's content.
         raise InfrastructureError(refusal) if self._answered else EndpointError(refusal)
+
+    def _told(self, error: openai.APIStatusError) -> str:
+        body = error.body
+        message = body.get("message") if isinstance(body, dict) else None
+        return self._secrets.out_of(f"{error.status_code} {message or error.message}")
+
+
+def _address(url: str | None, model: str) -> tuple[httpx2.URL | None, httpx2.Auth | None]:
+    """A base URL as it may be logged, and what logs must not see of it: its user and password."""
+    if url is None:
+        return None, None
+    try:
+        whole = httpx2.URL(url)
+    except httpx2.InvalidURL:  # what it says may quote the password
+        raise EndpointError(
+            f"the base URL of model {model!r} is not a URL: check --t2e-base-url and OPENAI_BASE_URL"
+        ) from None
+    auth = httpx2.BasicAuth(whole.username, whole.password) if whole.userinfo else None
+    return whole.copy_with(username="", password=""), auth
 
 
 def _read(record: Any, seconds: float) -> Completion:
@@ -213,12 +215,6 @@ def _usage(told: Any) -> Usage:
         cached_tokens=cached_tokens(told),
         cost=dollars(told.get("cost")),
     )
-
-
-def _told(error: openai.APIStatusError) -> str:
-    body = error.body
-    message = body.get("message") if isinstance(body, dict) else None
-    return f"{error.status_code} {message or error.message}"
 
 
 def _retry_after(error: openai.APIStatusError) -> float | None:

@@ -4,9 +4,10 @@ import os
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlsplit, urlunsplit
 
+from pytest_trace2evolve._secrets import without_secrets
 from pytest_trace2evolve.errors import EndpointError
 from pytest_trace2evolve.models.prices import Price
 
@@ -40,7 +41,8 @@ class ModelSettings:
 
     Attributes:
         model: Its name at the endpoint.
-        base_url: The endpoint; None takes `OPENAI_BASE_URL` or OpenAI's own.
+        base_url: The endpoint; None takes `OPENAI_BASE_URL` or OpenAI's own; empty is none at all, as where a
+            cassette was recorded without one.
         key_var: The environment variable that holds the key.
         temperature: None leaves it out of the request, as some models demand.
         seed: Sent with each request, plus the trial's number; None sends none.
@@ -49,12 +51,12 @@ class ModelSettings:
     """
 
     model: str
-    base_url: str | None = None
+    base_url: str | None = field(default=None, repr=False)
     key_var: str = "OPENAI_API_KEY"
     temperature: float | None = 0.0
     seed: int | None = None
     reasoning_effort: str | None = None
-    extra_body: Mapping[str, Any] = field(default_factory=dict)
+    extra_body: Mapping[str, Any] = field(default_factory=dict, repr=False)
     timeout: float = CALL_TIMEOUT
     max_connections: int = 64
     retries: Retries = Retries()
@@ -79,10 +81,39 @@ class ModelSettings:
             "temperature": self.temperature,
             "seed": self.seed,
             "reasoning_effort": self.reasoning_effort,
-            "extra_body": dict(self.extra_body) or None,
-            "endpoint": without_credentials(self.base_url or os.environ.get("OPENAI_BASE_URL")),
+            "extra_body": without_secrets(self.extra_body) or None,
+            "endpoint": without_credentials(self.endpoint()) or None,
         }
         return {key: value for key, value in kept.items() if value is not None}
+
+    def endpoint(self) -> str | None:
+        """Where the model is asked: as said, else by OPENAI_BASE_URL; None is the client's own."""
+        return os.environ.get("OPENAI_BASE_URL") if self.base_url is None else self.base_url
+
+    @classmethod
+    def from_recorded(cls, model: str | None, recorded: Mapping[str, object]) -> Self:
+        """The settings that `recorded` gave, to record the same again; not to ask anybody with.
+
+        Raises:
+            ValueError: a value is not of its kind; says which.
+        """
+        if not model:
+            raise ValueError("model: a name is missing")
+        return cls(
+            model=model,
+            base_url=_kind(recorded, "endpoint", str) or "",
+            temperature=_kind(recorded, "temperature", float, int),
+            seed=_kind(recorded, "seed", int),
+            reasoning_effort=_kind(recorded, "reasoning_effort", str),
+            extra_body=_kind(recorded, "extra_body", dict) or {},
+        )
+
+
+def _kind(recorded: Mapping[str, object], name: str, *kinds: type) -> Any:
+    value = recorded.get(name)
+    if value is not None and (not isinstance(value, kinds) or isinstance(value, bool)):
+        raise ValueError(f"{name}: not a {kinds[0].__name__}")
+    return value
 
 
 def without_credentials(url: str | None) -> str | None:
