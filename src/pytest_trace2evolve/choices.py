@@ -1,8 +1,11 @@
 """The options of a command line as plain values, checked one by one. What contradicts what, the plan says."""
 
 import json
+import os
+import re
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +17,7 @@ from pytest_trace2evolve.models.settings import CALL_TIMEOUT, ModelSettings
 from pytest_trace2evolve.options import DESTINATIONS
 from pytest_trace2evolve.records.protocols import Judge
 from pytest_trace2evolve.records.verdict import Goal
+from pytest_trace2evolve.workflow.cassettes import played
 from pytest_trace2evolve.workflow.live import DEFAULT_CONCURRENCY, LiveSettings, extra_instruction
 from pytest_trace2evolve.workflow.plan import Options
 
@@ -41,31 +45,56 @@ def read_options(config: pytest.Config) -> Options:
         gate=option.t2e_gate,
         goal=Goal(option.t2e_goal or Goal.IMPROVE),
         run_folder=here / option.t2e_run_folder if option.t2e_run_folder else None,
-        live=_live(option, read_prices(config.rootpath / PRICES_NAME)),
+        live=_live(option, here, read_prices(config.rootpath / PRICES_NAME)),
         budgets=Budgets(
             cost=option.t2e_max_cost,
             tokens=option.t2e_max_tokens,
             minutes=option.t2e_max_minutes,
             requests_per_minute=option.t2e_requests_per_minute,
         ),
-        fresh=bool(option.t2e_fresh),
+        fresh=bool(option.t2e_fresh or option.t2e_record or option.t2e_playback),
         invocation_dir=here,
     )
 
 
-_ONLY_LIVE = (
-    "t2e_user_model",
-    "t2e_base_url",
-    "t2e_user_base_url",
+_PACE = (
     "t2e_max_cost",
     "t2e_max_tokens",
     "t2e_max_minutes",
     "t2e_requests_per_minute",
+    "t2e_call_timeout",
 )
+
+_SETTLED = (
+    "t2e_model",
+    "t2e_user_model",
+    "t2e_base_url",
+    "t2e_user_base_url",
+    "t2e_key_var",
+    "t2e_user_key_var",
+    "t2e_temperature",
+    "t2e_seed",
+    "t2e_reasoning_effort",
+    "t2e_extra_body",
+    "t2e_cache",
+    "t2e_record",
+    *_PACE,
+)
+"""Options that a cassette leaves nothing to say to."""
+
+_ONLY_LIVE = ("t2e_user_model", "t2e_base_url", "t2e_user_base_url", "t2e_cache", "t2e_record", *_PACE)
 """Options that say nothing where no model is asked."""
 
 
-def _live(option: Any, prices: Mapping[str, Price]) -> LiveSettings | None:
+def _live(option: Any, here: Path, prices: Mapping[str, Price]) -> LiveSettings | None:
+    if option.t2e_playback is not None:
+        needless = [name for name in _SETTLED if getattr(option, name) is not None]
+        if needless:
+            raise ConfigError(
+                f"--{needless[0].replace('_', '-')} does not go with --t2e-playback: "
+                "the cassette says which models answered, and how they were asked"
+            )
+        return played(here / option.t2e_playback, extra_instruction())
     if option.t2e_model is None:
         needless = [name for name in _ONLY_LIVE if getattr(option, name) is not None]
         if needless:
@@ -100,7 +129,24 @@ def _live(option: Any, prices: Mapping[str, Price]) -> LiveSettings | None:
         extra_body={},
         price=prices.get(option.t2e_user_model or agent.model),
     )
-    return LiveSettings(agent, user, extra_instruction())
+    _refuse_keys(agent, user)
+    return LiveSettings(
+        agent,
+        user,
+        extra_instruction(),
+        cache=bool(option.t2e_cache),
+        record=here / option.t2e_record if option.t2e_record else None,
+    )
+
+
+def _refuse_keys(*models: ModelSettings) -> None:
+    """A key given where its variable's name belongs would be shown in the next error."""
+    for model in models:
+        if not os.environ.get(model.key_var) and not re.fullmatch("[A-Z_][A-Z0-9_]*", model.key_var):
+            raise ConfigError(
+                "--t2e-key-var takes the name of a variable that holds the key, never the key: "
+                "no variable of the given name is set"
+            )
 
 
 def read_judge(config: pytest.Config) -> Judge | None:

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from pytest_trace2evolve import xdist
-from pytest_trace2evolve.errors import ConfigError, ResultsError
+from pytest_trace2evolve.errors import ConfigError, ResultsError, Trace2EvolveError
+from pytest_trace2evolve.evidence.answers import remove
 from pytest_trace2evolve.evidence.baselines import write_evidence
 from pytest_trace2evolve.evidence.resume import FinishedStore
 from pytest_trace2evolve.gate.decide import worst
@@ -15,6 +16,7 @@ from pytest_trace2evolve.records.evidence import SimulationEvidence
 from pytest_trace2evolve.records.verdict import Decision
 from pytest_trace2evolve.report.forecast import forecast, totals_text
 from pytest_trace2evolve.report.run import RunReport, run_report
+from pytest_trace2evolve.workflow.cassettes import export, recording
 from pytest_trace2evolve.workflow.estimate import estimate, expected_usage, refuse_impossible
 from pytest_trace2evolve.workflow.finish import EXIT_STATUS, keep, keep_totals
 from pytest_trace2evolve.workflow.plan import Plan, baseline_copy
@@ -38,6 +40,8 @@ class Controller(Participant):
         self.trouble = ""
         self.forecast = ""
         self.used = ""
+        self.cassette = ""
+        self.exported = False
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
@@ -135,12 +139,43 @@ class Controller(Participant):
         self.wind_down(session, exitstatus)
         if self.plan is not None and self.reported:
             self._finish(session, exitstatus)
+        if self.plan is not None and not self.config.option.collectonly:
+            self._export(session, exitstatus)
         return (yield)
+
+    def _export(self, session: pytest.Session, exitstatus: int | pytest.ExitCode) -> None:
+        """Write the cassette that was asked for, whatever else the run came to."""
+        assert self.plan is not None
+        if self.plan.live is None or self.plan.live.record is None:
+            return
+        lost = sum(len(run.lost) for suite in self.runs.values() for run in suite.runs.values())
+        partial = f"{lost} simulations were lost" if lost else ""
+        if _stopped(session, exitstatus) or exitstatus == pytest.ExitCode.INTERNAL_ERROR:
+            partial = "the session was stopped early"
+        try:
+            self.cassette = export(
+                self.plan.live,
+                self.plan.candidate,
+                list(self.plan.suites.values()),
+                recording(self.plan.run_folder),
+                partial,
+            )
+            self.exported = True
+        except Trace2EvolveError as error:
+            self.cassette = str(error)
+            if session.exitstatus in _OVERRIDABLE:
+                session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
+
+    def pytest_unconfigure(self) -> None:
+        """Clear away what the cassette was made of, once nobody writes to it."""
+        super().pytest_unconfigure()
+        if self.plan is not None and self.exported:
+            remove(recording(self.plan.run_folder))
 
     def _finish(self, session: pytest.Session, exitstatus: int | pytest.ExitCode) -> None:
         assert self.plan is not None
         exhausted = self.account.stopped if self.account is not None else ""
-        early = bool(session.shouldstop or session.shouldfail) or exitstatus == pytest.ExitCode.INTERRUPTED
+        early = _stopped(session, exitstatus)
         stopped = early or bool(exhausted)
         narrowed = _narrowed(self.config)
         if stopped:
@@ -184,6 +219,8 @@ class Controller(Participant):
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print figures, the gate's tables and the verdict."""
+        if self.cassette:
+            terminalreporter.write_line(f"trace2evolve: {self.cassette}")
         if self.plan is None or not (self.outcomes or self.trouble):
             return
         report = RunReport(
@@ -207,6 +244,11 @@ class Controller(Participant):
     def _suites_prefix(self) -> str:
         folder = self.project.suites_folder.relative_to(self.config.rootpath).as_posix()
         return "" if folder == "." else f"{folder}/"
+
+
+def _stopped(session: pytest.Session, exitstatus: int | pytest.ExitCode) -> bool:
+    """Whether a session ended before its time."""
+    return bool(session.shouldstop or session.shouldfail) or exitstatus == pytest.ExitCode.INTERRUPTED
 
 
 def _narrowed(config: pytest.Config) -> str:

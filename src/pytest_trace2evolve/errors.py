@@ -6,6 +6,7 @@
     │   ├── SuiteError            suites/*.toml
     │   ├── LockError             suites.lock disagrees with a suite or with the benchmark
     │   ├── PolicyError           unknown gate policy or goal
+    │   ├── CassetteError         a cassette cannot be written, trusted or played back as asked
     │   ├── EndpointError         an endpoint refuses the key, the model or the request: every further one too
     │   └── MissingExtraError     an optional package is not installed
     ├── ResultsError              a results file or baseline cannot be trusted
@@ -54,6 +55,10 @@ class LockError(ConfigError):
 
 class PolicyError(ConfigError):
     """A gate policy or goal is unknown."""
+
+
+class CassetteError(ConfigError):
+    """A cassette cannot be written, trusted or played back."""
 
 
 class EndpointError(ConfigError):

@@ -234,6 +234,31 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         },
     ),
     (
+        ("--t2e-cache",),
+        {
+            "dest": "t2e_cache",
+            "action": "store_const",
+            "const": True,
+            "help": "take models' answers from .trace2evolve/cache.sqlite where it has them, keep new ones",
+        },
+    ),
+    (
+        ("--t2e-record",),
+        {
+            "dest": "t2e_record",
+            "metavar": "FILE",
+            "help": "write all models' answers of this run to a cassette, a new file",
+        },
+    ),
+    (
+        ("--t2e-playback",),
+        {
+            "dest": "t2e_playback",
+            "metavar": "FILE",
+            "help": "take all models' answers from a cassette: no key, no endpoint (agent chat)",
+        },
+    ),
+    (
         ("--t2e-concurrency",),
         {
             "dest": "t2e_concurrency",
@@ -272,7 +297,7 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addini("t2e_agent", "agent of suites that name none", default="")
 
 
-_WITH_PATHS = ("--t2e-replay", "--t2e-baseline", "--t2e-run-folder")
+_WITH_PATHS = ("--t2e-replay", "--t2e-baseline", "--t2e-run-folder", "--t2e-record", "--t2e-playback")
 
 
 def joined(arguments: Sequence[str], folder: Path) -> list[str] | None:

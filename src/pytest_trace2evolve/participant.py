@@ -19,7 +19,7 @@ from pytest_trace2evolve.workflow.agents import BUILT_IN_AGENTS, AgentFactory, r
 from pytest_trace2evolve.workflow.live import CHAT, DEFAULT_CONCURRENCY
 from pytest_trace2evolve.workflow.plan import Plan, Shared, make_plan
 from pytest_trace2evolve.workflow.project import Project
-from pytest_trace2evolve.workflow.start import start
+from pytest_trace2evolve.workflow.start import refuse_damaged, start
 from pytest_trace2evolve.workflow.trials import Runner
 from pytest_trace2evolve.worlds.registry import Worlds
 
@@ -104,14 +104,14 @@ class Participant:
         self.plan = plan
         if plan.live is not None and not self.config.option.collectonly:
             self.account = self._open_account(plan, shared)
-        if not xdist.hands_out(self.config):
-            self.runner = start(
-                plan,
-                self.worlds,
-                self.agents,
-                self.account,
-                concurrency=self.config.option.t2e_concurrency or DEFAULT_CONCURRENCY,
-            )
+        concurrency = self.config.option.t2e_concurrency or DEFAULT_CONCURRENCY
+        try:
+            if xdist.hands_out(self.config):
+                refuse_damaged(plan)
+            else:
+                self.runner = start(plan, self.worlds, self.agents, self.account, concurrency=concurrency)
+        except Trace2EvolveError as error:
+            raise usage_error(error) from None
 
     def _open_account(self, plan: Plan, shared: Shared | None) -> Account:
         if shared is not None:

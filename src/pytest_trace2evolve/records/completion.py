@@ -50,10 +50,14 @@ NOTHING_USED = Usage(calls=0, cost=0.0)
 
 
 class Completion(Record):
-    """One answer of a chat model; `seconds` is how long the whole exchange took, retries included."""
+    """One answer of a chat model; `seconds` is how long the whole exchange took, retries included.
+
+    `cached` says that it was made earlier and taken from a store: its usage was spent then, and not again.
+    """
 
     content: str | None = None
     tool_calls: tuple[RequestedCall, ...] = ()
     finish_reason: str | None = None
     usage: Usage = Usage()
     seconds: float = 0.0
+    cached: bool = False

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from pytest_trace2evolve.records.answer import Answer
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.completion import Completion, Usage
 from pytest_trace2evolve.records.message import Message, Requestor
@@ -123,6 +124,16 @@ class Meter(Protocol):
 
     def spend(self, usage: Usage) -> None:
         """Count one good answer."""
+
+
+class Answers(Protocol):
+    """Answers of models by their keys, in whatever keeps them."""
+
+    def get(self, key: str) -> Answer | None:
+        """The answer of a key; None where there is none."""
+
+    def put(self, key: str, answer: Answer) -> Answer:
+        """Keep an answer; returns what is kept, which is the first that came."""
 
 
 class Agent(Protocol):

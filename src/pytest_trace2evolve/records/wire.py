@@ -50,6 +50,8 @@ def from_completion(completion: Completion, role: Requestor) -> Message:
         "usage": told,
         "generation_time_seconds": completion.seconds,
     }
+    if completion.cached:
+        fields["cached"] = True
     return Message.model_validate(fields)
 
 

@@ -21,6 +21,8 @@ def key_of(plan: Plan, planned: PlannedSuite, task: Task, trial: int) -> str:
             "agent": plan.live.agent_settings().model_dump(mode="json"),
             "user": user_settings(plan, planned).model_dump(mode="json"),
             "trial": trial,
+            # What a cassette played is no live model's, whatever its settings say.
+            **({"cassette": plan.live.cassette.header.digest} if plan.live.cassette else {}),
             "budgets": [suite.max_steps, suite.max_errors, *timeout],
         }
     )

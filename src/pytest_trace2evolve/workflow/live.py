@@ -1,8 +1,10 @@
 """Who talks in a live run, and with which settings."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
+from pytest_trace2evolve.evidence.cassettes import Cassette
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.records.evidence import Settings
 
@@ -18,19 +20,28 @@ DEFAULT_CONCURRENCY = 16
 
 @dataclass(frozen=True)
 class LiveSettings:
-    """Who talks in a live run: the agent's model and the user's."""
+    """Who talks in a live run: the agent's model and the user's.
+
+    Attributes:
+        cache: Whether answers are taken from the project's cache and kept there.
+        record: Where to write the run's answers; None: nowhere.
+        cassette: Where the answers come from instead of a model; None where models are asked.
+    """
 
     agent: ModelSettings
     user: ModelSettings
     extra_instruction: str = ""
+    cache: bool = False
+    record: Path | None = None
+    cassette: Cassette | None = field(default=None, repr=False)
 
     def require_keys(self) -> None:
-        """See that both models have a key.
+        """See that both models have a key, where they are asked.
 
         Raises:
             EndpointError: the variable that should hold one is empty.
         """
-        for model in (self.agent, self.user):
+        for model in () if self.cassette else (self.agent, self.user):
             model.key()
 
     def agent_settings(self) -> Settings:

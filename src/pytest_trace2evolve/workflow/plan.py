@@ -19,6 +19,7 @@ from pytest_trace2evolve.records.protocols import Judge
 from pytest_trace2evolve.records.verdict import Goal
 from pytest_trace2evolve.suites import Suite
 from pytest_trace2evolve.workflow.baselines import Baseline, find_baselines
+from pytest_trace2evolve.workflow.cassettes import differences, recording, refuse_record
 from pytest_trace2evolve.workflow.live import CHAT, LiveSettings
 from pytest_trace2evolve.workflow.locked import LockedSuite
 from pytest_trace2evolve.workflow.project import Project
@@ -153,6 +154,8 @@ def make_plan(
             options.baseline, locked, project, lineage, worlds, here=here, judge=judge
         )
         notes += told
+        if options.live is not None and options.live.cassette is not None:
+            notes += differences(options.live.cassette, lineage[0], locked)
     else:
         baselines = {
             suite: Baseline(label, read_evidence(baseline_copy(shared.run_folder, suite)))
@@ -213,10 +216,14 @@ def _refuse_contradictions(options: Options) -> None:
         raise ConfigError(
             "--t2e-trials does not go with --t2e-replay, which uses the trials that the files hold"
         )
-    if options.live is not None and options.replays:
-        raise ConfigError("--t2e-model talks to a model and --t2e-replay to none: give one of them")
-    if options.live is not None and options.agent not in (None, CHAT):
-        raise ConfigError(f"--t2e-model is for agent {CHAT!r}: agent {options.agent!r} does not go with it")
+    if options.live is not None:
+        given = "--t2e-playback" if options.live.cassette is not None else "--t2e-model"
+        if options.replays and options.live.cassette is not None:
+            raise ConfigError("--t2e-playback runs simulations and --t2e-replay none: give one of them")
+        if options.replays:
+            raise ConfigError("--t2e-model talks to a model and --t2e-replay to none: give one of them")
+        if options.agent not in (None, CHAT):
+            raise ConfigError(f"{given} is for agent {CHAT!r}: agent {options.agent!r} does not go with it")
     if options.live is None and options.agent == CHAT:
         raise ConfigError(f"agent {CHAT!r} needs a model: give --t2e-model")
     if options.replays and options.agent not in (None, REPLAY):
@@ -275,6 +282,10 @@ def _refuse_used_names(
     for folder in (run_folder, *(run_folder / one.name for one in suites)):
         if (folder / SIMULATIONS).exists():
             raise ConfigError(f"{folder} holds a run already; choose another --t2e-run-folder")
+    if options.live is not None and options.live.record is not None:
+        refuse_record(options.live.record)
+        if recording(run_folder).exists():
+            raise ConfigError(f"{run_folder} holds a recording already; choose another --t2e-run-folder")
     if options.save_baseline is None:
         return
     for one in suites:

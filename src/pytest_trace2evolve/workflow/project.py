@@ -51,6 +51,11 @@ class Project:
         return self.root / ".trace2evolve" / "finished"
 
     @property
+    def answers_cache(self) -> Path:
+        """Models' answers, which a later run with `--t2e-cache` need not ask for again."""
+        return self.root / ".trace2evolve" / "cache.sqlite"
+
+    @property
     def scoreboard(self) -> Path:
         """One line a gated run."""
         return self.root / "results" / "scoreboard.tsv"

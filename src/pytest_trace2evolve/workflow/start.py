@@ -2,9 +2,12 @@
 
 from collections.abc import Mapping
 
+from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.evidence.account import Account
 from pytest_trace2evolve.evidence.resume import FinishedStore
 from pytest_trace2evolve.workflow.agents import AgentFactory
+from pytest_trace2evolve.workflow.cassettes import recording
+from pytest_trace2evolve.workflow.chat import ChatFactory, open_cache
 from pytest_trace2evolve.workflow.estimate import expected_usage
 from pytest_trace2evolve.workflow.live import CHAT
 from pytest_trace2evolve.workflow.plan import Plan
@@ -33,14 +36,17 @@ def start(
 
     Raises:
         EndpointError: the key of a model is missing.
+        ConfigError: a store of answers is damaged.
     """
     pool = Pool(concurrency)
     everyone, live = dict(agents), None
     if plan.live is not None and account is not None:
-        # The openai client takes half a second to import: only where it is used.
-        from pytest_trace2evolve.workflow.chat import ChatFactory
-
-        everyone[CHAT] = ChatFactory(plan.live, pool, account)
+        stores = {"cache": plan.project.answers_cache, "recording": recording(plan.run_folder)}
+        try:
+            everyone[CHAT] = ChatFactory(plan.live, pool, account, **stores)
+        except ConfigError:
+            pool.close()
+            raise
         live = Live(
             account,
             finished=FinishedStore(plan.project.finished_folder),
@@ -48,3 +54,13 @@ def start(
             expected=expected_usage(plan),
         )
     return Runner(plan, worlds, Simulations(plan, worlds, everyone, pool, live))
+
+
+def refuse_damaged(plan: Plan) -> None:
+    """See, where others will make the simulations, that the cache of answers can be used.
+
+    Raises:
+        ConfigError: it is damaged.
+    """
+    if plan.live is not None and plan.live.cache:
+        open_cache(plan.project.answers_cache).close()

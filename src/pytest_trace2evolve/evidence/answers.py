@@ -1,0 +1,134 @@
+"""Models' answers in an SQLite file: the cache of a project, and what a run records for its cassette.
+
+Many processes read and write one file at once, and any of them may be killed: each answer is a transaction
+of its own in the write-ahead log, so an answer is there whole or not at all.
+"""
+
+import contextlib
+import sqlite3
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from pytest_trace2evolve.errors import ConfigError, InfrastructureError
+from pytest_trace2evolve.records.answer import Answer
+from pytest_trace2evolve.records.base import complaint
+
+FORMAT = 1
+"""Version of the file's layout and of the keys in it."""
+
+PATIENCE = 30.0
+"""Seconds to wait for another process that writes."""
+
+_LAYOUT = "CREATE TABLE IF NOT EXISTS answers (key TEXT PRIMARY KEY, answer TEXT NOT NULL)"
+
+
+class AnswerFile:
+    """Answers by their keys, in one file. The thread that uses it may be another than the one that opened it.
+
+    Args:
+        path: The file; it is made where there is none.
+        mend: What to do about a damaged file, for the error's text.
+
+    Raises:
+        ConfigError: the file is damaged, of another format, or cannot be opened.
+    """
+
+    def __init__(self, path: Path, mend: str) -> None:
+        self.path = path
+        self._mend = mend
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._connection = sqlite3.connect(
+                path, timeout=PATIENCE, isolation_level=None, check_same_thread=False
+            )
+        except (OSError, sqlite3.Error) as error:
+            raise ConfigError(f"{path}: cannot be opened ({error})") from None
+        try:
+            self._lay_out()
+        except sqlite3.Error as error:
+            self.close()
+            raise ConfigError(self._damaged(error)) from None
+        except ConfigError:
+            self.close()
+            raise
+
+    def get(self, key: str) -> Answer | None:
+        """The answer of a key; None where there is none.
+
+        Raises:
+            InfrastructureError: the file is damaged or cannot be read.
+        """
+        try:
+            row = self._connection.execute("SELECT answer FROM answers WHERE key = ?", (key,)).fetchone()
+            return None if row is None else Answer.model_validate_json(row[0])
+        except sqlite3.Error as error:
+            raise InfrastructureError(self._damaged(error)) from None
+        except ValidationError as error:
+            raise InfrastructureError(self._damaged(f"answer {key}: {complaint(error)}")) from None
+
+    def put(self, key: str, answer: Answer) -> Answer:
+        """Keep an answer unless there is one already; returns the one that is kept.
+
+        Raises:
+            InfrastructureError: the file is damaged or cannot be written.
+        """
+        text = answer.model_dump_json(exclude_defaults=True)
+        try:
+            done = self._connection.execute("INSERT OR IGNORE INTO answers VALUES (?, ?)", (key, text))
+        except sqlite3.Error as error:
+            raise InfrastructureError(self._damaged(error)) from None
+        return answer if done.rowcount else self.get(key) or answer
+
+    def items(self) -> Iterator[tuple[str, Answer]]:
+        """All answers, in the order of their keys.
+
+        Raises:
+            InfrastructureError: the file is damaged or cannot be read.
+        """
+        try:
+            keys = [row[0] for row in self._connection.execute("SELECT key FROM answers ORDER BY key")]
+        except sqlite3.Error as error:
+            raise InfrastructureError(self._damaged(error)) from None
+        for key in keys:
+            answer = self.get(key)
+            assert answer is not None, "answers are never deleted"
+            yield key, answer
+
+    def close(self) -> None:
+        """Close the file; it may not be used afterwards."""
+        self._connection.close()
+
+    def _lay_out(self) -> None:
+        # Where another process opens the file at the same moment, SQLite refuses this without waiting.
+        until = time.monotonic() + PATIENCE
+        while True:
+            try:
+                self._connection.execute("PRAGMA journal_mode = WAL")
+                break
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or time.monotonic() > until:
+                    raise
+                time.sleep(0.01)
+        # Flushed at checkpoints only: a killed process loses nothing, a power cut the last answers.
+        self._connection.execute("PRAGMA synchronous = NORMAL")
+        self._connection.execute("BEGIN IMMEDIATE")
+        (version,) = self._connection.execute("PRAGMA user_version").fetchone()
+        (tables,) = self._connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        if tables and version != FORMAT:
+            raise ConfigError(f"{self.path}: format {version} is not {FORMAT}; {self._mend}")
+        self._connection.execute(_LAYOUT)
+        self._connection.execute(f"PRAGMA user_version = {FORMAT}")
+        self._connection.execute("COMMIT")
+
+    def _damaged(self, error: object) -> str:
+        return f"{self.path}: damaged or not readable ({error}); {self._mend}"
+
+
+def remove(path: Path) -> None:
+    """Delete a file of answers, and what SQLite keeps beside it."""
+    for name in (path.name, f"{path.name}-wal", f"{path.name}-shm"):
+        with contextlib.suppress(FileNotFoundError):
+            (path.parent / name).unlink()

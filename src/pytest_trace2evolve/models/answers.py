@@ -1,0 +1,173 @@
+"""Models whose answers are kept, and models that only give back what was kept.
+
+The key of an answer is the digest of its request as it is sent and of its trial, so that what differs in
+anything that a model can see is another answer. Secrets are no part of it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pytest_trace2evolve._canonical import digest, digest_text
+from pytest_trace2evolve._secrets import without_secrets
+from pytest_trace2evolve.errors import ContextWindowError, InfrastructureError
+from pytest_trace2evolve.models.request import request_body
+from pytest_trace2evolve.models.settings import ModelSettings
+from pytest_trace2evolve.records.answer import Answer, Side
+from pytest_trace2evolve.records.completion import Completion
+from pytest_trace2evolve.records.protocols import Answers, Model, ToolSchema
+
+WHOLE_ENDS = frozenset({None, "stop", "tool_calls", "function_call"})
+"""Finish reasons of a completion that nothing cut short."""
+
+
+def answer_key(request: Mapping[str, Any], trial: int) -> str:
+    """The key of an answer, wherever it was made.
+
+    Args:
+        request: The request's body, which holds the seed where there is one.
+        trial: The simulation's trial: two trials are two draws, also where no seed tells them apart.
+    """
+    return digest([trial, request])
+
+
+class KeyedRequests:
+    """Keys of one model's requests."""
+
+    def __init__(self, settings: ModelSettings) -> None:
+        self._settings = replace(settings, extra_body=without_secrets(settings.extra_body))
+        self._endpoint = str(settings.recorded().get("endpoint", ""))
+
+    def key(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[ToolSchema],
+        trial: int,
+        tool_choice: str = "auto",
+    ) -> str:
+        """The key of a request, the same at every endpoint."""
+        return answer_key(request_body(self._settings, messages, tools, trial, tool_choice), trial)
+
+    def at_endpoint(self, key: str) -> str:
+        """The same key at this endpoint only: a cache must not mix two of them."""
+        return digest_text(f"{key} {self._endpoint}")
+
+
+class StoredModel:
+    """A model whose answers are kept.
+
+    Args:
+        model: Who answers what is not kept yet.
+        settings: The model's settings.
+        side: Whose model it is.
+        cache: Answers of earlier runs, taken instead of asking; whole and good ones are added.
+        record: Answers of this run, all of them. A request that comes again gets the recorded answer again,
+            so that the run goes as its recording will.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        settings: ModelSettings,
+        side: Side,
+        *,
+        cache: Answers | None = None,
+        record: Answers | None = None,
+    ) -> None:
+        self._model = model
+        self._requests = KeyedRequests(settings)
+        self._name = settings.model
+        self._side: Side = side
+        self._cache = cache
+        self._record = record
+
+    async def complete(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[ToolSchema],
+        *,
+        trial: int = 0,
+        tool_choice: str = "auto",
+    ) -> Completion:
+        """One completion, kept or fresh.
+
+        Raises:
+            ContextWindowError: the conversation does not fit the model.
+            InfrastructureError: a store could not be read or written.
+            EndpointError: see `ChatModel.complete`.
+        """
+        key = self._requests.key(messages, tools, trial, tool_choice)
+        here = self._requests.at_endpoint(key)
+        kept = self._record.get(key) if self._record else None
+        if kept is not None:
+            return _told(kept, cached=True)
+        cached = self._cache.get(here) if self._cache else None
+        answer = cached or await self._ask(messages, tools, trial, tool_choice)
+        if self._cache is not None and cached is None and _whole(answer.completion):
+            self._cache.put(here, answer)
+        if self._record is not None:
+            answer = self._record.put(key, answer)
+        return _told(answer, cached=cached is not None)
+
+    async def _ask(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[ToolSchema], trial: int, tool_choice: str
+    ) -> Answer:
+        answer = Answer.model_construct(trial=trial, side=self._side, model=self._name)
+        try:
+            completion = await self._model.complete(messages, tools, trial=trial, tool_choice=tool_choice)
+        except ContextWindowError as error:
+            return answer.model_copy(update={"context_window": str(error)})
+        return answer.model_copy(update={"completion": completion})
+
+
+class PlayedModel:
+    """A model that gives back what a cassette holds, and asks nobody.
+
+    Args:
+        settings: The settings that the cassette was recorded with.
+        side: Whose model it is.
+        answers: The recorded answers by their keys.
+        name: What to call the cassette.
+    """
+
+    def __init__(self, settings: ModelSettings, side: Side, answers: Mapping[str, Answer], name: str) -> None:
+        self._requests = KeyedRequests(settings)
+        self._model = settings.model
+        self._side = side
+        self._answers = answers
+        self._name = name
+
+    async def complete(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[ToolSchema],
+        *,
+        trial: int = 0,
+        tool_choice: str = "auto",
+    ) -> Completion:
+        """One recorded completion.
+
+        Raises:
+            ContextWindowError: it was recorded that the conversation does not fit the model.
+            InfrastructureError: the cassette holds no answer to this request.
+        """
+        answer = self._answers.get(self._requests.key(messages, tools, trial, tool_choice))
+        if answer is None:
+            raise InfrastructureError(
+                f"{self._name} holds no answer of the {self._side}'s model {self._model!r} in trial {trial} "
+                f"to these {len(messages)} messages; record it again with --t2e-record"
+            )
+        return _told(answer, cached=True)
+
+
+def _told(answer: Answer, *, cached: bool) -> Completion:
+    if answer.completion is None:
+        raise ContextWindowError(answer.context_window or "")
+    return answer.completion.model_copy(update={"cached": cached})
+
+
+def _whole(completion: Completion | None) -> bool:
+    """Whether a completion is worth keeping for other runs: something was said, and nothing cut it short."""
+    if completion is None or completion.finish_reason not in WHOLE_ENDS:
+        return False
+    return bool(completion.tool_calls or (completion.content and not completion.content.isspace()))
