@@ -114,6 +114,9 @@ class AnswerFile:
                 time.sleep(0.01)
         # Flushed at checkpoints only: a killed process loses nothing, a power cut the last answers.
         self._connection.execute("PRAGMA synchronous = NORMAL")
+        (found,) = self._connection.execute("PRAGMA quick_check(1)").fetchone()  # a second a gigabyte
+        if found != "ok":
+            raise ConfigError(self._damaged(found))
         self._connection.execute("BEGIN IMMEDIATE")
         (version,) = self._connection.execute("PRAGMA user_version").fetchone()
         (tables,) = self._connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
