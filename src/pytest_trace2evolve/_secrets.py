@@ -101,8 +101,10 @@ class _Guard(logging.Filter):
         if (clean := self._secrets.out_of(told)) != told:
             record.msg, record.args = clean, ()
         if record.exc_info:
-            trace = "".join(traceback.format_exception(*record.exc_info)).rstrip("\n")
-            record.exc_info, record.exc_text = None, self._secrets.out_of(trace)
+            record.exc_text = "".join(traceback.format_exception(*record.exc_info)).rstrip("\n")
+            record.exc_info = None
+        if record.exc_text:  # another model's guard may have put it there
+            record.exc_text = self._secrets.out_of(record.exc_text)
         return True
 
 

@@ -93,7 +93,8 @@ def test_logs_of_the_client_libraries_lose_secrets_until_the_guard_ends(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    end = Secrets.of(None, KEY).guard_logs()
+    # Two models with a key each guard the same loggers.
+    ends = [Secrets.of(None, key).guard_logs() for key in ("sk-another-one", KEY)]
     for name in ("httpx2", "httpcore2.http11"):
         logging.getLogger(name).info("header %r", f"Bearer {KEY}"[:50].encode())
         logging.getLogger(name).info("header %s", f"Bearer {KEY}")
@@ -103,6 +104,7 @@ def test_logs_of_the_client_libraries_lose_secrets_until_the_guard_ends(
             logging.getLogger(name).exception("trouble")
     assert caplog.text.count(f"Bearer {REMOVED}") == 4
     assert caplog.text.count(f"ValueError: {REMOVED}") == 2
-    end()
+    for end in ends:
+        end()
     logging.getLogger("httpx2").info("header %s", KEY)
     assert KEY in caplog.text
