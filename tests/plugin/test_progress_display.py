@@ -1,0 +1,326 @@
+"""The progress display in real sessions: on a terminal, at a screen of any height, and without one."""
+
+import fcntl
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.screen import Screen
+
+CONFTEST = """\
+import os
+import time
+
+import pytest
+
+from pytest_trace2evolve.report.display import Display
+from pytest_trace2evolve.report.progress import Progress
+
+BEGAN = time.monotonic()
+
+
+def read():
+    seconds = time.monotonic() - BEGAN
+    if seconds > float(os.environ.get("BREAKS_AT", "inf")):
+        raise RuntimeError("the counts\\nare gone")
+    return Progress(9, min(9, int(seconds * 8)), 1, 0, 0, 0.5, 0.25, 1234, None, seconds)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config):
+    if "SHOWN_EVERY" in os.environ and not hasattr(config, "workerinput"):
+        every = float(os.environ["SHOWN_EVERY"])
+        display = Display(config.pluginmanager.getplugin("terminalreporter"), read, interval=every)
+        config.pluginmanager.register(Shown(display))
+
+
+class Shown:
+    def __init__(self, display):
+        self.display = display
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self):
+        self.display.start()
+        try:
+            return (yield)
+        finally:
+            self.display.stop()
+
+    def pytest_terminal_summary(self, terminalreporter):
+        if self.display.trouble:
+            terminalreporter.write_line(self.display.trouble)
+
+
+@pytest.fixture
+def slow(pytestconfig):
+    print("printed in the setup")
+    print("without an end", end="")
+    if pytestconfig.getoption("capture", "no") == "fd":
+        os.write(1, b"written past python\\n")
+    time.sleep(float(os.environ["SLOW"]))
+"""
+
+TESTS = """\
+import os
+
+import pytest
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_one(slow, number):
+    fails = int(os.environ.get("FAILS", 4))
+    assert number != fails
+"""
+
+LINE = re.compile(r"\d of 9 done( \(1 from before\))?(, \d waiting)? · reward 0\.500 \(baseline 0\.250\) · ")
+SLOW = 0.15
+"""Seconds that each of the six items takes."""
+
+AWAY = ("CI", "BUILD_NUMBER", "PYTHONUNBUFFERED", "PYTEST_ADDOPTS")
+"""Variables of the machine that a session must not see."""
+
+PLAIN = re.compile(
+    r"trace2evolve: \d of 9 done.* · reward 0\.500 \(baseline 0\.250\) · 1\.2 k tokens · 0:0\d \w.*"
+)
+
+ARGUMENTS = ("-p", "no:cacheprovider", "--no-header", "--tb=line")
+
+
+def surroundings(**more: str) -> dict[str, str]:
+    """The environment of a session on a person's terminal, without the plugins that it does not need."""
+    kept = {name: value for name, value in os.environ.items() if name not in AWAY}
+    return kept | {"TERM": "xterm", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "SLOW": str(SLOW)} | more
+
+
+class Session:
+    """A pytest session whose output is a terminal of a given size."""
+
+    def __init__(self, folder: Path, *arguments: str, rows: int, columns: int, **environment: str) -> None:
+        self.screen = Screen(rows, columns)
+        self.below: list[str] = []
+        self.written = b""
+        self.terminal, follower = pty.openpty()
+        fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        environment = surroundings(**environment)
+        command = [sys.executable, "-m", "pytest", *ARGUMENTS, *arguments]
+        self.process = subprocess.Popen(
+            command, cwd=folder, env=environment, stdin=follower, stdout=follower, stderr=follower
+        )
+        os.close(follower)
+
+    def watch(self, seconds: float = 60, until: str = "(?!)") -> None:
+        """Read to the end, for some seconds or until a row begins as told; note what was below the cursor."""
+        end = time.monotonic() + seconds
+        while select.select([self.terminal], [], [], max(0, end - time.monotonic()))[0]:
+            try:
+                data = os.read(self.terminal, 4096)
+            except OSError:  # how the end of a terminal is told
+                data = b""
+            if not data:
+                os.close(self.terminal)
+                self.process.wait()
+                return
+            self.written += data
+            self.screen.feed(data)
+            self.below.append(self.screen.below)
+            if any(re.match(until, row) for row in self.screen.shown):
+                return
+
+
+Start = Callable[..., Session]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Six slow items, of which one fails."""
+    (tmp_path / "conftest.py").write_text(CONFTEST, encoding="utf-8")
+    (tmp_path / "test_slow.py").write_text(TESTS, encoding="utf-8")
+    (tmp_path / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
+    return tmp_path
+
+
+@pytest.fixture
+def start(folder: Path) -> Iterator[Start]:
+    """Starts a session on a terminal."""
+    sessions: list[Session] = []
+
+    def begin(*arguments: str, rows: int = 24, columns: int = 80, **environment: str) -> Session:
+        sessions.append(Session(folder, *arguments, rows=rows, columns=columns, **environment))
+        return sessions[-1]
+
+    yield begin
+    for session in sessions:
+        session.process.kill()
+        session.process.wait()
+
+
+def on_screen(session: Session) -> list[str]:
+    """All rows that a session left behind, without how long it took."""
+    session.watch()
+    text = "\n".join(session.screen.everything)
+    return re.sub(r"[=\n ]*(\d failed|\d passed)(.*) in [\d.]+\n?s[=\n ]*\Z", r"\n\1\2", text).split("\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rows"),
+    [
+        (("--color=no",), 24),
+        (("--color=yes",), 5),
+        (("-v",), 5),
+        (("-s",), 5),
+        (("--capture=sys",), 5),
+        (("-p", "no:capture"), 5),
+        (("-p", "xdist", "-n0", "-v"), 24),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else f"{value} rows",
+)
+def test_a_live_line_stands_below_and_leaves_no_trace(
+    start: Start, arguments: tuple[str, ...], rows: int
+) -> None:
+    shown = start(*arguments, rows=rows, SHOWN_EVERY="30")
+    bare = start(*arguments, rows=rows, SLOW="0")
+    assert on_screen(shown) == on_screen(bare)
+    painted = [line for line in shown.below if LINE.match(line)]
+    assert len(set(painted)) > 2
+    assert not any(LINE.match(line) for line in shown.screen.everything)
+
+
+def test_a_live_line_stands_below_the_reports_of_workers(start: Start) -> None:
+    shown = start("-p", "xdist", "-n2", rows=5, SHOWN_EVERY="30", FAILS="9")
+    assert [row.strip("= ") for row in on_screen(shown)] == [
+        "test session starts",
+        "2 workers [6 items]",
+        "......" + "[100%]".rjust(73),
+        "6 passed",
+    ]
+    assert any(LINE.match(line) for line in shown.below)
+
+
+def test_a_line_as_wide_as_the_screen_wraps_where_it_would(start: Start) -> None:
+    columns = len("test_slow.py::test_one[0] ")
+    shown = start("-v", rows=8, columns=columns, SHOWN_EVERY="30")
+    assert on_screen(shown) == on_screen(start("-v", rows=8, columns=columns, SLOW="0"))
+
+
+def test_a_narrower_terminal_gets_a_shorter_line(start: Start) -> None:
+    session = start(rows=8, SHOWN_EVERY="30", SLOW="0.3")
+    session.watch(until=r"\d of 9 done")
+    fcntl.ioctl(session.terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 8, 30, 0, 0))
+    session.watch(seconds=0.5)
+    session.below.clear()
+    session.watch(seconds=0.4)
+    assert any(re.fullmatch(r"\d of 9 done · 0:0\d [a-z ]+", line) for line in session.below)
+    assert max(map(len, session.below)) < 30
+
+
+@pytest.mark.parametrize("arguments", [("-q",), ("-qq",), ("-q", "-s")], ids=" ".join)
+def test_quiet_is_quiet(start: Start, arguments: tuple[str, ...]) -> None:
+    shown = start(*arguments, "--color=no", SHOWN_EVERY="0.1")
+    assert on_screen(shown) == on_screen(start(*arguments, "--color=no", SLOW="0"))
+    assert b"\x1b" not in shown.written
+
+
+def test_what_breaks_is_told_once_at_the_end(start: Start) -> None:
+    session = start(SHOWN_EVERY="30", BREAKS_AT="0.5")
+    rows = on_screen(session)
+    assert any(LINE.match(line) for line in session.below)
+    told = "progress was no longer shown (RuntimeError: the counts are gone); the run went on without"
+    assert "".join(rows).count(told) == 1
+    assert "test_slow.py ....F." in rows[3]
+    assert rows[-1] == "1 failed, 5 passed"
+    assert not any("Traceback" in row for row in rows)
+
+
+def test_a_debugger_has_the_terminal_to_itself(start: Start) -> None:
+    session = start("--pdb", SHOWN_EVERY="30", SLOW="0.3", FAILS="3")
+    session.watch(until=r"\(Pdb\)")
+    assert any(LINE.match(line) for line in session.below)
+    so_far = session.written
+    session.watch(seconds=0.6)
+    assert session.written.startswith(so_far)
+    assert b"\x1b" not in session.written[len(so_far) :]
+    session.below.clear()
+    os.write(session.terminal, b"c\n")
+    session.watch()
+    assert any(LINE.match(line) for line in session.below)
+    assert session.process.returncode == 1
+
+
+def lines_in_a_pipe(folder: Path, *arguments: str, **environment: str) -> list[str]:
+    """What a session prints where its output is no terminal."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *ARGUMENTS, *arguments],
+        cwd=folder,
+        env=surroundings(**environment),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "\x1b" not in done.stdout
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("arguments", [(), ("-s",), ("--capture=sys",), ("-p", "xdist", "-n2")], ids=" ".join)
+def test_plain_lines_stand_between_the_dots(folder: Path, arguments: tuple[str, ...]) -> None:
+    lines = lines_in_a_pipe(folder, *arguments, SHOWN_EVERY="0.25", SLOW="0.3")
+    told = [line for line in lines if "of 9 done" in line]
+    assert len(told) > 2
+    assert all(PLAIN.fullmatch(line) for line in told)
+    assert sum(" 9 of 9 done" in line for line in told) == 1, "nothing new is not told again"
+    items = "\n".join(lines).split("6 items")[1].split("FAILURES")[0]
+    rest = re.sub("trace2evolve: .*|printed in.*|without an end|test_slow.py|\\[100%\\]|[]=\\s]", "", items)
+    assert sorted(rest) == sorted("....F.")
+
+
+def test_plain_lines_do_not_wait_for_a_blocked_item(folder: Path) -> None:
+    lines = lines_in_a_pipe(folder, "-v", SHOWN_EVERY="0.2", SLOW="0.3")
+    first = lines.index("test_slow.py::test_one[0] ")
+    assert PLAIN.fullmatch(lines[first + 1])
+    assert re.fullmatch(r"test_slow.py::test_one\[0\] PASSED +\[ 16%\]", lines[first + 2])
+    captured = next(number for number, line in enumerate(lines) if "Captured stdout setup" in line)
+    assert lines[captured + 1] == "printed in the setup"
+    assert not any("trace2evolve" in line for line in lines[captured:])
+
+
+def test_a_run_shorter_than_the_interval_has_no_plain_line(folder: Path) -> None:
+    assert not any("trace2evolve" in line for line in lines_in_a_pipe(folder, SHOWN_EVERY="30"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment"),
+    [((), {"CI": "true"}), ((), {"TERM": "dumb"}), (("--capture=tee-sys",), {})],
+    ids=["CI", "dumb", "tee-sys"],
+)
+def test_a_terminal_that_cannot_be_painted_on_gets_plain_lines(
+    start: Start, arguments: tuple[str, ...], environment: dict[str, str]
+) -> None:
+    session = start(*arguments, "--color=no", SHOWN_EVERY="0.25", SLOW="0.3", **environment)
+    told = [line for line in on_screen(session) if line.startswith("trace2evolve: ")]
+    assert len(told) > 2
+    assert max(map(len, told)) < 80
+    assert b"\x1b" not in session.written
+
+
+def test_an_output_in_memory_gets_plain_lines(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOWN_EVERY", "0.1")
+    monkeypatch.setenv("SLOW", "0.1")
+    pytester.makeconftest(CONFTEST)
+    pytester.makepyfile(test_slow=TESTS)
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider")
+    result.assert_outcomes(passed=5, failed=1)
+    told = [line for line in result.outlines if line.startswith("trace2evolve: ")]
+    assert told
+    assert all(PLAIN.fullmatch(line) for line in told)

@@ -1,0 +1,125 @@
+"""The progress display where something is missing, stuck or gone: the session goes on."""
+
+import os
+import threading
+import time
+
+import pytest
+
+from pytest_trace2evolve.report.display import Display
+from pytest_trace2evolve.report.progress import Progress
+from tests.screen import Painted, terminal_config
+
+__all__ = ["terminal_config"]
+
+MOMENT = Progress(9, 3, 0, 0, 2, None, None, 0, None, 5.0)
+LINE = "3 of 9 done, 2 running, 4 waiting · 0:07 left"
+
+
+def painted(file: Painted) -> None:
+    """Wait for the first painting."""
+    end = time.monotonic() + 10
+    while file.screen.below != LINE:
+        assert time.monotonic() < end, file.screen.shown
+        time.sleep(0.01)
+
+
+def test_without_a_reporter_there_is_nothing_to_show() -> None:
+    display = Display(None, lambda: MOMENT)
+    display.start()
+    display.stop()
+    assert display.trouble == ""
+
+
+def test_a_reading_that_is_stuck_does_not_hold_up_the_end(terminal_config: pytest.Config) -> None:
+    file, asked, answer = Painted(), threading.Event(), threading.Event()
+
+    def read() -> Progress:
+        asked.set()
+        answer.wait()
+        return MOMENT
+
+    reporter = pytest.TerminalReporter(terminal_config, file)
+    display = Display(reporter, read)
+    display.start()
+    assert asked.wait(10)
+    began = time.monotonic()
+    display.stop()
+    assert time.monotonic() - began < 5
+    (thread,) = (one for one in threading.enumerate() if one.name == "trace2evolve-progress")
+    answer.set()
+    thread.join()
+    assert file.screen.everything == [""]
+
+
+def test_it_starts_once_and_may_be_stopped_more_than_once(terminal_config: pytest.Config) -> None:
+    file = Painted()
+    reporter = pytest.TerminalReporter(terminal_config, file)
+    display = Display(reporter, lambda: MOMENT)
+    display.start()
+    display.start()
+    assert [one.name for one in threading.enumerate()].count("trace2evolve-progress") == 1
+    painted(file)
+    display.stop()
+    display.stop()
+    display.start()
+    reporter.write("after")
+    assert reporter._tw._file is file
+    assert file.screen.everything == ["after"]
+
+
+def test_another_stand_in_put_in_later_stays_and_works(terminal_config: pytest.Config) -> None:
+    file, other = Painted(), Painted()
+    reporter = pytest.TerminalReporter(terminal_config, file)
+    display = Display(reporter, lambda: MOMENT)
+    display.start()
+    ours, reporter._tw._file = reporter._tw._file, other
+    display.stop()
+    assert reporter._tw._file is other
+    ours.write("late")
+    assert file.screen.everything == ["late"]
+
+
+class Gone(Painted):
+    """A terminal that is lost in the middle, to paintings alone."""
+
+    lost = False
+
+    def write(self, text: str) -> int:
+        if self.lost and "\x1b" in text:
+            raise OSError(5, "Input/output error")
+        return super().write(text)
+
+
+def test_a_lost_terminal_is_told_and_costs_pytest_nothing(terminal_config: pytest.Config) -> None:
+    file = Gone()
+    reporter = pytest.TerminalReporter(terminal_config, file)
+    display = Display(reporter, lambda: MOMENT)
+    display.start()
+    painted(file)
+    file.lost = True
+    for letter in "...F":
+        reporter.write(letter)
+    display.stop()
+    assert display.trouble == (
+        "progress was no longer shown (OSError: [Errno 5] Input/output error); the run went on without"
+    )
+    assert file.screen.shown[0] == "...F"
+
+
+def test_a_fork_writes_past_the_display(
+    terminal_config: pytest.Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = Painted()
+    reporter = pytest.TerminalReporter(terminal_config, file)
+    display = Display(reporter, lambda: MOMENT)
+    display.start()
+    painted(file)
+    with monkeypatch.context() as fork, display._lock:  # as a thread that the fork does not have may hold it
+        fork.setattr(os, "getpid", lambda: -1)
+        child = threading.Thread(target=reporter.write, args=("child",), daemon=True)
+        child.start()
+        child.join(timeout=10)
+        assert not child.is_alive()
+        assert file.screen.shown[0] == "child"
+    display.stop()

@@ -1,0 +1,101 @@
+"""Laws of the progress line and of its display."""
+
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from pytest_trace2evolve.report.display import Display
+from pytest_trace2evolve.report.progress import Progress, progress_line
+from tests.screen import Painted, terminal_config
+
+__all__ = ["terminal_config"]
+
+COUNTS = st.integers(0, 10_000)
+SHARES = st.none() | st.floats(0, 1)
+
+
+@st.composite
+def moments(draw: st.DrawFn) -> Progress:
+    """A moment of some run."""
+    resumed, fresh, lost, running, waiting = (draw(COUNTS) for _ in range(5))
+    return Progress(
+        total=resumed + fresh + lost + running + waiting,
+        done=resumed + fresh,
+        resumed=resumed,
+        lost=lost,
+        running=running,
+        reward=draw(SHARES),
+        baseline_reward=draw(SHARES),
+        tokens=draw(st.integers(0, 10**12)),
+        cost=draw(st.none() | st.floats(0, 1e6)),
+        seconds=draw(st.floats(0, 1e6)),
+    )
+
+
+@given(moments(), st.integers(-5, 250))
+def test_a_line_is_never_wider_than_asked(progress: Progress, width: int) -> None:
+    line = progress_line(progress, width)
+    assert cell_len(line) <= max(0, width)
+    assert line.isprintable()
+
+
+@given(moments(), st.integers(0, 250), st.integers(0, 250))
+def test_more_room_never_tells_less(progress: Progress, one: int, other: int) -> None:
+    narrow, wide = (progress_line(progress, width) for width in sorted((one, other)))
+    assert len(narrow) <= len(wide)
+
+
+@given(moments())
+def test_the_counts_of_a_whole_line_add_up(progress: Progress) -> None:
+    counts = progress_line(progress, 500).split(" · ")[0]
+    done, total = map(int, re.match(r"(\d+) of (\d+) done", counts).groups())  # type: ignore[union-attr]
+    others = [int(count) for count in re.findall(r"(\d+) (?:running|waiting|lost)", counts)]
+    assert done + sum(others) == total
+    assert 0 not in others
+
+
+@given(moments())
+def test_time_left_is_of_this_run_and_grows_with_what_waits(progress: Progress) -> None:
+    left = progress.seconds_left
+    later = replace(progress, total=progress.total + 1).seconds_left
+    if left is not None:
+        assert left >= 0
+        assert later is not None
+        assert later >= left
+    elif later is not None:
+        assert progress.running == progress.waiting == 0
+
+
+LETTERS = st.text(st.sampled_from("ab .F"), max_size=100)
+WRITES = st.lists(
+    LETTERS | st.sampled_from(["\n", "\n\n", "\r", "=" * 80 + "\n", "x" * 80, "abc\rd", "\x1b[32m.\x1b[0m"]),
+    max_size=40,
+)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(writes=WRITES, progress=moments())
+def test_whatever_pytest_writes_the_live_line_leaves_no_trace(
+    terminal_config: pytest.Config, writes: list[str], progress: Progress
+) -> None:
+    bare, shown = Painted(), Painted()
+    reporter = pytest.TerminalReporter(terminal_config, shown)
+    display = Display(reporter, lambda: progress)
+    display.start()
+    display._show(progress)
+    for text in writes:
+        bare.write(text)
+        reporter.write(text)
+        display._show(progress)
+        assert shown.screen.lines[shown.screen.row] == bare.screen.lines[bare.screen.row]
+        if not bare.screen.wraps:
+            assert shown.screen.below == progress_line(progress, 79)
+    display.stop()
+    assert display.trouble == ""
+    assert reporter._tw._file is shown
+    assert shown.screen.everything == bare.screen.everything
+    assert shown.screen.column == bare.screen.column

@@ -1,0 +1,110 @@
+"""The line that tells how far a run is: what it says, and what a narrow terminal goes without."""
+
+from dataclasses import replace
+
+import pytest
+
+from pytest_trace2evolve.report.progress import Progress, progress_line
+
+MIDWAY = Progress(
+    total=456,
+    done=382,
+    resumed=12,
+    lost=2,
+    running=32,
+    reward=0.7123,
+    baseline_reward=0.684,
+    tokens=3_100_000,
+    cost=4.2,
+    seconds=601.0,
+)
+START = Progress(456, 0, 0, 0, 0, None, None, 0, None, 0.0)
+
+
+def test_the_start_of_a_run_has_little_to_tell() -> None:
+    assert progress_line(START, 200) == "0 of 456 done, 456 waiting · 0:00 so far"
+
+
+COUNTS = "382 of 456 done (12 from before), 32 running, 40 waiting, 2 lost"
+REST = " · reward 0.712 (baseline 0.684) · 3.1 M tokens, $4.20 · 1:27 left"
+
+
+@pytest.mark.parametrize(
+    ("width", "line"),
+    [
+        (len(COUNTS + REST), COUNTS + REST),
+        (len(COUNTS + REST) - 1, COUNTS + REST.replace("3.1 M tokens, ", "")),
+        (110, COUNTS.replace(" (12 from before)", "") + REST.replace("3.1 M tokens, ", "")),
+        (90, "382 of 456 done, 32 running, 2 lost · reward 0.712 (baseline 0.684) · $4.20 · 1:27 left"),
+        (80, "382 of 456 done, 2 lost · reward 0.712 (baseline 0.684) · $4.20 · 1:27 left"),
+        (70, "382 of 456 done, 2 lost · reward 0.712 (baseline 0.684) · 1:27 left"),
+        (60, "382 of 456 done, 2 lost · reward 0.712 · 1:27 left"),
+        (40, "382 of 456 done, 2 lost · 1:27 left"),
+        (30, "382 of 456 done, 2 lost"),
+        (20, "382 of 456 done"),
+        (10, "382/456"),
+        (6, ""),
+        (0, ""),
+        (-1, ""),
+    ],
+)
+def test_a_narrow_line_goes_without_the_least_first(width: int, line: str) -> None:
+    assert progress_line(MIDWAY, width) == line
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        ({"tokens": 812}, "· 812 tokens, "),
+        ({"tokens": 9_449}, "· 9.4 k tokens, "),
+        ({"tokens": 9_960}, "· 10 k tokens, "),
+        ({"tokens": 999_499}, "· 999 k tokens, "),
+        ({"tokens": 999_600}, "· 1.0 M tokens, "),
+        ({"tokens": 45_600_000_000}, "· 46 G tokens, "),
+        ({"tokens": 0}, "(baseline 0.684) · $4.20 ·"),
+        ({"cost": None}, "tokens · 1:27"),
+        ({"cost": 0.0}, "tokens · 1:27"),
+        ({"cost": 0.004}, ", under $0.01 ·"),
+        ({"cost": 1234.5}, ", $1,234.50 ·"),
+        ({"baseline_reward": None}, "reward 0.712 ·"),
+        ({"reward": None}, "2 lost · 3.1 M"),
+        ({"reward": 0.0}, "reward 0.000 (baseline 0.684)"),
+        ({"lost": 0}, "42 waiting · reward"),
+        ({"resumed": 0}, "382 of 456 done, 32 running"),
+        ({"seconds": 36_000.4}, "· 1:26:36 left"),
+    ],
+)
+def test_each_part(change: dict[str, float], part: str) -> None:
+    assert part in progress_line(replace(MIDWAY, **change), 200)  # type: ignore[arg-type]
+
+
+def test_more_than_was_planned_leaves_nothing_waiting() -> None:
+    assert replace(MIDWAY, total=300).waiting == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"done": 2, "resumed": 0, "lost": 0, "running": 1}, "too few have ended"),
+        ({"done": 31, "resumed": 0, "lost": 0}, "most of the first ones are still under way"),
+        ({"done": 300, "resumed": 300, "lost": 0}, "none of them ended in this run"),
+        ({"done": 454, "running": 0}, "nothing is left"),
+    ],
+)
+def test_no_time_left_is_told_while_it_would_be_a_guess(change: dict[str, int], why: str) -> None:
+    progress = replace(MIDWAY, **change)  # type: ignore[arg-type]
+    assert progress.seconds_left is None, why
+    assert progress_line(progress, 200).endswith("· 10:01 so far")
+
+
+def test_the_time_left_follows_the_pace() -> None:
+    # 100 ended and 20 half done in 110 seconds: a second each. 10 of those under way and 80 waiting are left.
+    progress = Progress(200, 95, 0, 5, 20, None, None, 0, None, 110.0)
+    assert progress.seconds_left == pytest.approx(90.0)
+
+
+def test_what_was_lost_and_resumed_does_not_count_as_pace_twice() -> None:
+    fresh = Progress(100, 40, 0, 0, 10, None, None, 0, None, 60.0)
+    resumed = replace(fresh, total=600, done=540, resumed=500)
+    lossy = replace(fresh, done=30, lost=10)
+    assert fresh.seconds_left == resumed.seconds_left == lossy.seconds_left
