@@ -80,6 +80,50 @@ def test_another_stand_in_put_in_later_stays_and_works(terminal_config: pytest.C
     assert file.screen.everything == ["late"]
 
 
+def test_a_terminal_that_has_just_become_narrower_is_not_wrapped_over(
+    terminal_config: pytest.Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, enough = Painted(), threading.Event()
+
+    def read() -> Progress:
+        if file.screen.below == LINE:
+            enough.wait()
+        return MOMENT
+
+    reporter = pytest.TerminalReporter(terminal_config, file)
+    display = Display(reporter, read)
+    display.start()
+    painted(file)
+    assert display._output is not None
+    monkeypatch.setattr(display._output, "size", lambda: (20, 24))
+    reporter.write(".")
+    assert file.screen.below == LINE[:19]
+    enough.set()
+    display.stop()
+
+
+def test_once_reading_fails_nothing_is_painted_any_more(terminal_config: pytest.Config) -> None:
+    file = Painted()
+
+    def read() -> Progress:
+        if file.screen.below == LINE:
+            raise ValueError("no count")
+        return MOMENT
+
+    reporter = pytest.TerminalReporter(terminal_config, file)
+    display = Display(reporter, read)
+    display.start()
+    painted(file)
+    end = time.monotonic() + 10
+    while not display.trouble:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    reporter.write(".")
+    assert file.screen.everything == ["."]
+    display.stop()
+    assert display.trouble == "progress was no longer shown (ValueError: no count); the run went on without"
+
+
 class Gone(Painted):
     """A terminal that is lost in the middle, to paintings alone."""
 

@@ -71,20 +71,20 @@ def test_time_left_is_of_this_run_and_grows_with_what_waits(progress: Progress) 
 
 
 LETTERS = st.text(st.sampled_from("ab .F"), max_size=100)
-WRITES = st.lists(
-    LETTERS | st.sampled_from(["\n", "\n\n", "\r", "=" * 80 + "\n", "x" * 80, "abc\rd", "\x1b[32m.\x1b[0m"]),
-    max_size=40,
-)
+RETURNS = ["\n", "\n\n", "\r", "abc\rd", "=" * 80 + "\n", "x" * 80, "\x1b[32m.\x1b[0m"]
+WRITE = LETTERS | st.sampled_from(RETURNS)
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(writes=WRITES, progress=moments())
+@given(before=WRITE, writes=st.lists(WRITE, max_size=40), progress=moments())
 def test_whatever_pytest_writes_the_live_line_leaves_no_trace(
-    terminal_config: pytest.Config, writes: list[str], progress: Progress
+    terminal_config: pytest.Config, before: str, writes: list[str], progress: Progress
 ) -> None:
     bare, shown = Painted(), Painted()
     reporter = pytest.TerminalReporter(terminal_config, shown)
     display = Display(reporter, lambda: progress)
+    bare.write(before)
+    reporter.write(before)
     display.start()
     display._show(progress)
     for text in writes:
