@@ -8,18 +8,17 @@ leaves a trace. Everywhere else progress is told in lines of its own, now and th
 
 import contextlib
 import os
-import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TextIO, cast
 
 import pytest
-from rich.cells import cell_len
 
 from pytest_trace2evolve.report.progress import Progress, progress_line
+from pytest_trace2evolve.report.shared_file import Line, Output, SharedFile
 
 INTERVAL = 30.0
 """Seconds between plain lines."""
@@ -37,7 +36,6 @@ _WIPE = "\x1b[J"
 _MAKE_ROOM = "\x1bD\x1b[A"  # one row down, which scrolls at the bottom, and up again: the column stays
 _KEEP_PLACE, _RETURN = "\x1b7", "\x1b8"
 _PLAIN = "\x1b[0m"
-_SEQUENCE = re.compile(r"\x1b(?:\[[\d;?]*[A-Za-z]|\].*?(?:\x07|\x1b\\))")
 
 
 class Display:
@@ -66,13 +64,13 @@ class Display:
         self._lock = threading.RLock()  # a signal handler may write while the main thread is writing
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
-        self._output: _Output | None = None
+        self._output: Output | None = None
         self._restore = contextlib.ExitStack()
         self._status: str | None = None  # the live line; None where plain lines are told instead
         self._captures = self._painted = self._paused = False
         self._written = 0.0
         self._process = os.getpid()
-        self._line = _Line()
+        self._line = Line()
 
     def start(self) -> None:
         """Begin to show. Call it in the process that reports, where pytest is not capturing an item."""
@@ -86,7 +84,7 @@ class Display:
         try:
             with capture.global_and_fixture_disabled() if capture else contextlib.nullcontext():
                 file.flush()
-                self._output = _Output(file)
+                self._output = Output(file)
             self._line.follow(writer._current_line)
         except OSError as error:
             self._give_up(error)
@@ -131,7 +129,7 @@ class Display:
 
     def _stand_in(self, owner: Any, name: str) -> None:
         file = getattr(owner, name)
-        shared = _Shared(file, self._pass_on)
+        shared = SharedFile(file, self._pass_on)
         setattr(owner, name, cast(TextIO, shared))
 
         def back() -> None:
@@ -147,12 +145,12 @@ class Display:
             try:
                 if self._status is not None:
                     self._show(self._read())
-                elif time.monotonic() >= due and self._pytest_is_quiet():
+                elif time.monotonic() >= due:
                     progress = self._read()
-                    due = time.monotonic() + self._interval
-                    if told is None or replace(progress, seconds=told.seconds) != told:
-                        self._tell(progress)
-                        told = progress
+                    if told is not None and replace(progress, seconds=told.seconds) == told:
+                        due = time.monotonic() + self._interval
+                    elif self._tell(progress):
+                        due, told = time.monotonic() + self._interval, progress
             except Exception as error:
                 self._give_up(error)
                 return
@@ -163,9 +161,6 @@ class Display:
             self._wipe()
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             self.trouble = self.trouble or f"progress was no longer shown ({reason}); the run went on without"
-
-    def _pytest_is_quiet(self) -> bool:
-        return time.monotonic() - self._written >= _QUIET
 
     def _pass_on(self, file: TextIO, text: str) -> int:
         """A write of pytest's, or of an item under `-s`; or a plain line of this display itself."""
@@ -219,10 +214,13 @@ class Display:
             self._painted = False
             self._give_up(error)
 
-    def _tell(self, progress: Progress) -> None:
+    def _tell(self, progress: Progress) -> bool:
+        """Write a plain line, unless this is no moment for it."""
         with self._lock:
             if self._output is None or self._reporter is None or self._paused:
-                return
+                return False
+            if time.monotonic() - self._written < _QUIET:
+                return False
             writer = self._reporter._tw
             width = writer.fullwidth - 1 if self._output.isatty else _STREAM_WIDTH
             text = f"trace2evolve: {progress_line(progress, width - len('trace2evolve: '))}"
@@ -234,6 +232,7 @@ class Display:
                 self._reporter.currentfspath = -2
             else:
                 writer.line(text)
+            return True
 
 
 def _draws(config: pytest.Config, file: TextIO) -> bool:
@@ -245,85 +244,3 @@ def _draws(config: pytest.Config, file: TextIO) -> bool:
         and not any(os.environ.get(name) for name in ("CI", "BUILD_NUMBER"))
         and config.getoption("capture", "no") != "tee-sys"  # it prints past every stand-in
     )
-
-
-class _Output:
-    """Where pytest's file leads, also while an item is captured and its descriptor leads elsewhere."""
-
-    def __init__(self, file: TextIO) -> None:
-        self._file = file
-        self._encoding = file.encoding or "utf-8"
-        self.isatty = file.isatty()
-        try:
-            self._descriptor: int | None = os.dup(file.fileno())
-        except (AttributeError, ValueError):  # a file in memory; io.UnsupportedOperation is a ValueError
-            self._descriptor = None
-
-    def write(self, text: str) -> None:
-        """Write at once.
-
-        Raises:
-            OSError: the other end is gone.
-        """
-        if self._descriptor is None:
-            self._file.write(text)
-            self._file.flush()
-            return
-        data = text.encode(self._encoding, errors="replace")
-        while data:
-            data = data[os.write(self._descriptor, data) :]
-
-    def size(self) -> tuple[int, int]:
-        """Columns and rows; 80 and 24 where the terminal does not tell."""
-        columns, rows = 0, 0
-        if self._descriptor is not None:
-            with contextlib.suppress(OSError):
-                columns, rows = os.get_terminal_size(self._descriptor)
-        return columns or 80, rows or 24
-
-    def close(self) -> None:
-        """Give the descriptor back."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
-
-
-class _Line:
-    """What is known of the line that is being written.
-
-    Attributes:
-        width: Columns up to the cursor, those of lines that it has wrapped over included.
-        returned: Whether the cursor went back to the line's begin, so that there may be text to its right.
-    """
-
-    def __init__(self) -> None:
-        self.width = 0
-        self.returned = False
-
-    def follow(self, text: str) -> None:
-        """Take in what was written."""
-        _, newline, rest = text.rpartition("\n")
-        if newline:
-            self.width, self.returned = 0, False
-        _, back, rest = _SEQUENCE.sub("", rest).rpartition("\r")
-        if back:
-            self.width, self.returned = 0, True
-        self.width += cell_len(rest)
-
-
-class _Shared:
-    """A file of pytest's whose writes go through the display."""
-
-    def __init__(self, file: TextIO, pass_on: Callable[[TextIO, str], int]) -> None:
-        self._file = file
-        self._pass_on = pass_on
-
-    def write(self, text: str) -> int:
-        return self._pass_on(self._file, text)
-
-    def writelines(self, lines: Iterable[str]) -> None:
-        for line in lines:
-            self.write(line)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
