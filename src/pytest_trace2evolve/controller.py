@@ -14,8 +14,10 @@ from pytest_trace2evolve.gate.decide import worst
 from pytest_trace2evolve.participant import WORKER_INPUT, Participant, usage_error
 from pytest_trace2evolve.records.evidence import SimulationEvidence
 from pytest_trace2evolve.records.verdict import Decision
+from pytest_trace2evolve.report.display import Display
 from pytest_trace2evolve.report.forecast import forecast, totals_text
 from pytest_trace2evolve.report.run import RunReport, run_report
+from pytest_trace2evolve.report.watch import Watch
 from pytest_trace2evolve.workflow.cassettes import export, recording
 from pytest_trace2evolve.workflow.estimate import estimate, expected_usage, refuse_impossible
 from pytest_trace2evolve.workflow.finish import EXIT_STATUS, keep, keep_totals
@@ -40,6 +42,7 @@ class Controller(Participant):
         self.trouble = ""
         self.forecast = ""
         self.used = ""
+        self.watch: Watch | None = None
         self.cassette = ""
         self.exported = False
 
@@ -80,6 +83,32 @@ class Controller(Participant):
             raise usage_error(error) from None
         finished = FinishedStore(plan.project.finished_folder)
         return forecast(estimate(plan, expected, self.worlds, finished), plan.budgets)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
+        """Show how far a live run is, as long as items run."""
+        if self.plan is None or self.account is None:
+            return (yield)
+        self.watch = Watch(self.account, self.plan.suites)
+        self._count([item.nodeid for item in session.items])
+        display = Display(self.config.pluginmanager.getplugin("terminalreporter"), self.watch.read)
+        display.start()
+        try:
+            return (yield)
+        finally:
+            display.stop()
+            self.notes += [display.trouble] if display.trouble else []
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, node: Any, ids: list[str]) -> None:
+        """Every worker collects the same items, and the controller none."""
+        self._count(ids)
+
+    def _count(self, nodeids: list[str]) -> None:
+        if self.plan is None or self.watch is None or not nodeids:
+            return
+        places = (xdist.split_nodeid(one, self.plan, self._suites_prefix()) for one in nodeids)
+        self.watch.total = sum(self.plan.suites[place[0]].trials for place in places if place is not None)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
@@ -124,6 +153,8 @@ class Controller(Participant):
         if payload is not None:
             records = tuple(SimulationEvidence.model_validate(record) for record in payload["records"])
             self.runs[suite].add(task_id, TaskRun(**{**payload, "records": records}))
+            if self.watch is not None:
+                self.watch.report(suite, task_id, records)
         elif report.when == "setup" and report.failed:
             self.runs[suite].crashed(task_id, str(report.longrepr))
 

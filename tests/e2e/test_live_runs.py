@@ -6,6 +6,7 @@ import time
 import pytest
 
 from pytest_trace2evolve.models import settings
+from pytest_trace2evolve.report.progress import short
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Fault, FaultPlan, Reply
 from tests.e2e.test_live import SCENARIOS, SECRET, SOLVED, live
 from tests.plugin.conftest import DeskProject, letters, project
@@ -187,7 +188,7 @@ def test_the_estimate_comes_from_the_baselines_own_usage(project: DeskProject) -
         tokens = server.count.prompt_tokens + server.count.completion_tokens
         calls = server.count.served
         second = live(project, server, "--candidate=v1", "--t2e-max-tokens=1000000")
-        spent = f"{calls} calls, {tokens / 1000:.1f} k tokens, $*"
+        spent = f"{calls} calls, {short(tokens)} tokens, $*"
         second.stdout.fnmatch_lines([f"*: 7 simulations to make; as in baseline v0 they take {spent}"])
         third = live(project, server, "--candidate=v1", f"--t2e-max-tokens={tokens // 2}", "--t2e-fresh")
         third.stdout.fnmatch_lines([f"*; --t2e-max-tokens {tokens // 2} suffices for about 50% of that"])

@@ -1,7 +1,8 @@
-"""What a live run has before it and what it used, a line each; how tokens and dollars are written."""
+"""What a live run has before it and what it used, a line each."""
 
 from pytest_trace2evolve.evidence.account import Budgets, State, Totals
 from pytest_trace2evolve.records.completion import Usage
+from pytest_trace2evolve.report.progress import short
 from pytest_trace2evolve.workflow.estimate import Estimate
 
 
@@ -28,7 +29,7 @@ def _shares(usage: Usage, budgets: Budgets) -> list[str]:
 
 def usage_text(usage: Usage) -> str:
     """Calls, tokens and cost, as far as they are known."""
-    parts = [counted(usage.calls, "call"), f"{tokens_text(usage.tokens)} tokens"]
+    parts = [counted(usage.calls, "call"), f"{short(usage.tokens)} tokens"]
     if usage.cost is not None:
         parts.append(dollars(usage.cost))
     return ", ".join(parts)
@@ -39,13 +40,6 @@ def totals_text(totals: Totals) -> str:
     names = ((State.MADE, "made"), (State.KEPT, "finished before"), (State.LOST, "lost"))
     parts = [f"{totals.states[state]} {name}" for state, name in names if totals.states.get(state)]
     return f"{usage_text(totals.usage)} · simulations: {', '.join(parts) or 'none'}"
-
-
-def tokens_text(tokens: int) -> str:
-    """A count of tokens, short: 950, 12.3 k, 4.56 M."""
-    if tokens < 1000:
-        return str(tokens)
-    return f"{tokens / 1e3:.1f} k" if tokens < 1e6 else f"{tokens / 1e6:.2f} M"
 
 
 def dollars(cost: float) -> str:

@@ -88,7 +88,7 @@ def _parts(progress: Progress) -> dict[str, str]:
         if progress.baseline_reward is not None:
             parts["baseline"] = f" (baseline {progress.baseline_reward:.3f})"
     if progress.tokens:
-        parts["tokens"] = f"{_short(progress.tokens)} tokens"
+        parts["tokens"] = f"{short(progress.tokens)} tokens"
     if progress.cost:
         parts["cost"] = "under $0.01" if progress.cost < 0.01 else f"${progress.cost:,.2f}"
     left = progress.seconds_left
@@ -111,7 +111,7 @@ def _joined(parts: Mapping[str, str]) -> str:
     return " · ".join(filter(None, groups))
 
 
-def _short(count: int) -> str:
+def short(count: int) -> str:
     """A count with two or three figures and its unit: 812, 9.4 k, 312 k, 3.1 M."""
     value, unit = float(count), ""
     for larger in (" k", " M", " G"):
