@@ -66,10 +66,11 @@ class Secrets:
 
     def _out_of_string(self, text: str) -> str:
         clean = _without(text, self._answer_forms)
-        # Arguments of a tool call are JSON in a string, where a letter can hide in an escape.
-        if "\\" in clean:
+        # Arguments of a tool call are JSON in a string, where a letter can hide in an escape, and where a
+        # secret that is cut out of the text can take a part of an escape with it.
+        if "\\" in text:
             try:
-                inner = json.loads(clean)
+                inner = json.loads(text)
             except (ValueError, RecursionError):
                 return clean
             if isinstance(inner, dict | list) and (cleaned := self.out_of_answer(inner)) != inner:

@@ -106,10 +106,10 @@ def test_tokens_and_minutes_are_budgets_too(project: DeskProject) -> None:
         result.stdout.fnmatch_lines(["*not the whole run: the budget is spent: * of --t2e-max-tokens 3000*"])
         assert result.ret == 10
         began = time.monotonic()
-        result = live(project, server, "--t2e-fresh", "--t2e-max-minutes=0.005", "--t2e-concurrency=1")
+        result = live(project, server, "--t2e-fresh", "--t2e-max-minutes=0.002", "--t2e-concurrency=1")
         assert time.monotonic() - began < 3
         result.stdout.fnmatch_lines(
-            ["nothing was measured (the budget is spent: --t2e-max-minutes 0.005 are over): *"]
+            ["nothing was measured (the budget is spent: --t2e-max-minutes 0.002 are over): *"]
         )
 
 

@@ -55,7 +55,12 @@ class Scripted:
         self.asked = 0
 
     async def complete(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[ToolSchema], *, trial: int = 0
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[ToolSchema],
+        *,
+        trial: int = 0,
+        tool_choice: str = "auto",
     ) -> Completion:
         told = self.says[self.asked % len(self.says)]
         self.asked += 1
