@@ -6,6 +6,7 @@ model) is an `EndpointError` of the whole run.
 """
 
 import asyncio
+import itertools
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -27,6 +28,9 @@ RETRY_STATUSES = frozenset({408, 409, 425, 429})
 
 FATAL_STATUSES = frozenset({401, 402, 403, 404})
 """Statuses that every further request would get too."""
+
+POOLED = 8
+"""Connections in one pool. At each request a pool looks at all it has: many small ones are cheaper."""
 
 FATAL_CODES = frozenset({"insufficient_quota", "invalid_api_key", "model_not_found"})
 """Codes in an error's body that say the same, whatever its status."""
@@ -56,14 +60,22 @@ class ChatModel:
         limits = httpx2.Limits(
             max_connections=settings.max_connections, max_keepalive_connections=settings.max_connections
         )
-        self._client = openai.AsyncOpenAI(
-            api_key=key,
-            base_url=where,
-            max_retries=0,  # retries are ours: the client's own would hide what they cost
-            http_client=httpx2.AsyncClient(
-                limits=limits, timeout=httpx2.Timeout(settings.timeout, connect=10.0), auth=auth
-            ),
-        )
+        trusted = httpx2.create_ssl_context()
+        self._clients = [
+            openai.AsyncOpenAI(
+                api_key=key,
+                base_url=where,
+                max_retries=0,  # retries are ours: the client's own would hide what they cost
+                http_client=httpx2.AsyncClient(
+                    limits=limits,
+                    timeout=httpx2.Timeout(settings.timeout, connect=10.0),
+                    auth=auth,
+                    verify=trusted,
+                ),
+            )
+            for _ in range(-(-settings.max_connections // POOLED))
+        ]
+        self._turns = itertools.cycle(self._clients)
 
     async def complete(
         self,
@@ -90,7 +102,7 @@ class ChatModel:
             try:
                 async with asyncio.timeout(self.settings.timeout):
                     # Not `chat.completions.create`: walking the request's types costs more than all the rest.
-                    response = await self._client.post(
+                    response = await next(self._turns).post(
                         "/chat/completions", cast_to=httpx2.Response, body=request
                     )
                     record = self._secrets.out_of_answer(response.json())
@@ -109,7 +121,8 @@ class ChatModel:
     async def close(self) -> None:
         """Close the connections."""
         self._end_guard()
-        await self._client.close()
+        for client in self._clients:
+            await client.close()
 
     async def _admission(self) -> None:
         if self._meter is not None and (pause := self._meter.admit()) > 0:
@@ -130,7 +143,7 @@ class ChatModel:
     def _refuse(self, error: openai.APIStatusError) -> None:
         """Raise for a status that no further try can mend."""
         status, told = error.status_code, self._told(error)
-        where = without_credentials(str(self._client.base_url))
+        where = without_credentials(str(self._clients[0].base_url))
         # Some endpoints forbid single requests for their content.
         fatal = error.code in FATAL_CODES or (
             status in FATAL_STATUSES and not (status == 403 and self._answered)
