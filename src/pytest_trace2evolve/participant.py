@@ -13,7 +13,7 @@ from pytest_trace2evolve import xdist
 from pytest_trace2evolve.choices import read_judge, read_options, refuse_empty
 from pytest_trace2evolve.collect import SuiteFile, TaskItem, planned_suite
 from pytest_trace2evolve.errors import ConfigError, Trace2EvolveError
-from pytest_trace2evolve.evidence.account import Account
+from pytest_trace2evolve.evidence.account import MAIN, Account
 from pytest_trace2evolve.options import DESTINATIONS
 from pytest_trace2evolve.workflow.agents import BUILT_IN_AGENTS, AgentFactory, refuse_without_solo
 from pytest_trace2evolve.workflow.live import CHAT, DEFAULT_CONCURRENCY
@@ -120,7 +120,7 @@ class Participant:
             return Account(shared.account, worker, plan.budgets)
         # On the local disk: SQLite's shared memory does not work over a network.
         self._own_folder = Path(tempfile.mkdtemp(prefix="trace2evolve-"))
-        return Account(self._own_folder / "account.sqlite", "main", plan.budgets)
+        return Account(self._own_folder / "account.sqlite", MAIN, plan.budgets)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:

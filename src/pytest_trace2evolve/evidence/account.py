@@ -58,6 +58,9 @@ class Budgets:
         return self.cost is not None or self.tokens is not None
 
 
+MAIN = "main"
+"""The worker's name in a run of one process."""
+
 NO_BUDGETS = Budgets()
 
 
@@ -125,6 +128,11 @@ class Account:
         self._database.execute(
             "INSERT OR IGNORE INTO run (one, started, next_slot) VALUES (1, ?, ?)", (now, now)
         )
+
+    @property
+    def alone(self) -> bool:
+        """Whether this process makes all simulations of the run."""
+        return self._worker == MAIN
 
     def close(self) -> None:
         """Close this process's connection."""

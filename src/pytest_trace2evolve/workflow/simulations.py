@@ -30,6 +30,9 @@ from pytest_trace2evolve.worlds.registry import Worlds
 POLL_SECONDS = 0.05
 """How often a process looks for what another one makes."""
 
+ALONE_SECONDS = 0.5
+"""How often one looks that has no other beside it, and is told of what it makes."""
+
 
 @dataclass(frozen=True)
 class Live:
@@ -131,6 +134,7 @@ class Simulations:
 
     def _awaited(self, job: Job, live: Live) -> Simulation:
         key = self._key(job)
+        pause = ALONE_SECONDS if live.account.alone else POLL_SECONDS
         while True:
             self._news.clear()
             entry = live.account.entries([key]).get(key)
@@ -139,7 +143,7 @@ class Simulations:
                 self._ask([job])  # again, where a process died that had claimed it
             elif (found := _settled(entry, key, live)) is not None:
                 return found
-            self._news.wait(POLL_SECONDS)
+            self._news.wait(pause)
 
     def _ask(self, jobs: list[Job]) -> None:
         wanted = [job for job in jobs if job not in self._asked]

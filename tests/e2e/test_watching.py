@@ -1,0 +1,105 @@
+"""What a live session shows while it runs, wired from its account and its items."""
+
+import re
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from pytest_trace2evolve import controller
+from pytest_trace2evolve.evidence.account import Account, State
+from pytest_trace2evolve.records.completion import Usage
+from pytest_trace2evolve.records.evidence import SimulationEvidence
+from pytest_trace2evolve.records.score import Status
+from pytest_trace2evolve.report.display import Display
+from pytest_trace2evolve.report.watch import Watch
+from pytest_trace2evolve.testing import ChatServer
+from tests.e2e.test_live import SECRET, SOLVED, live
+from tests.plugin.conftest import DeskProject, project
+
+__all__ = ["project"]
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plain lines that need not be waited for."""
+    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+    monkeypatch.setattr(controller, "Display", partial(Display, interval=0.1))
+
+
+def told(result: pytest.RunResult) -> list[str]:
+    """The plain lines of progress."""
+    return [line for line in result.outlines if re.match(r"trace2evolve: \d+ of \d+ done", line)]
+
+
+def test_a_session_tells_how_far_it_is(project: DeskProject) -> None:
+    with ChatServer(SOLVED, latency=0.1) as server:
+        live(project, server, "--t2e-save-baseline=v0", "--t2e-gate=off")
+        result = live(project, server, "--candidate=v1", "--t2e-concurrency=2", "--t2e-trials=2")
+    lines = told(result)
+    assert len(lines) > 5
+    assert all(re.match(r"trace2evolve: \d+ of 14 done", line) for line in lines)
+    assert any("2 running" in line and "waiting" in line for line in lines)
+    assert any("reward 1.000 (baseline 1.000)" in line for line in lines)
+    assert any(line.endswith(" left") for line in lines)
+    counts = [int(line.split()[1]) for line in lines]
+    assert counts == sorted(counts)
+    again = live(project, server, "--candidate=v1", "--t2e-trials=2")
+    again.assert_outcomes(passed=7)
+
+
+def test_only_what_was_selected_is_counted(project: DeskProject) -> None:
+    with ChatServer(SOLVED, latency=0.2) as server:
+        result = live(project, server, "-m", "heldout")
+    assert told(result)
+    assert all(" of 4 done" in line for line in told(result))
+
+
+@pytest.mark.parametrize("arguments", [["-q"], ["--collect-only"]])
+def test_quiet_sessions_tell_nothing(project: DeskProject, arguments: list[str]) -> None:
+    with ChatServer(SOLVED, latency=0.1) as server:
+        assert told(live(project, server, *arguments)) == []
+
+
+def test_agents_that_are_no_models_are_not_watched(project: DeskProject) -> None:
+    assert told(project.run("--t2e-trials=20")) == []
+
+
+def test_the_reward_is_compared_over_the_same_tasks_or_not_at_all(tmp_path: Path) -> None:
+    account = Account(tmp_path / "account.sqlite", "main")
+    watch = Watch(account, {})
+    watch.total = 9
+
+    def record(trial: int, reward: float | None) -> SimulationEvidence:
+        status = Status.INFRASTRUCTURE_ERROR if reward is None else Status.MEASURED
+        return SimulationEvidence(
+            id=f"s{trial}",
+            task_id="a",
+            trial=trial,
+            status=status,
+            reward=reward,
+            termination_reason="user_stop",
+            task_digest="d",
+        )
+
+    assert watch.read().reward is None
+    watch.report("desk", "a", (record(0, 1.0), record(1, 0.0), record(2, None)))
+    watch.report("desk", "b", (record(0, None),))
+    account.claim("k")
+    account.settle("k", State.MADE)
+    account.claim("l")
+    account.settle("l", State.LOST)
+    account.keep("m")
+    account.claim("n")
+    account.spend(Usage(prompt_tokens=70, completion_tokens=5, cost=0.5))
+    progress = watch.read()
+    assert (progress.reward, progress.baseline_reward) == (0.5, None)
+    assert (progress.done, progress.resumed, progress.lost, progress.running, progress.waiting) == (
+        2,
+        1,
+        1,
+        1,
+        5,
+    )
+    assert (progress.tokens, progress.cost) == (75, 0.5)
+    account.close()
