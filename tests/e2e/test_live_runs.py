@@ -145,6 +145,16 @@ def test_a_refused_key_is_one_error(project: DeskProject, processes: str) -> Non
     assert result.ret != 0
 
 
+def test_an_endpoint_that_nobody_reaches_is_told_once(project: DeskProject) -> None:
+    with ChatServer(SOLVED) as server:
+        pass
+    began = time.monotonic()
+    result = live(project, server, "--t2e-trials=4")
+    assert time.monotonic() - began < 10
+    result.stdout.fnmatch_lines(["*/v1/ cannot be reached: *; check --t2e-base-url or OPENAI_BASE_URL, *"])
+    assert result.parseoutcomes()["errors"] == 1
+
+
 def test_a_model_without_tools_is_told_once(project: DeskProject) -> None:
     with ChatServer(SOLVED, tools=False) as server:
         result = live(project, server)

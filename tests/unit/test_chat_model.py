@@ -124,11 +124,29 @@ def test_what_no_retry_can_mend_is_said_at_once(
     assert "bad" not in str(caught.value)
 
 
-def test_an_unreachable_endpoint_is_infrastructure() -> None:
+def test_an_endpoint_that_nobody_reaches_ends_the_run_soon() -> None:
     with ChatServer(echo) as server:
         pass
-    with pytest.raises(InfrastructureError, match="Connection error"):
-        complete(server)
+    with pytest.raises(EndpointError) as caught:
+        complete(server, retries=Retries(attempts=50, first=0.001))
+    assert str(caught.value).startswith(f"{server.base_url}/ cannot be reached: ")
+    assert str(caught.value).endswith(
+        "; check --t2e-base-url or OPENAI_BASE_URL, and that a server runs there"
+    )
+
+
+def test_an_endpoint_that_goes_away_is_infrastructure() -> None:
+    async def run() -> None:
+        with ChatServer(echo) as server:
+            model = ChatModel(ModelSettings("m", base_url=server.base_url, retries=FAST))
+            await model.complete(ASK, [])
+        try:
+            await model.complete(ASK, [])
+        finally:
+            await model.close()
+
+    with pytest.raises(InfrastructureError, match=r"4 tries, last: APIConnectionError: .*\(.+\)"):
+        asyncio.run(run())
 
 
 def test_a_full_context_is_the_conversations_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,9 @@ RETRY_STATUSES = frozenset({408, 409, 425, 429})
 FATAL_STATUSES = frozenset({401, 402, 403, 404})
 """Statuses that every further request would get too."""
 
+KNOCKS = 3
+"""Tries after which an endpoint that no connection ever reached is given up for the whole run."""
+
 POOLED = 8
 """Connections in one pool. At each request a pool looks at all it has: many small ones are cheaper."""
 
@@ -88,7 +91,8 @@ class ChatModel:
         """One completion; `tool_choice` is the API's own, and is sent where there are tools.
 
         Raises:
-            EndpointError: the endpoint refuses the key, the model or its tools; no retry would help.
+            EndpointError: no retry would help: the endpoint refuses the key, the model or its tools, or nobody
+                reaches it.
             ContextWindowError: the conversation no longer fits the model.
             InfrastructureError: every try failed, or the endpoint refuses this one request.
             BudgetError: the run may send nothing more.
@@ -111,7 +115,8 @@ class ChatModel:
                 self._refuse(error)
                 problem, asked = self._told(error), _retry_after(error)
             except (openai.OpenAIError, httpx2.HTTPError, TimeoutError, ValueError) as error:
-                problem, asked = self._secrets.out_of(f"{type(error).__name__}: {error}"), None
+                problem, asked = self._secrets.out_of(_said(error)), None
+                self._refuse_unreachable(error, tried)
             if tried < retries.attempts:
                 await asyncio.sleep(retries.pause(tried, asked))
         raise InfrastructureError(
@@ -161,6 +166,16 @@ class ChatModel:
         # A model that answered before takes requests of this kind: the trouble is this one's content.
         raise InfrastructureError(refusal) if self._answered else EndpointError(refusal)
 
+    def _refuse_unreachable(self, error: Exception, tried: int) -> None:
+        """Raise where nobody ever answered and no connection comes about: a wrong address, most likely."""
+        nobody = isinstance(error.__cause__, httpx2.ConnectError) and not self._answered
+        if nobody and tried >= KNOCKS:
+            where = without_credentials(str(self._clients[0].base_url))
+            raise EndpointError(
+                f"{where} cannot be reached: {self._secrets.out_of(str(error.__cause__))}; "
+                "check --t2e-base-url or OPENAI_BASE_URL, and that a server runs there"
+            ) from None
+
     def _told(self, error: openai.APIStatusError) -> str:
         body = error.body
         message = body.get("message") if isinstance(body, dict) else None
@@ -179,6 +194,12 @@ def _address(url: str | None, model: str) -> tuple[httpx2.URL | None, httpx2.Aut
         ) from None
     auth = httpx2.BasicAuth(whole.username, whole.password) if whole.userinfo else None
     return whole.copy_with(username="", password=""), auth
+
+
+def _said(error: Exception) -> str:
+    """An error with what caused it, which the client does not say."""
+    cause = f" ({error.__cause__})" if error.__cause__ is not None else ""
+    return f"{type(error).__name__}: {error}{cause}"
 
 
 def _read(record: Any, seconds: float) -> Completion:

@@ -28,7 +28,7 @@ def figures_table(rows: Iterable[tuple[str, Metrics]]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
     table.add_column("", no_wrap=True)
     for heading in ("tasks", "runs", "reward", "pass^k", "actions", "read", "write", "max steps", "lost"):
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", no_wrap=heading == "pass^k")
     for title, figures in rows:
         table.add_row(
             escape(title),
