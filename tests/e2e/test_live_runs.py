@@ -259,3 +259,13 @@ def test_faults_lose_no_simulation_and_score_none(
     assert counted["completion_tokens"] == server.count.completion_tokens
     dollars = server.count.prompt_tokens * 1000.0 + server.count.completion_tokens * 2000.0
     assert counted["cost"] == pytest.approx(dollars / 1e6)
+
+
+def test_answers_from_the_cache_spend_nothing(project: DeskProject) -> None:
+    with ChatServer(SOLVED) as server:
+        live(project, server, "--t2e-cache").assert_outcomes(passed=7)
+        asked = server.count.attempts
+        result = live(project, server, "--t2e-cache", "--t2e-fresh", "--t2e-max-tokens=10")
+        result.assert_outcomes(passed=7)
+        assert server.count.attempts == asked
+    assert used(project)["calls"] == 0

@@ -91,8 +91,8 @@ class ChatModel:
         """One completion; `tool_choice` is the API's own, and is sent where there are tools.
 
         Raises:
-            EndpointError: no retry would help: the endpoint refuses the key, the model or its tools, or nobody
-                reaches it.
+            EndpointError: no retry would help: the endpoint refuses the key, the model or its tools, or it
+                cannot be reached.
             ContextWindowError: the conversation no longer fits the model.
             InfrastructureError: every try failed, or the endpoint refuses this one request.
             BudgetError: the run may send nothing more.

@@ -256,7 +256,6 @@ def _settled(entry: Entry, key: str, live: Live) -> Simulation | None:
 
 
 def _used(simulation: Simulation) -> Usage:
-    used = NOTHING_USED
-    for role in ("assistant", "user"):
-        used += usage_of(simulation.trace, role)
-    return used
+    """What a simulation used in this run: answers from a cache cost nothing again."""
+    fresh = [message for message in simulation.trace if not getattr(message, "cached", False)]
+    return usage_of(fresh, "assistant") + usage_of(fresh, "user")
