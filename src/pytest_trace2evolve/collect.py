@@ -57,13 +57,16 @@ class TaskItem(pytest.Item):
         """Run the trials. A lost trial ends the item here, so that it is an error and no failure."""
         participant = _participant(self)
         assert participant.runner is not None
+        refusal = ""
         try:
             self.task_run = run = participant.runner.run(planned_suite(self).suite.name, self.name)
         except EndpointError as error:
+            refusal = str(error)
+        if refusal:  # told outside of the handler: pytest would show the error there, and then itself again
             # Every further item would be told the same: the session ends, and says it once.
-            self.session.shouldstop = f"trace2evolve: {error}"
+            self.session.shouldstop = f"trace2evolve: {refusal}"
             if participant.runner.first_to_tell():
-                pytest.fail(str(error), pytrace=False)
+                pytest.fail(refusal, pytrace=False)
             pytest.skip("not run: the endpoint refuses the run")
         if run.unfinished:
             made = len(run.records)
