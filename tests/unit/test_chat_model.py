@@ -125,6 +125,23 @@ def test_what_no_retry_can_mend_is_said_at_once(
 
 
 def test_an_endpoint_that_nobody_reaches_ends_the_run_soon() -> None:
+def test_a_model_that_answers_without_tools_and_refuses_them_is_refused() -> None:
+    """The user of most domains has no tools, and often the agent's model."""
+
+    async def run(server: ChatServer) -> None:
+        model = ChatModel(ModelSettings("m", base_url=server.base_url, retries=FAST))
+        try:
+            await model.complete(ASK, [])
+            with pytest.raises(EndpointError, match="400 The model 'm' does not support tools"):
+                await model.complete(ASK, [TOOL])
+        finally:
+            await model.close()
+
+    with ChatServer(echo, tools=False) as server:
+        asyncio.run(run(server))
+
+
+def test_an_unreachable_endpoint_is_infrastructure() -> None:
     with ChatServer(echo) as server:
         pass
     with pytest.raises(EndpointError) as caught:

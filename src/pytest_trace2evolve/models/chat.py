@@ -53,7 +53,8 @@ class ChatModel:
     def __init__(self, settings: ModelSettings, meter: Meter | None = None) -> None:
         self.settings = settings
         self._meter = meter
-        self._answered = False
+        # Whether it has answered requests without tools (False) and with tools (True).
+        self._answered: set[bool] = set()
         key = settings.key()
         url = settings.endpoint() or None
         where, auth = _address(url, settings.model)
@@ -110,9 +111,11 @@ class ChatModel:
                         "/chat/completions", cast_to=httpx2.Response, body=request
                     )
                     record = self._secrets.out_of_answer(response.json())
-                return self._counted(_read(record, time.perf_counter() - started))
+                completion = self._counted(_read(record, time.perf_counter() - started))
+                self._answered.add(bool(tools))
+                return completion
             except openai.APIStatusError as error:
-                self._refuse(error)
+                self._refuse(error, bool(tools))
                 problem, asked = self._told(error), _retry_after(error)
             except (openai.OpenAIError, httpx2.HTTPError, TimeoutError, ValueError) as error:
                 problem, asked = self._secrets.out_of(_said(error)), None
@@ -142,10 +145,9 @@ class ChatModel:
             completion = completion.model_copy(update={"usage": priced})
         if self._meter is not None:
             self._meter.spend(completion.usage)
-        self._answered = True
         return completion
 
-    def _refuse(self, error: openai.APIStatusError) -> None:
+    def _refuse(self, error: openai.APIStatusError, with_tools: bool) -> None:
         """Raise for a status that no further try can mend."""
         status, told = error.status_code, self._told(error)
         where = without_credentials(str(self._clients[0].base_url))
@@ -164,7 +166,8 @@ class ChatModel:
             raise ContextWindowError(told) from None
         refusal = f"{where} refuses the request to model {self.settings.model!r}: {told}"
         # A model that answered before takes requests of this kind: the trouble is this one's content.
-        raise InfrastructureError(refusal) if self._answered else EndpointError(refusal)
+        taken = with_tools in self._answered
+        raise InfrastructureError(refusal) if taken else EndpointError(refusal)
 
     def _refuse_unreachable(self, error: Exception, tried: int) -> None:
         """Raise where nobody ever answered and no connection comes about: a wrong address, most likely."""
