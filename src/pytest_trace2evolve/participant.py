@@ -98,7 +98,7 @@ class Participant:
             if not self.config.option.collectonly:
                 refuse_without_solo(plan, self.agents)
                 if plan.live is not None:
-                    plan.live.require_keys()
+                    plan.live.require_endpoints()
         except Trace2EvolveError as error:
             raise usage_error(error) from None
         self.plan = plan

@@ -146,14 +146,15 @@ def test_a_refused_key_is_one_error(project: DeskProject, processes: str) -> Non
     assert result.ret != 0
 
 
-def test_an_endpoint_that_nobody_reaches_is_told_once(project: DeskProject) -> None:
-    with ChatServer(SOLVED) as server:
-        pass
-    began = time.monotonic()
-    result = live(project, server, "--t2e-trials=4")
-    assert time.monotonic() - began < 10
-    result.stdout.fnmatch_lines(["*/v1/ cannot be reached: *; check --t2e-base-url or OPENAI_BASE_URL, *"])
-    assert result.parseoutcomes()["errors"] == 1
+@pytest.mark.parametrize("processes", ["-pno:xdist", "-n2"])
+def test_a_base_url_that_is_none_is_a_usage_error(project: DeskProject, processes: str) -> None:
+    result = project.pytester.runpytest_subprocess(
+        "--t2e-model=m", "--t2e-base-url=http://host:abc/v1", processes
+    )
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(
+        ["ERROR: the base URL of model 'm' is no http:// or https:// URL with a host: *"]
+    )
 
 
 def test_a_model_without_tools_is_told_once(project: DeskProject) -> None:

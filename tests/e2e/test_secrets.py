@@ -129,5 +129,5 @@ def test_a_base_url_that_is_none_is_not_shown(project: DeskProject) -> None:
     url = f"http://me:{PASSWORD}@host:port{PASSWORD}/v1"
     result = project.pytester.runpytest_inprocess("--t2e-model=m", f"--t2e-base-url={url}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: the base URL of model 'm' is not a URL: check --t2e-base-url *"])
+    result.stderr.fnmatch_lines(["ERROR: the base URL of model 'm' is no http:// or https:// URL *"])
     assert PASSWORD not in result.stderr.str() + result.stdout.str()

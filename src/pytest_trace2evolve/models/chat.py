@@ -18,7 +18,7 @@ import openai
 from pytest_trace2evolve._secrets import Secrets
 from pytest_trace2evolve.errors import ContextWindowError, EndpointError, InfrastructureError
 from pytest_trace2evolve.models.request import request_body
-from pytest_trace2evolve.models.settings import ModelSettings, without_credentials
+from pytest_trace2evolve.models.settings import ModelSettings, bad_url, without_credentials
 from pytest_trace2evolve.records.completion import Completion, RequestedCall, Usage
 from pytest_trace2evolve.records.protocols import Meter, ToolSchema
 from pytest_trace2evolve.records.wire import cached_tokens, dollars, token_count
@@ -34,6 +34,11 @@ KNOCKS = 3
 
 POOLED = 8
 """Connections in one pool. At each request a pool looks at all it has: many small ones are cheaper."""
+
+NOT_CONNECTED = (httpx2.ConnectError, httpx2.ConnectTimeout)
+
+UNREACHABLE_TRIES = 3
+"""Tries to connect, where nothing ever answered, after which nobody is believed to be there."""
 
 FATAL_CODES = frozenset({"insufficient_quota", "invalid_api_key", "model_not_found"})
 """Codes in an error's body that say the same, whatever its status."""
@@ -55,6 +60,7 @@ class ChatModel:
         self._meter = meter
         # Whether it has answered requests without tools (False) and with tools (True).
         self._answered: set[bool] = set()
+        self._reached = False
         key = settings.key()
         url = settings.endpoint() or None
         where, auth = _address(url, settings.model)
@@ -110,16 +116,23 @@ class ChatModel:
                     response = await next(self._turns).post(
                         "/chat/completions", cast_to=httpx2.Response, body=request
                     )
+                    self._reached = True
                     record = self._secrets.out_of_answer(response.json())
                 completion = self._counted(_read(record, time.perf_counter() - started))
                 self._answered.add(bool(tools))
                 return completion
             except openai.APIStatusError as error:
+                self._reached = True
                 self._refuse(error, bool(tools))
                 problem, asked = self._told(error), _retry_after(error)
             except (openai.OpenAIError, httpx2.HTTPError, TimeoutError, ValueError) as error:
-                problem, asked = self._secrets.out_of(_said(error)), None
-                self._refuse_unreachable(error, tried)
+                cause = (isinstance(error, openai.APIConnectionError) and error.__cause__) or error
+                problem, asked = self._secrets.out_of(f"{type(cause).__name__}: {cause}"), None
+                if tried >= UNREACHABLE_TRIES and not self._reached and isinstance(cause, NOT_CONNECTED):
+                    raise EndpointError(
+                        f"{self._where()} cannot be reached for model {self.settings.model!r}: {problem}; "
+                        "start it, or check --t2e-base-url and OPENAI_BASE_URL"
+                    ) from None
             if tried < retries.attempts:
                 await asyncio.sleep(retries.pause(tried, asked))
         raise InfrastructureError(
@@ -150,7 +163,7 @@ class ChatModel:
     def _refuse(self, error: openai.APIStatusError, with_tools: bool) -> None:
         """Raise for a status that no further try can mend."""
         status, told = error.status_code, self._told(error)
-        where = without_credentials(str(self._clients[0].base_url))
+        where = self._where()
         # Some endpoints forbid single requests for their content.
         fatal = error.code in FATAL_CODES or (
             status in FATAL_STATUSES and not (status == 403 and self._answered)
@@ -169,15 +182,8 @@ class ChatModel:
         taken = with_tools in self._answered
         raise InfrastructureError(refusal) if taken else EndpointError(refusal)
 
-    def _refuse_unreachable(self, error: Exception, tried: int) -> None:
-        """Raise where nobody ever answered and no connection comes about: a wrong address, most likely."""
-        nobody = isinstance(error.__cause__, httpx2.ConnectError) and not self._answered
-        if nobody and tried >= KNOCKS:
-            where = without_credentials(str(self._clients[0].base_url))
-            raise EndpointError(
-                f"{where} cannot be reached: {self._secrets.out_of(str(error.__cause__))}; "
-                "check --t2e-base-url or OPENAI_BASE_URL, and that a server runs there"
-            ) from None
+    def _where(self) -> str | None:
+        return without_credentials(str(self._clients[0].base_url))
 
     def _told(self, error: openai.APIStatusError) -> str:
         body = error.body
@@ -192,9 +198,7 @@ def _address(url: str | None, model: str) -> tuple[httpx2.URL | None, httpx2.Aut
     try:
         whole = httpx2.URL(url)
     except httpx2.InvalidURL:  # what it says may quote the password
-        raise EndpointError(
-            f"the base URL of model {model!r} is not a URL: check --t2e-base-url and OPENAI_BASE_URL"
-        ) from None
+        raise bad_url(model) from None
     auth = httpx2.BasicAuth(whole.username, whole.password) if whole.userinfo else None
     return whole.copy_with(username="", password=""), auth
 

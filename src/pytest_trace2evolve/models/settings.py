@@ -75,6 +75,23 @@ class ModelSettings:
             )
         return key
 
+    def require_url(self) -> None:
+        """See that the endpoint, where one is named, is a URL that can be asked.
+
+        Raises:
+            EndpointError: it is none.
+        """
+        url = self.endpoint()
+        if not url:
+            return
+        try:
+            parts = urlsplit(url)
+            fits = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            fits = False
+        if not fits:
+            raise bad_url(self.model)
+
     def recorded(self) -> dict[str, object]:
         """What evidence keeps of the settings: nothing secret, and nothing that changes no trace."""
         kept: dict[str, object] = {
@@ -114,6 +131,14 @@ def _kind(recorded: Mapping[str, object], name: str, *kinds: type) -> Any:
     if value is not None and (not isinstance(value, kinds) or isinstance(value, bool)):
         raise ValueError(f"{name}: not a {kinds[0].__name__}")
     return value
+
+
+def bad_url(model: str) -> EndpointError:
+    """The error about a base URL; it does not quote it, since a password may be in it."""
+    return EndpointError(
+        f"the base URL of model {model!r} is no http:// or https:// URL with a host: "
+        "check --t2e-base-url, --t2e-user-base-url and OPENAI_BASE_URL"
+    )
 
 
 def without_credentials(url: str | None) -> str | None:

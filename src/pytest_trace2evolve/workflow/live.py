@@ -35,14 +35,15 @@ class LiveSettings:
     record: Path | None = None
     cassette: Cassette | None = field(default=None, repr=False)
 
-    def require_keys(self) -> None:
-        """See that both models have a key, where they are asked.
+    def require_endpoints(self) -> None:
+        """See that both models have a key and a URL, where they are asked.
 
         Raises:
-            EndpointError: the variable that should hold one is empty.
+            EndpointError: the variable that should hold a key is empty, or a base URL is none.
         """
         for model in () if self.cassette else (self.agent, self.user):
             model.key()
+            model.require_url()
 
     def agent_settings(self) -> Settings:
         """What evidence records of the agent."""
