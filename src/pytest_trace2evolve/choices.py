@@ -65,8 +65,7 @@ _PACE = (
     "t2e_call_timeout",
 )
 
-_SETTLED = (
-    "t2e_model",
+_TALK = (
     "t2e_user_model",
     "t2e_base_url",
     "t2e_user_base_url",
@@ -80,9 +79,11 @@ _SETTLED = (
     "t2e_record",
     *_PACE,
 )
+
+_SETTLED = ("t2e_model", *_TALK)
 """Options that a cassette leaves nothing to say to."""
 
-_ONLY_LIVE = ("t2e_user_model", "t2e_base_url", "t2e_user_base_url", "t2e_cache", "t2e_record", *_PACE)
+_ONLY_LIVE = (*_TALK, "t2e_fresh")
 """Options that say nothing where no model is asked."""
 
 

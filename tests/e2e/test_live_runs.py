@@ -184,8 +184,20 @@ def test_impossible_budgets_are_usage_errors(project: DeskProject, arguments: li
     result.stderr.fnmatch_lines([text])
 
 
-@pytest.mark.parametrize("option", ["--t2e-max-cost=1", "--t2e-max-tokens=9", "--t2e-requests-per-minute=9"])
-def test_budgets_say_nothing_without_a_model(project: DeskProject, option: str) -> None:
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--t2e-max-cost=1",
+        "--t2e-max-tokens=9",
+        "--t2e-requests-per-minute=9",
+        "--t2e-seed=1",
+        "--t2e-temperature=0",
+        "--t2e-key-var=KEY",
+        "--t2e-extra-body={}",
+        "--t2e-fresh",
+    ],
+)
+def test_options_of_models_say_nothing_without_a_model(project: DeskProject, option: str) -> None:
     result = project.run(option)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     name = option.partition("=")[0]
