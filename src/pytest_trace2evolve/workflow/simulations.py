@@ -189,15 +189,15 @@ class Simulations:
             return
         try:
             simulation = await self._in_time(job, account)
+            used = _used(simulation)
+            lost = simulation.termination_reason == TerminationReason.INFRASTRUCTURE_ERROR
+            # In a thread: a flush to the disk would hold up every other conversation.
+            await asyncio.to_thread((live.lost if lost else live.finished).put, key, simulation)
         except (BudgetError, EndpointError, asyncio.CancelledError) as error:
             if isinstance(error, EndpointError):
                 account.stop(str(error), refused=True)
             account.unclaim(key)
             raise
-        used = _used(simulation)
-        lost = simulation.termination_reason == TerminationReason.INFRASTRUCTURE_ERROR
-        # In a thread: a flush to the disk would hold up every other conversation.
-        await asyncio.to_thread((live.lost if lost else live.finished).put, key, simulation)
         account.settle(key, State.LOST if lost else State.MADE, used)
 
     async def _in_time(self, job: Job, account: Account) -> Simulation:
@@ -220,10 +220,20 @@ class Simulations:
         suite = planned.suite
         limits = Limits(suite.max_steps, suite.max_errors, suite.timeout)
         alone = {"solo": True} if suite.solo else {}
-        agent, user = self._agents[planned.agent](task, world, self._plan.candidate, job.trial, **alone)
-        return await converse(
-            task, world, agent, user, limits=limits, trial=job.trial, seed=job.trial, **alone
-        )
+        try:
+            agent, user = self._agents[planned.agent](task, world, self._plan.candidate, job.trial, **alone)
+            return await converse(
+                task, world, agent, user, limits=limits, trial=job.trial, seed=job.trial, **alone
+            )
+        except (SystemExit, KeyboardInterrupt, asyncio.CancelledError) as error:
+            this = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and this is not None and this.cancelling():
+                raise
+            # Let through, it would end the thread or the slot, and whoever waits would wait for ever.
+            raise InfrastructureError(
+                f"task {job.task_id!r}: the world or the agent raised {error!r}, which ends more than one "
+                "simulation; let it raise an Exception"
+            ) from None
 
     def _future(self, job: Job) -> Future[Simulation]:
         return self._futures.setdefault(job, Future())

@@ -1,0 +1,95 @@
+"""What must end and once did not: sessions whose simulations end in ways that nobody expects."""
+
+import sys
+
+import pytest
+
+from pytest_trace2evolve.testing import ChatRequest, ChatServer, Reply
+from tests.e2e.test_live import SCENARIOS, SECRET, SOLVED
+from tests.plugin.conftest import CONFTEST, DeskProject, project
+
+__all__ = ["project"]
+
+RAISING = """
+import asyncio
+from tests.fake_world import FakeSession
+
+_call = FakeSession.call
+
+
+def call(self, name, arguments, requestor="assistant"):
+    if name == "write_note":
+        raise {raised}
+    return _call(self, name, arguments, requestor)
+
+
+FakeSession.call = call
+"""
+
+SLOW_DISK = """
+import os
+import time
+
+import pytest
+from pytest_trace2evolve.evidence import resume
+
+WORKER = os.environ.get("PYTEST_XDIST_WORKER")
+_put = resume.FinishedStore.put
+
+
+def put(self, key, simulation):
+    if WORKER == "gw0" and simulation.task_id in ("restart", "look"):
+        time.sleep(4.0)
+    _put(self, key, simulation)
+
+
+resume.FinishedStore.put = put
+
+
+def pytest_sessionstart(session):
+    if WORKER == "gw1":  # so that `gw0` gets the first item
+        time.sleep(0.7)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session):
+    if WORKER == "gw1":  # so that `gw0` claims everything
+        time.sleep(1.5)
+"""
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+
+
+def ended(project: DeskProject, *arguments: str) -> str:
+    """What a session printed that ended within its time."""
+    result = project.pytester.run(sys.executable, "-m", "pytest", *arguments, timeout=25)
+    return result.stdout.str()
+
+
+@pytest.mark.parametrize("raised", ["SystemExit(3)", "KeyboardInterrupt()", "asyncio.CancelledError()"])
+def test_a_world_that_ends_more_than_its_simulation_loses_that_one(project: DeskProject, raised: str) -> None:
+    project.write("conftest.py", CONFTEST + RAISING.format(raised=raised))
+    with ChatServer(SOLVED) as server:
+        url = f"--t2e-base-url={server.base_url}"
+        text = ended(project, "--t2e-model=m", url, "--t2e-concurrency=2", "--t2e-trials=3")
+    assert "3 of 3 trials lost: InfrastructureError: InfrastructureError: task 'note': the world or" in text
+    assert f"raised {raised.removeprefix('asyncio.')}, which ends more than one simulation; let it" in text
+    assert "6 passed, 1 error" in text
+
+
+def test_a_worker_that_ends_while_it_writes_leaves_nobody_waiting(project: DeskProject) -> None:
+    """The budget ends in one worker while it keeps the simulation that the other one waits for."""
+    project.write("conftest.py", CONFTEST + SLOW_DISK)
+
+    def script(request: ChatRequest) -> Reply:
+        if SCENARIOS["close"] in request.system:
+            return Reply("Are you there? (task <close>)" + " x" * 300)
+        return Reply("Hm.") if "(task <close>)" in str(request.messages) else SOLVED(request)
+
+    with ChatServer(script, latency=0.03) as server:
+        url = f"--t2e-base-url={server.base_url}"
+        text = ended(project, "-n2", "--t2e-model=m", url, "--t2e-max-tokens=30000", "--t2e-concurrency=8")
+    assert "not the whole run: the budget is spent" in text or "nothing was measured (the budget" in text
