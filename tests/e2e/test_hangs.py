@@ -93,3 +93,10 @@ def test_a_worker_that_ends_while_it_writes_leaves_nobody_waiting(project: DeskP
         url = f"--t2e-base-url={server.base_url}"
         text = ended(project, "-n2", "--t2e-model=m", url, "--t2e-max-tokens=30000", "--t2e-concurrency=8")
     assert "not the whole run: the budget is spent" in text or "nothing was measured (the budget" in text
+
+
+def test_an_item_that_comes_twice_is_run_twice(project: DeskProject) -> None:
+    """As with --keep-duplicates, and with plugins that run failed items again."""
+    text = ended(project, "--t2e-agent=oracle", "--keep-duplicates", "suites/desk.toml", "suites/desk.toml")
+    assert "14 passed" in text
+    assert len(list(project.runs[-1].glob("simulations/*.json"))) == 7

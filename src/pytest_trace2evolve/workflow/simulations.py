@@ -85,6 +85,8 @@ class Simulations:
     def need(self, suite: str, task_id: str) -> list[Job]:
         """Put a task's trials before all others."""
         jobs = self.jobs(suite, task_id)
+        # Of one that was begun and handed out nothing is left: an item that runs again makes its own.
+        self._begun -= {job for job in jobs if job in self._begun and job not in self._futures}
         self._ask(jobs)
         return jobs
 
@@ -168,8 +170,8 @@ class Simulations:
     async def _own(self, job: Job) -> None:
         if job in self._begun:
             return
-        self._begun.add(job)
         future = self._future(job)
+        self._begun.add(job)
         try:
             future.set_result(await self._talk(job))
         except asyncio.CancelledError:
