@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sqlite3
 import tempfile
 from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
@@ -119,8 +120,14 @@ class Participant:
             worker = self.config.workerinput["workerid"]  # type: ignore[attr-defined]  # set by xdist
             return Account(shared.account, worker, plan.budgets)
         # On the local disk: SQLite's shared memory does not work over a network.
-        self._own_folder = Path(tempfile.mkdtemp(prefix="trace2evolve-"))
-        return Account(self._own_folder / "account.sqlite", MAIN, plan.budgets)
+        try:
+            self._own_folder = Path(tempfile.mkdtemp(prefix="trace2evolve-"))
+            return Account(self._own_folder / "account.sqlite", MAIN, plan.budgets)
+        except (OSError, sqlite3.Error) as error:
+            raise pytest.UsageError(
+                f"the account of the run cannot be made in {tempfile.gettempdir()} ({error}); "
+                "make room there, or set TMPDIR to another folder"
+            ) from None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:

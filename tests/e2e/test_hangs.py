@@ -57,6 +57,18 @@ def pytest_runtestloop(session):
         time.sleep(1.5)
 """
 
+FULL = """
+import sqlite3
+from pytest_trace2evolve.evidence import account
+
+
+def full(self, *_, **__):
+    raise sqlite3.OperationalError("database or disk is full")
+
+
+account.Account.{method} = full
+"""
+
 
 @pytest.fixture(autouse=True)
 def key(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,3 +112,21 @@ def test_an_item_that_comes_twice_is_run_twice(project: DeskProject) -> None:
     text = ended(project, "--t2e-agent=oracle", "--keep-duplicates", "suites/desk.toml", "suites/desk.toml")
     assert "14 passed" in text
     assert len(list(project.runs[-1].glob("simulations/*.json"))) == 7
+
+
+def test_a_full_disk_loses_what_cannot_be_counted(project: DeskProject) -> None:
+    project.write("conftest.py", CONFTEST + FULL.format(method="settle"))
+    with ChatServer(SOLVED) as server:
+        text = ended(project, "--t2e-model=m", f"--t2e-base-url={server.base_url}")
+    assert "account.sqlite: the account of the run cannot be written (database or disk is full); " in text
+    assert "make room there, or set TMPDIR to another folder" in text
+    assert "7 errors" in text
+
+
+def test_a_full_disk_at_the_start_is_a_usage_error(project: DeskProject) -> None:
+    project.write("conftest.py", CONFTEST + FULL.format(method="__init__"))
+    with ChatServer(SOLVED) as server:
+        result = project.pytester.runpytest_subprocess("--t2e-model=m", f"--t2e-base-url={server.base_url}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    told = "ERROR: the account of the run cannot be made in * (database or disk is full); make room there, or *"
+    result.stderr.fnmatch_lines([told])

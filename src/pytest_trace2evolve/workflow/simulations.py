@@ -6,6 +6,7 @@ makes its own.
 """
 
 import asyncio
+import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
@@ -75,6 +76,7 @@ class Simulations:
         self._futures: dict[Job, Future[Simulation]] = {}
         self._begun: set[Job] = set()
         self._keys: dict[Job, str] = {}
+        self._broken = ""
         pool.begin(self._perform)
 
     @property
@@ -139,6 +141,8 @@ class Simulations:
         pause = ALONE_SECONDS if live.account.alone else POLL_SECONDS
         while True:
             self._news.clear()
+            if self._broken:
+                raise InfrastructureError(self._broken)
             entry = live.account.entries([key]).get(key)
             if entry is None:
                 live.account.stand()
@@ -162,10 +166,18 @@ class Simulations:
         except (BudgetError, EndpointError):
             pass  # whoever waits asks the account and is told the same
         except Exception as error:
-            key = self._key(job)
-            self._live.account.settle(key, State.LOST, note=f"{type(error).__name__}: {error}")
+            self._lose(job, self._live.account, error)
         finally:
             self._news.set()
+
+    def _lose(self, job: Job, account: Account, error: Exception) -> None:
+        try:
+            account.settle(self._key(job), State.LOST, note=f"{type(error).__name__}: {error}")
+        except sqlite3.Error as trouble:
+            self._broken = (
+                f"{account.path}: the account of the run cannot be written ({trouble}); "
+                "make room there, or set TMPDIR to another folder"
+            )
 
     async def _own(self, job: Job) -> None:
         if job in self._begun:
