@@ -168,7 +168,8 @@ class Controller(Participant):
     ) -> Generator[None, object, object]:
         """Judge and keep the run, then let the verdict decide the exit status."""
         self.wind_down(session, exitstatus)
-        if self.plan is not None and self.reported:
+        begun = self.account is not None and bool(self.account.totals().states)
+        if self.plan is not None and (self.reported or begun):
             self._finish(session, exitstatus)
         if self.plan is not None and not self.config.option.collectonly:
             self._export(session, exitstatus)
@@ -181,7 +182,7 @@ class Controller(Participant):
             return
         lost = sum(len(run.lost) for suite in self.runs.values() for run in suite.runs.values())
         partial = f"{lost} simulations were lost" if lost else ""
-        if _stopped(session, exitstatus) or exitstatus == pytest.ExitCode.INTERNAL_ERROR:
+        if self.ended_early(session, exitstatus):
             partial = "the session was stopped early"
         try:
             self.cassette = export(
@@ -206,7 +207,7 @@ class Controller(Participant):
     def _finish(self, session: pytest.Session, exitstatus: int | pytest.ExitCode) -> None:
         assert self.plan is not None
         exhausted = self.account.stopped if self.account is not None else ""
-        early = _stopped(session, exitstatus)
+        early = self.ended_early(session, exitstatus)
         stopped = early or bool(exhausted)
         narrowed = _narrowed(self.config)
         if stopped:
@@ -275,11 +276,6 @@ class Controller(Participant):
     def _suites_prefix(self) -> str:
         folder = self.project.suites_folder.relative_to(self.config.rootpath).as_posix()
         return "" if folder == "." else f"{folder}/"
-
-
-def _stopped(session: pytest.Session, exitstatus: int | pytest.ExitCode) -> bool:
-    """Whether a session ended before its time."""
-    return bool(session.shouldstop or session.shouldfail) or exitstatus == pytest.ExitCode.INTERRUPTED
 
 
 def _narrowed(config: pytest.Config) -> str:

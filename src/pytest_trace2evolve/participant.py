@@ -56,6 +56,7 @@ class Participant:
         self._own_folder: Path | None = None
         self._order: dict[pytest.Item, int] = {}
         self._looking_ahead = False
+        self._interrupted = False
 
     @staticmethod
     def _from_hooks(answers: list[Mapping[str, Any]]) -> dict[str, Any]:
@@ -151,12 +152,20 @@ class Participant:
 
     def wind_down(self, session: pytest.Session, exitstatus: int | pytest.ExitCode) -> None:
         """Finish what other processes may wait for; give it up where the session ends before its time."""
-        if self.runner is None:
-            return
-        if session.shouldstop or session.shouldfail or exitstatus == pytest.ExitCode.INTERRUPTED:
-            self.runner.stop("the session was stopped")
-        else:
+        if self.ended_early(session, exitstatus):
+            if self.account is not None:  # also where only workers make simulations: they must not go on
+                self.account.stop("the session was stopped")
+        elif self.runner is not None:
             self.runner.drain()
+
+    def pytest_keyboard_interrupt(self) -> None:
+        """Note an interrupt: with `pytest.exit(returncode=...)` the exit status does not tell."""
+        self._interrupted = True
+
+    def ended_early(self, session: pytest.Session, exitstatus: int | pytest.ExitCode) -> bool:
+        """Whether a session ended before its time."""
+        cut_off = exitstatus in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR)
+        return bool(session.shouldstop or session.shouldfail) or self._interrupted or cut_off
 
     def pytest_unconfigure(self) -> None:
         """End the thread that ran the simulations."""

@@ -1,6 +1,11 @@
 """What must end and once did not: sessions whose simulations end in ways that nobody expects."""
 
+import json
+import os
+import signal
+import subprocess
 import sys
+import time
 
 import pytest
 
@@ -128,5 +133,39 @@ def test_a_full_disk_at_the_start_is_a_usage_error(project: DeskProject) -> None
     with ChatServer(SOLVED) as server:
         result = project.pytester.runpytest_subprocess("--t2e-model=m", f"--t2e-base-url={server.base_url}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    told = "ERROR: the account of the run cannot be made in * (database or disk is full); make room there, or *"
+    told = (
+        "ERROR: the account of the run cannot be made in * (database or disk is full); make room there, or *"
+    )
     result.stderr.fnmatch_lines([told])
+
+
+@pytest.mark.parametrize("processes", ["-pno:xdist", "-n2"])
+def test_an_interrupt_stops_every_process_and_tells_what_was_used(
+    project: DeskProject, processes: str
+) -> None:
+    """The signal reaches the controller alone, before any item has reported."""
+    with ChatServer(SOLVED, latency=0.2) as server:
+        command = [sys.executable, "-m", "pytest", processes, "--t2e-model=m", "--t2e-trials=60"]
+        command += [f"--t2e-base-url={server.base_url}", "--t2e-concurrency=2"]
+        child = subprocess.Popen(command, cwd=project.root, stdout=subprocess.PIPE, text=True)
+        while server.count.attempts < 20 and child.poll() is None:
+            time.sleep(0.02)
+        asked = server.count.attempts
+        os.kill(child.pid, signal.SIGINT)
+        text, _ = child.communicate(timeout=25)
+        assert server.count.attempts <= asked + 12
+    assert child.returncode == pytest.ExitCode.INTERRUPTED
+    assert "used: " in text
+    told = json.loads((project.runs[-1] / "run.json").read_text())
+    assert told["usage"]["calls"] >= 16
+    assert told["stopped"] == "the session was stopped"
+
+
+def test_an_exit_with_a_status_of_its_own_decides_nothing(project: DeskProject) -> None:
+    project.baseline("v0")
+    project.write(
+        "suites/test_stop.py", "import pytest\n\n\ndef test_it():\n    pytest.exit('', returncode=0)\n"
+    )
+    result = project.run("--candidate=v2", "suites/desk.toml", "suites/test_stop.py")
+    assert result.ret == 10
+    result.stdout.fnmatch_lines(["partial: the session was stopped early*", "desk · heldout: INCONCLUSIVE*"])

@@ -121,11 +121,6 @@ class Simulations:
         """Whether this process is the first of the run to report what stopped it."""
         return self._live is None or self._live.account.first_to_tell()
 
-    def stop(self, reason: str) -> None:
-        """Let no process of the run start anything more."""
-        if self._live is not None:
-            self._live.account.stop(reason)
-
     def close(self) -> None:
         """Cancel what runs and close what was opened."""
         self._pool.close()

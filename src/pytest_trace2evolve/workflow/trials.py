@@ -105,10 +105,6 @@ class Runner:
             for job in self._simulations.jobs(suite, task_id)
         )
 
-    def stop(self, reason: str) -> None:
-        """Give up what runs, in every process of the run."""
-        self._simulations.stop(reason)
-
     def drain(self) -> None:
         """Start nothing more, and wait for what runs: another process may need it."""
         self._simulations.drain()
