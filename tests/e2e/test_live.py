@@ -118,6 +118,25 @@ def test_malformed_arguments_reach_the_model_as_a_tool_error(project: DeskProjec
     assert any(text.startswith("Error: ") and "malformed_arguments" in text for text in seen)
 
 
+def test_half_a_surrogate_pair_costs_no_simulation(project: DeskProject) -> None:
+    """Models cut emoji in two: in a text it is replaced, in arguments the tool refuses it."""
+    seen: list[str] = []
+
+    def script(request: ChatRequest) -> Reply:
+        reply = SOLVED(request)
+        seen.extend(str(one["content"]) for one in request.messages if one["role"] == "tool")
+        if reply.tool_calls and not seen and "<scenario>" not in request.system:
+            return Reply("Hm \ud83d", tool_calls=(("get_ticket", '{"ticket_id": "\\ud83d"}'),))
+        return reply
+
+    with ChatServer(script) as server:
+        live(project, server, "suites/desk.toml::heldout::close")
+    assert any("malformed_arguments" in text for text in seen)
+    (trace,) = traces(project)
+    assert trace["termination_reason"] == "user_stop"
+    assert any(message["content"] == "Hm ?" for message in trace["messages"])  # type: ignore[attr-defined]
+
+
 def test_a_silent_agent_fails_and_a_silent_user_is_told_apart(project: DeskProject) -> None:
     for silent, reason in (("agent", "agent_error"), ("user", "user_error")):
 

@@ -44,7 +44,7 @@ def from_completion(completion: Completion, role: Requestor) -> Message:
         told["prompt_tokens_details"] = {"cached_tokens": usage.cached_tokens}
     fields: dict[str, Any] = {
         "role": role,
-        "content": completion.content,
+        "content": None if completion.content is None else _encodable(completion.content),
         "tool_calls": calls or None,
         "cost": usage.cost,
         "usage": told,
@@ -91,6 +91,13 @@ def dollars(value: object) -> float | None:
 def _arguments(text: str) -> dict[str, Any]:
     try:
         arguments = json.loads(text or "{}")
+        json.dumps(
+            arguments, ensure_ascii=False
+        ).encode()  # half a surrogate pair is no text that a file takes
     except ValueError:
-        return {MALFORMED: text}
+        return {MALFORMED: _encodable(text)}
     return arguments if isinstance(arguments, dict) else {MALFORMED: text}
+
+
+def _encodable(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()
