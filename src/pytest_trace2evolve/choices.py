@@ -145,8 +145,8 @@ def _refuse_keys(*models: ModelSettings) -> None:
     for model in models:
         if not os.environ.get(model.key_var) and not re.fullmatch("[A-Z_][A-Z0-9_]*", model.key_var):
             raise ConfigError(
-                "--t2e-key-var takes the name of a variable that holds the key, never the key: "
-                "no variable of the given name is set"
+                "--t2e-key-var and --t2e-user-key-var take the name of a variable that holds the key, "
+                "never the key: no variable of the given name is set"
             )
 
 

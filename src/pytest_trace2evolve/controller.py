@@ -64,7 +64,7 @@ class Controller(Participant):
                     refuse_incomparable(self.plan, planned)
         except ResultsError as error:
             raise pytest.UsageError(str(error)) from None
-        if self.plan.live is not None:
+        if self.plan.live is not None and self.plan.live.cassette is None:
             self.forecast = self._forecast(self.plan)
         try:
             for name, planned in self.plan.suites.items():
@@ -82,7 +82,10 @@ class Controller(Participant):
         except ConfigError as error:
             raise usage_error(error) from None
         finished = FinishedStore(plan.project.finished_folder)
-        return forecast(estimate(plan, expected, self.worlds, finished), plan.budgets)
+        text = forecast(estimate(plan, expected, self.worlds, finished), plan.budgets)
+        option = self.config.option
+        narrowing = [name for name, value in (("-m", option.markexpr), ("-k", option.keyword)) if value]
+        return f"{text} (before {' and '.join(narrowing)})" if narrowing else text
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:

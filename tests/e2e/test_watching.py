@@ -51,6 +51,7 @@ def test_a_session_tells_how_far_it_is(project: DeskProject) -> None:
 def test_only_what_was_selected_is_counted(project: DeskProject) -> None:
     with ChatServer(SOLVED, latency=0.2) as server:
         result = live(project, server, "-m", "heldout")
+    result.stdout.fnmatch_lines(["trace2evolve: 7 simulations to make (before -m)"])
     assert told(result)
     assert all(" of 4 done" in line for line in told(result))
 

@@ -29,9 +29,6 @@ RETRY_STATUSES = frozenset({408, 409, 425, 429})
 FATAL_STATUSES = frozenset({401, 402, 403, 404})
 """Statuses that every further request would get too."""
 
-KNOCKS = 3
-"""Tries after which an endpoint that no connection ever reached is given up for the whole run."""
-
 POOLED = 8
 """Connections in one pool. At each request a pool looks at all it has: many small ones are cheaper."""
 
@@ -128,6 +125,8 @@ class ChatModel:
             except (openai.OpenAIError, httpx2.HTTPError, TimeoutError, ValueError) as error:
                 cause = (isinstance(error, openai.APIConnectionError) and error.__cause__) or error
                 problem, asked = self._secrets.out_of(f"{type(cause).__name__}: {cause}"), None
+                if isinstance(error, TimeoutError):
+                    problem = f"no answer within {self.settings.timeout:g} seconds (--t2e-call-timeout)"
                 if tried >= UNREACHABLE_TRIES and not self._reached and isinstance(cause, NOT_CONNECTED):
                     raise EndpointError(
                         f"{self._where()} cannot be reached for model {self.settings.model!r}: {problem}; "
@@ -136,7 +135,8 @@ class ChatModel:
             if tried < retries.attempts:
                 await asyncio.sleep(retries.pause(tried, asked))
         raise InfrastructureError(
-            f"model {self.settings.model!r} gave no answer in {retries.attempts} tries, last: {problem}"
+            f"model {self.settings.model!r} at {self._where()} gave no answer in {retries.attempts} tries, "
+            f"last: {problem}"
         )
 
     async def close(self) -> None:
@@ -201,12 +201,6 @@ def _address(url: str | None, model: str) -> tuple[httpx2.URL | None, httpx2.Aut
         raise bad_url(model) from None
     auth = httpx2.BasicAuth(whole.username, whole.password) if whole.userinfo else None
     return whole.copy_with(username="", password=""), auth
-
-
-def _said(error: Exception) -> str:
-    """An error with what caused it, which the client does not say."""
-    cause = f" ({error.__cause__})" if error.__cause__ is not None else ""
-    return f"{type(error).__name__}: {error}{cause}"
 
 
 def _read(record: Any, seconds: float) -> Completion:

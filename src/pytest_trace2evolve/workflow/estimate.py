@@ -68,15 +68,18 @@ def expected_usage(plan: Plan) -> Expected:
 
 def estimate(plan: Plan, expected: Expected, worlds: Worlds, finished: FinishedStore) -> Estimate:
     """What a live run has before it, from the baselines' own usage."""
-    simulations, kept, used = 0, 0, NOTHING_USED
-    known = True
+    kept, used, known = 0, NOTHING_USED, True
+    seen: set[str] = set()  # two suites may share tasks: what has one key is made once
     for name, planned in plan.suites.items():
         tasks = worlds.open(planned.suite.provider, planned.suite.domain).tasks()
         for task_id in planned.lock.tasks:
             one = expected.of(name, task_id)
             for trial in range(planned.trials):
-                simulations += 1
-                if not plan.fresh and finished.holds(key_of(plan, planned, tasks[task_id], trial)):
+                key = key_of(plan, planned, tasks[task_id], trial)
+                if key in seen:
+                    continue
+                seen.add(key)
+                if not plan.fresh and finished.holds(key):
                     kept += 1
                 elif one is None:
                     known = False
@@ -85,7 +88,7 @@ def estimate(plan: Plan, expected: Expected, worlds: Worlds, finished: FinishedS
     sources = tuple(
         f"{planned.baseline.name}" for planned in plan.suites.values() if planned.baseline is not None
     )
-    return Estimate(simulations, kept, used if known else None, tuple(dict.fromkeys(sources)))
+    return Estimate(len(seen), kept, used if known else None, tuple(dict.fromkeys(sources)))
 
 
 def refuse_impossible(budgets: Budgets, expected: Expected) -> None:

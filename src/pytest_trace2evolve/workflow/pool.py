@@ -122,4 +122,6 @@ class Pool:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
         for closer in self._closers:
-            await closer()
+            # What cannot be closed ends with the process; the others are closed all the same.
+            with contextlib.suppress(Exception):
+                await closer()
