@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from pytest_trace2evolve.errors import ConfigError
-from pytest_trace2evolve.evidence.account import Budgets
 from pytest_trace2evolve.models.prices import PRICES_NAME, Price, read_prices
 from pytest_trace2evolve.models.settings import CALL_TIMEOUT, ModelSettings
 from pytest_trace2evolve.options import DESTINATIONS
+from pytest_trace2evolve.records.account import Budgets
 from pytest_trace2evolve.records.protocols import Judge
 from pytest_trace2evolve.records.verdict import Goal
 from pytest_trace2evolve.workflow.cassettes import played

@@ -528,3 +528,16 @@ def test_a_killed_run_leaves_a_cache_that_the_next_one_uses(project: DeskProject
         made = len(models_messages(project))
         # Each kill costs at most the answers that were on their way: 16 slots in each of two processes.
         assert server.count.served <= made + 2 * 32
+
+
+def test_a_playback_runs_the_suites_that_the_cassette_holds(project: DeskProject) -> None:
+    project.write("suites/twin.toml", (project.root / "suites" / "desk.toml").read_text())
+    project.lock()
+    with ChatServer(SOLVED) as server:
+        live(project, server, "--t2e-record=desk.jsonl", "--t2e-suite=desk").assert_outcomes(passed=7)
+    session(project, "--t2e-playback=desk.jsonl").assert_outcomes(passed=7)
+    result = session(project, "--t2e-playback=desk.jsonl", "--t2e-suite=twin")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(
+        ["ERROR: cassette */desk.jsonl was recorded without suite 'twin'; it holds desk"]
+    )

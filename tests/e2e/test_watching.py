@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from pytest_trace2evolve import controller
-from pytest_trace2evolve.evidence.account import Account, State
+from pytest_trace2evolve.evidence.account import Account
+from pytest_trace2evolve.records.account import State
 from pytest_trace2evolve.records.completion import Usage
 from pytest_trace2evolve.records.evidence import SimulationEvidence
 from pytest_trace2evolve.records.score import Status

@@ -1,6 +1,6 @@
 """What a live run has before it and what it used, a line each."""
 
-from pytest_trace2evolve.evidence.account import Budgets, State, Totals
+from pytest_trace2evolve.records.account import Budgets, State, Totals
 from pytest_trace2evolve.records.completion import Usage
 from pytest_trace2evolve.report.progress import short
 from pytest_trace2evolve.workflow.estimate import Estimate

@@ -6,9 +6,9 @@ from functools import reduce
 from operator import add
 
 from pytest_trace2evolve.errors import ConfigError
-from pytest_trace2evolve.evidence.account import Budgets
 from pytest_trace2evolve.evidence.resume import FinishedStore
 from pytest_trace2evolve.models.prices import Price
+from pytest_trace2evolve.records.account import Budgets
 from pytest_trace2evolve.records.completion import NOTHING_USED, Usage
 from pytest_trace2evolve.records.evidence import SimulationEvidence
 from pytest_trace2evolve.workflow.keys import key_of

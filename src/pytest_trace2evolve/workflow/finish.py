@@ -4,12 +4,12 @@ import json
 import subprocess
 from collections.abc import Iterable
 
-from pytest_trace2evolve.evidence.account import State, Totals
 from pytest_trace2evolve.evidence.atomic import write_atomic
 from pytest_trace2evolve.evidence.baselines import write_evidence
 from pytest_trace2evolve.evidence.scoreboard import ScoreboardLine, append
 from pytest_trace2evolve.evidence.store import RunStore
 from pytest_trace2evolve.evidence.tau2_format import header
+from pytest_trace2evolve.records.account import State, Totals
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.verdict import CheckStatus, Decision, SideFigures, Verdict
 from pytest_trace2evolve.workflow.plan import Plan, PlannedSuite

@@ -9,11 +9,12 @@ from uuid import uuid4
 
 from pytest_trace2evolve.candidates import DEFAULT_CANDIDATE, Candidate
 from pytest_trace2evolve.errors import ConfigError, nearest
-from pytest_trace2evolve.evidence.account import NO_BUDGETS, Budgets
 from pytest_trace2evolve.evidence.baselines import read_evidence
+from pytest_trace2evolve.evidence.cassettes import Cassette
 from pytest_trace2evolve.evidence.results import SIMULATIONS
 from pytest_trace2evolve.gate.policy import DEFAULT_POLICY, Policy, get_policy
 from pytest_trace2evolve.models.prices import PRICES_NAME
+from pytest_trace2evolve.records.account import NO_BUDGETS, Budgets
 from pytest_trace2evolve.records.evidence import Mode
 from pytest_trace2evolve.records.protocols import Judge
 from pytest_trace2evolve.records.verdict import Goal
@@ -255,9 +256,22 @@ def _select(
         project.suite_path(name)
     wanted = [name for name in names if not options.suites or name in options.suites]
     suites = [project.suite(name) for name in wanted]
+    if options.live is not None and options.live.cassette is not None:
+        return _played_suites(suites, options.live.cassette, named=bool(options.suites))
     if recorded and not options.suites:
         return [suite for suite in suites if suite.mode in recorded]
     return suites
+
+
+def _played_suites(suites: Sequence[Suite], cassette: Cassette, *, named: bool) -> list[Suite]:
+    """The suites that a cassette holds; those that were named must be among them."""
+    held = cassette.header.suites
+    absent = [suite.name for suite in suites if suite.name not in held]
+    if absent and (named or len(absent) == len(suites)):
+        raise ConfigError(
+            f"cassette {cassette.path} was recorded without suite {absent[0]!r}; it holds {', '.join(held)}"
+        )
+    return [suite for suite in suites if suite.name in held]
 
 
 def _agent(options: Options, suite: Suite, agents: Sequence[str], recorded: Mapping[Mode, Recorded]) -> str:

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from itertools import islice
 
 from pytest_trace2evolve.errors import BudgetError, EndpointError, InfrastructureError
-from pytest_trace2evolve.evidence.account import DONE, Account, Claim, Entry, State
+from pytest_trace2evolve.evidence.account import Account
 from pytest_trace2evolve.evidence.resume import FinishedStore
+from pytest_trace2evolve.records.account import DONE, Claim, Entry, State
 from pytest_trace2evolve.records.completion import NOTHING_USED, Usage
 from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.records.trace import Simulation, TerminationReason

@@ -1,0 +1,70 @@
+"""What a live run may use, what it used, and how far each of its simulations has come."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pytest_trace2evolve.records.completion import Usage
+
+
+@dataclass(frozen=True)
+class Budgets:
+    """What a whole run may use, all its processes together; None: as much as it takes.
+
+    Attributes:
+        cost: US dollars.
+        tokens: Prompt and completion tokens together.
+        minutes: Wall clock since the run began.
+        requests_per_minute: Requests sent, further tries included.
+    """
+
+    cost: float | None = None
+    tokens: int | None = None
+    minutes: float | None = None
+    requests_per_minute: float | None = None
+
+    @property
+    def limited(self) -> bool:
+        """Whether it matters what a simulation uses."""
+        return self.cost is not None or self.tokens is not None
+
+
+NO_BUDGETS = Budgets()
+
+
+class State(StrEnum):
+    """How far a simulation has come."""
+
+    RUNNING = "running"
+    MADE = "made"
+    KEPT = "kept"
+    """Taken from an earlier run."""
+    LOST = "lost"
+
+
+DONE = frozenset({State.MADE, State.KEPT})
+
+
+class Claim(StrEnum):
+    """What a process that asks for a simulation is told."""
+
+    YOURS = "yours"
+    TAKEN = "taken"
+    LATER = "later"
+    """The budget may not suffice for one more beside those that run."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One simulation's state; `note` says why it was lost."""
+
+    state: State
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Where a run stands: simulations by state, and what was used."""
+
+    states: dict[State, int]
+    usage: Usage
+    seconds: float
