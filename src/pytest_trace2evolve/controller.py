@@ -223,6 +223,8 @@ class Controller(Participant):
                 totals = self.account.totals()
                 keep_totals(self.plan, totals, exhausted)
                 self.used = totals_text(totals)
+                if stopped and not self.plan.fresh:
+                    self.notes.append("what is finished is kept: the same command goes on from there")
         except Exception as error:
             told = f"{type(error).__name__}: {error}"
             self.trouble = f"the evidence could not be kept whole ({told}); the verdict does not count"

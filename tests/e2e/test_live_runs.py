@@ -90,6 +90,7 @@ def test_a_spent_budget_keeps_what_is_finished_and_decides_nothing(
         result.stdout.fnmatch_lines(
             ["partial: the budget is spent: *--t2e-max-cost*", "desk · heldout: INCONCLUSIVE*"]
         )
+        result.stdout.fnmatch_lines(["note: what is finished is kept: the same command goes on from there"])
         again = spawned(project, server, processes, "--candidate=v1")
         again.stdout.fnmatch_lines([f"*, {outcomes['passed']} finished before*"])
         again.assert_outcomes(passed=7)
