@@ -119,7 +119,7 @@ class AnswerFile:
             raise ConfigError(self._damaged(found))
         self._connection.execute("BEGIN IMMEDIATE")
         (version,) = self._connection.execute("PRAGMA user_version").fetchone()
-        (tables,) = self._connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        (tables,) = self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         if tables and version != FORMAT:
             raise ConfigError(f"{self.path}: format {version} is not {FORMAT}; {self._mend}")
         self._connection.execute(_LAYOUT)
