@@ -8,6 +8,7 @@ from pathlib import Path
 # this process, the module is forgotten afterwards, and its exceptions are no longer those that others catch.
 import httpcore2  # noqa: F401
 import pytest
+from hypothesis import settings
 
 from pytest_trace2evolve.agents.oracle import OracleAgent
 from pytest_trace2evolve.records.protocols import Agent, User, World
@@ -19,6 +20,10 @@ from pytest_trace2evolve.worlds.registry import Worlds
 from tests.fake_world import FakeWorld
 
 pytest_plugins = ["pytester"]
+
+# How long an example takes says more about the machine than about the law.
+settings.register_profile("suite", deadline=None)
+settings.load_profile("suite")
 
 RECORDED = Path(__file__).resolve().parents[2] / "shared" / "data" / "tau2-results"
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.errors import BudgetError, EndpointError
@@ -199,7 +199,6 @@ def test_threads_and_processes_at_once_lose_nothing(path: Path, account: Account
     assert account.totals().states == {State.RUNNING: 100}
 
 
-@settings(deadline=None)  # each example opens a database: on a busy disk that may take its time
 @given(
     st.lists(st.integers(1, 400), min_size=1, max_size=12),
     st.integers(1, 1500),
