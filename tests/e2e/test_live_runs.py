@@ -289,3 +289,12 @@ def test_answers_from_the_cache_spend_nothing(project: DeskProject) -> None:
         result.assert_outcomes(passed=7)
         assert server.count.attempts == asked
     assert used(project)["calls"] == 0
+
+
+def test_what_is_finished_counts_whatever_stopped_the_run(project: DeskProject) -> None:
+    """The budget is spent at the first call; what an earlier run finished still comes in, of every task."""
+    with ChatServer(SOLVED, latency=0.05) as server:
+        live(project, server).assert_outcomes(passed=7)
+        live(project, server, "--t2e-trials=2", "--t2e-max-tokens=1", "--t2e-concurrency=1")
+    kept = [json.loads(path.read_text()) for path in project.runs[-1].glob("simulations/*.json")]
+    assert sorted(record["trial"] for record in kept) == [0] * 7

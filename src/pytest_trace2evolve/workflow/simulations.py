@@ -140,12 +140,22 @@ class Simulations:
             if self._broken:
                 raise InfrastructureError(self._broken)
             entry = live.account.entries([key]).get(key)
-            if entry is None:
+            if entry is not None:
+                if (found := _settled(entry, key, live)) is not None:
+                    return found
+            elif self._kept(key, live):
+                continue  # before the account is asked: what is finished stays, whatever stopped the run
+            else:
                 live.account.stand()
                 self._ask([job])  # again, where a process died that had claimed it
-            elif (found := _settled(entry, key, live)) is not None:
-                return found
             self._news.wait(pause)
+
+    def _kept(self, key: str, live: Live) -> bool:
+        """Whether an earlier run finished a simulation that this one may take."""
+        kept = not self._plan.fresh and live.finished.holds(key)
+        if kept:
+            live.account.keep(key)
+        return kept
 
     def _ask(self, jobs: list[Job]) -> None:
         wanted = [job for job in jobs if job not in self._asked]
@@ -190,8 +200,7 @@ class Simulations:
 
     async def _shared(self, job: Job, live: Live) -> None:
         key, account = self._key(job), live.account
-        if not self._plan.fresh and live.finished.holds(key):
-            account.keep(key)
+        if self._kept(key, live):
             return
         while (claim := account.claim(key, self._expected(job, live))) is Claim.LATER:
             await asyncio.sleep(POLL_SECONDS)
