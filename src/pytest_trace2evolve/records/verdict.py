@@ -49,7 +49,8 @@ class Label(StrEnum):
 class CheckResult(Record):
     """One check: what was estimated, in which interval, against which threshold.
 
-    `low`, `high` and `p` are None where the policy states no uncertainty (`strict`).
+    `detectable` is the smallest effect that so many tasks and trials would have shown in four of five
+    comparisons. It, `low`, `high` and `p` are None where the policy states no uncertainty (`strict`).
     """
 
     id: str
@@ -59,11 +60,44 @@ class CheckResult(Record):
     high: float | None = None
     threshold: float | None = None
     p: float | None = None
+    detectable: float | None = None
     detail: str = ""
 
 
+class Settling(Record):
+    """What would settle an inconclusive verdict, as far as figures like these go on.
+
+    Attributes:
+        check: The check that is not settled.
+        trials: Trials a task and side; None where no number of them would do with these tasks.
+        tasks: Tasks that would do at as many trials as now.
+        simulations: Further simulations of both sides together, to come to `trials`.
+        cost: What they would cost in US dollars; None where that is not known.
+        tokens: The tokens they would use; None where that is not known.
+    """
+
+    check: str
+    trials: int | None = None
+    tasks: int | None = None
+    simulations: int | None = None
+    cost: float | None = None
+    tokens: int | None = None
+
+
+class Interval(Record):
+    """An estimate and its two-sided interval."""
+
+    estimate: float
+    low: float
+    high: float
+
+
 class SideFigures(Record):
-    """Figures of one side over the compared tasks; None where nothing was measured."""
+    """Figures of one side over the compared tasks; None where nothing was measured.
+
+    `pass_hat` maps k to pass^k, for k up to the smallest number of measured trials of any task; empty where
+    the policy states no uncertainty.
+    """
 
     reward: float | None = None
     pass_rate: float | None = None
@@ -73,6 +107,7 @@ class SideFigures(Record):
     max_steps: int = 0
     measured: int = 0
     missing: int = 0
+    pass_hat: dict[int, Interval] = Field(default_factory=dict)
 
 
 class Verdict(Record):
@@ -80,6 +115,10 @@ class Verdict(Record):
 
     `decision` is None where the split can only discard and showed no harm. `left_out` names the tasks that
     were not compared, each with its reason. `partial`: the split, or its baseline, was not run whole.
+    Of the `broken` tasks, `regressions` were confirmed and `suspected` could be neither confirmed nor cleared.
+    `identical`: both sides hold the same simulations. `alpha` is the level of each check, None where the
+    policy states none; `look` is the number of the candidate among those that this split has judged with a
+    clean claim, None where none was made. `settling` says what would settle an inconclusive verdict.
     """
 
     decision: Decision | None
@@ -93,9 +132,14 @@ class Verdict(Record):
     checks: tuple[CheckResult, ...] = ()
     fixed: tuple[str, ...] = ()
     broken: tuple[str, ...] = ()
+    regressions: tuple[str, ...] = ()
     suspected: tuple[str, ...] = ()
     tasks: int = 0
     left_out: tuple[str, ...] = ()
+    identical: bool = False
+    alpha: float | None = None
+    look: int | None = None
+    settling: tuple[Settling, ...] = ()
     baseline: SideFigures = Field(default_factory=SideFigures)
     candidate: SideFigures = Field(default_factory=SideFigures)
 
@@ -109,11 +153,16 @@ class Verdict(Record):
             "suite": self.suite,
             "split": self.split,
             "reason": self.reason,
+            "identical": self.identical,
+            "alpha": self.alpha,
+            "look": self.look,
+            "settling": [one.model_dump(mode="json") for one in self.settling],
             "checks": [check.model_dump(mode="json") for check in self.checks],
             "tasks": {
                 "compared": self.tasks,
                 "fixed": list(self.fixed),
                 "broken": list(self.broken),
+                "regressions": list(self.regressions),
                 "suspected": list(self.suspected),
                 "left_out": list(self.left_out),
             },
