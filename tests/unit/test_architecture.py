@@ -39,6 +39,7 @@ LEVELS = {
         "collect",
         "xdist",
         "cli",
+        "commands",
         "active",
         "controller",
         "participant",

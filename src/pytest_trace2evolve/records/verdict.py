@@ -115,7 +115,7 @@ class Verdict(Record):
 
     `decision` is None where the split can only discard and showed no harm. `left_out` names the tasks that
     were not compared, each with its reason. `partial`: the split, or its baseline, was not run whole.
-    Of the `broken` tasks, `regressions` were confirmed and `suspected` could be neither confirmed nor cleared.
+    Of the `broken` tasks, `regressions` were confirmed, and `suspected` neither confirmed nor cleared.
     `identical`: both sides hold the same simulations. `alpha` is the level of each check, None where the
     policy states none; `look` is the number of the candidate among those that this split has judged with a
     clean claim, None where none was made. `settling` says what would settle an inconclusive verdict.

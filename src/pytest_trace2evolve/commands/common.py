@@ -1,0 +1,37 @@
+"""What several subcommands share: the judge, the project they stand in."""
+
+import argparse
+from pathlib import Path
+
+from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.records.protocols import Judge
+from pytest_trace2evolve.workflow.project import Project, find_root
+
+
+def judge_options(parser: argparse.ArgumentParser) -> None:
+    """Declare how a judge of natural-language assertions is named."""
+    parser.add_argument("--judge", metavar="MODEL", help="judge of natural-language assertions")
+    parser.add_argument(
+        "--judge-base-url", metavar="URL", help="the judge's endpoint (default: OPENAI_BASE_URL)"
+    )
+
+
+def judge_of(options: argparse.Namespace) -> Judge | None:
+    """The judge that was asked for."""
+    if options.judge is None:
+        return None
+    from pytest_trace2evolve.judges.chat import ChatJudge
+
+    return ChatJudge(options.judge, base_url=options.judge_base_url)
+
+
+def project_of(options: argparse.Namespace) -> Project:
+    """The project that the command is about: `--root`, or the nearest folder upwards with `suites/`.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    root = options.root.resolve() if options.root else find_root(Path.cwd())
+    if root is None or not (root / "suites").is_dir():
+        raise ConfigError(f"no suites/ in {options.root or 'this folder or above it'}; give --root")
+    return Project(root=root, suites_folder=root / "suites")
