@@ -68,6 +68,16 @@ class SimulationEvidence(Measured):
         return sum(count.matched or 0 for count in counts) / total
 
 
+class Fresh(Record):
+    """Fresh trials of both sides of one task that was flagged; they enter no estimate.
+
+    A side's trials of the first step come before those of the second, by their numbers.
+    """
+
+    baseline: tuple[SimulationEvidence, ...]
+    candidate: tuple[SimulationEvidence, ...]
+
+
 class CandidateRef(Record):
     """Which candidate produced the evidence."""
 

@@ -1,0 +1,194 @@
+"""Whether a task that fell really fell: an exact test on fresh trials of both sides, in two steps.
+
+A task is flagged when it passes on the baseline and not on the candidate. Among noisy tasks many are flagged
+by chance alone, and the trials that flagged them cannot tell: they were picked for it. So a flagged task gets
+fresh trials, which nothing else is estimated from: first `STEP` a side, then `STEP` more where the first
+neither clearly confirmed nor clearly cleared the fall.
+"""
+
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from pytest_trace2evolve.gate.pairs import Trials
+from pytest_trace2evolve.records.evidence import Fresh, SimulationEvidence
+
+STEP = 8
+"""Fresh trials a side in one step."""
+
+MOST = 2 * STEP
+"""Fresh trials a side at most."""
+
+CONFIRMED = 1e-4
+"""Fisher's p of the first step up to which a fall is clear: all pass on the baseline, and none does on the
+candidate."""
+
+CLEARED = 0.5
+"""Fisher's p of the first step from which there is clearly no fall. It costs less than a tenth of a point of
+power, and where nothing changed it saves six of sixteen trials a side."""
+
+_GRID = 20_000
+"""Parts of the range of rates over which a p-value's maximum is sought."""
+
+Floats = NDArray[np.float64]
+
+
+def fisher(
+    baseline_passed: ArrayLike,
+    baseline_trials: ArrayLike,
+    candidate_passed: ArrayLike,
+    candidate_trials: ArrayLike,
+) -> Floats:
+    """Fisher's exact one-sided p that the candidate passes no less often than the baseline.
+
+    Small where the candidate is worse. Arrays broadcast.
+    """
+    from scipy.stats import hypergeom
+
+    passed = np.asarray(baseline_passed)
+    total = np.asarray(baseline_trials) + np.asarray(candidate_trials)
+    p = hypergeom.sf(passed - 1, total, passed + np.asarray(candidate_passed), baseline_trials)
+    return _floats(np.minimum(p, 1.0))
+
+
+def next_step(baseline_passed: int, candidate_passed: int, done: int) -> int:
+    """How many more fresh trials each side needs: `STEP` or 0.
+
+    Args:
+        baseline_passed, candidate_passed: Passes among the fresh trials so far. A trial that was lost counts
+            as failed on the baseline and as passed on the candidate.
+        done: Fresh trials a side so far: 0, `STEP` or `MOST`.
+    """
+    if done == 0:
+        return STEP
+    return STEP if done == STEP and _tables().goes_on[baseline_passed, candidate_passed] else 0
+
+
+def fresh_p(
+    baseline_first: ArrayLike,
+    candidate_first: ArrayLike,
+    baseline_second: ArrayLike = 0,
+    candidate_second: ArrayLike = 0,
+) -> Floats:
+    """The p-value of fresh trials: small where the candidate is worse. Arrays broadcast.
+
+    Args:
+        baseline_first, candidate_first: Passes among the `STEP` trials of the first step.
+        baseline_second, candidate_second: Passes among those of the second; not looked at where the first
+            step stopped.
+
+    All ways in which the two steps can come out are put in one order: first those that stop confirmed, then
+    those that go on, by Fisher's p over all trials, last those that stop cleared, whose p is 1. The p-value
+    of an outcome is the probability of coming out no later in that order, at the common rate of passing that
+    makes it largest. So it is valid by construction: where both sides pass at a common rate r, P(p ≤ u) is
+    the probability at r of the latest outcome with p ≤ u or any before it, which is at most that outcome's
+    p, and so at most u. A candidate that passes more often than the baseline only makes it smaller, since a
+    pass more on the baseline or less on the candidate never moves an outcome back. This is Boschloo's test
+    (Biometrika 1970; `scipy.stats.boschloo_exact` gives its one-step form) of a design of two steps.
+
+    It finds a fall from .9 to .2 at .05/20 in 92.9 % of cases and at .05/20/6 in 83.0 %. Fisher's p over both
+    steps, plus `CONFIRMED` for what the first may have used up, finds it in 90.7 and 66.7 %.
+    """
+    tables = _tables()
+    first = np.asarray(baseline_first), np.asarray(candidate_first)
+    both = first[0] + np.asarray(baseline_second), first[1] + np.asarray(candidate_second)
+    return _floats(np.where(tables.goes_on[first], tables.second[both], tables.first[first]))
+
+
+class FreshResult(NamedTuple):
+    """What fresh trials say.
+
+    Attributes:
+        p: The p-value with every lost trial counted against a fall; valid whatever the losses depend on.
+        worst: The p-value with every lost trial counted for one: what the full data might have said at
+            worst. Equal to `p` where nothing was lost.
+    """
+
+    p: float
+    worst: float
+
+
+def fresh_result(fresh: Fresh) -> FreshResult:
+    """The p-value of a task's fresh trials, and how far lost ones could have lowered it."""
+    old, new = _by_step(fresh.baseline), _by_step(fresh.candidate)
+    filled = (
+        (_passes(old[0], lost), _passes(new[0], 1 - lost), _passes(old[1], lost), _passes(new[1], 1 - lost))
+        for lost in (0, 1)
+    )
+    return FreshResult(*(float(fresh_p(*passes)) for passes in filled))
+
+
+def _by_step(records: tuple[SimulationEvidence, ...]) -> tuple[list[SimulationEvidence], ...]:
+    ordered = sorted(records, key=lambda record: record.trial)
+    return ordered[:STEP], ordered[STEP:]
+
+
+def _passes(records: list[SimulationEvidence], lost: int) -> int:
+    """Passes of one step, a trial without a reward counted as `lost`; so are trials that were never made."""
+    outcomes = [Trials((record,)).passes for record in records]
+    made = sum(lost if passed is None else int(passed) for passed in outcomes)
+    return made + lost * (STEP - len(records))
+
+
+class _Tables(NamedTuple):
+    """Whether the first step goes on, by passes of it; p-values by passes of the first step and of both."""
+
+    goes_on: NDArray[np.bool_]
+    first: Floats
+    second: Floats
+
+
+@cache
+def _tables() -> _Tables:
+    from scipy.special import comb
+
+    one, two = np.arange(STEP + 1), np.arange(MOST + 1)
+    after_one = fisher(one[:, None], STEP, one[None, :], STEP)
+    after_two = fisher(two[:, None], MOST, two[None, :], MOST)
+    confirmed, cleared = after_one <= CONFIRMED, after_one >= CLEARED
+    goes_on = ~confirmed & ~cleared
+    ways_one = np.outer(comb(STEP, one), comb(STEP, one))
+    # In how many ways two steps come to so many passes a side, by way of a first step that goes on.
+    ways_two = np.zeros(after_two.shape)
+    for i, j in np.argwhere(goes_on):
+        ways_two[i : i + STEP + 1, j : j + STEP + 1] += ways_one[i, j] * ways_one
+    # By the passes of both sides together, of four steps: a rate of passing weighs nothing else.
+    stopped = np.zeros(2 * MOST + 1)
+    for i, j in np.argwhere(confirmed):
+        stopped[i + j : i + j + MOST + 1] += ways_one[i, j] * comb(MOST, two)
+    levels, level_of = np.unique(np.round(np.log(after_two), 9), return_inverse=True)
+    ways = np.zeros((len(levels), 2 * MOST + 1))
+    np.add.at(ways, (level_of.reshape(after_two.shape), two[:, None] + two[None, :]), ways_two)
+    tail = _largest(np.vstack([stopped, stopped + np.cumsum(ways, axis=0)]))
+    first = np.where(confirmed, tail[0], 1.0)
+    second = tail[1:][level_of.reshape(after_two.shape)]
+    for table in (goes_on, first, second):
+        table.setflags(write=False)
+    return _Tables(goes_on, first, second)
+
+
+def _largest(ways: Floats) -> Floats:
+    """The largest probability, over all rates of passing, of each set of outcomes; never below the true one.
+
+    Args:
+        ways: A row a set: how many of its outcomes hold 0, 1, … n passes.
+
+    A probability is a polynomial in the rate with the coefficients ways / C(n, k) in Bernstein's form. Its
+    maximum lies above the largest value on a grid of step h by at most h²/8 times the largest curvature, and
+    that is at most n (n − 1) times the largest second difference of the coefficients.
+    """
+    from scipy.special import comb
+    from scipy.stats import binom
+
+    n = ways.shape[1] - 1
+    coefficients = ways / comb(n, np.arange(n + 1))
+    rates = np.linspace(0.0, 1.0, _GRID + 1)
+    values = coefficients @ binom.pmf(np.arange(n + 1)[:, None], n, rates)
+    curvature = n * (n - 1) * np.abs(np.diff(coefficients, 2, axis=1)).max(axis=1)
+    return _floats(np.minimum(values.max(axis=1) + curvature / (8.0 * _GRID**2), 1.0))
+
+
+def _floats(values: ArrayLike) -> Floats:
+    return np.asarray(values, dtype=np.float64)
