@@ -12,12 +12,19 @@ MIN_MEASURED = 0.9
 
 @dataclass(frozen=True)
 class Policy:
-    """A named set of checks."""
+    """A named set of checks.
+
+    Attributes:
+        confirms: Whether a task that fell is only suspected until fresh trials, or its own, confirm it.
+        alpha: The level of the policy's tests.
+    """
 
     name: str
     improve: Check
     hold: Check
     watched: tuple[Check, ...]
+    confirms: bool = False
+    alpha: float = 0.05
 
     def checks(self, goal: Goal) -> tuple[Check, ...]:
         """The checks in the order in which they are printed."""
