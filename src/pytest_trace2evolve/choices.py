@@ -42,7 +42,7 @@ def read_options(config: pytest.Config) -> Options:
         trials=option.t2e_trials,
         baseline=option.t2e_baseline,
         save_baseline=option.t2e_save_baseline,
-        gate=option.t2e_gate,
+        gate=option.t2e_gate or config.getini("t2e_gate") or None,
         goal=Goal(option.t2e_goal or Goal.IMPROVE),
         run_folder=here / option.t2e_run_folder if option.t2e_run_folder else None,
         live=_live(option, here, read_prices(config.rootpath / PRICES_NAME)),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_trace2evolve.errors import EndpointError, TaskFailed
-from pytest_trace2evolve.gate.pairs import Trials
+from pytest_trace2evolve.gate.trials import Trials
 from pytest_trace2evolve.records.evidence import SimulationEvidence
 from pytest_trace2evolve.scoring.reward import NO_JUDGE
 from pytest_trace2evolve.suites import Role

@@ -90,7 +90,11 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     ),
     (
         ("--t2e-gate",),
-        {"dest": "t2e_gate", "metavar": "POLICY|off", "help": "gate policy (default: strict), or off"},
+        {
+            "dest": "t2e_gate",
+            "metavar": "POLICY|off",
+            "help": "gate policy (default: the ini key t2e_gate, or calibrated), or off",
+        },
     ),
     (
         ("--t2e-goal",),
@@ -295,6 +299,7 @@ def add_options(parser: pytest.Parser) -> None:
         group.addoption(*names, default=None, **settings)
     parser.addini("t2e_suites", "folder of suites; setting it activates trace2evolve", default="")
     parser.addini("t2e_agent", "agent of suites that name none", default="")
+    parser.addini("t2e_gate", "gate policy of runs that name none (default: calibrated)", default="")
 
 
 _WITH_PATHS = ("--t2e-replay", "--t2e-baseline", "--t2e-run-folder", "--t2e-record", "--t2e-playback")

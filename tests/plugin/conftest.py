@@ -16,6 +16,7 @@ INI = """\
 [pytest]
 t2e_suites = suites
 testpaths = suites
+t2e_gate = strict
 """
 
 SUITE = """\

@@ -13,6 +13,9 @@ from tests.plugin.conftest import SUITE, DeskProject
 TELECOM = ("telecom-gpt-4.1.json.gz", "telecom-gpt-4.1-sft.json.gz")
 
 
+STRICT = ("--policy", "strict")
+
+
 @pytest.fixture
 def desk_runs(project: DeskProject, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
     """Run folders of v1 and v2, with the fake provider installed as a package would install it."""
@@ -62,16 +65,16 @@ def test_a_run_scores_the_same_when_it_is_read_back(desk_runs: dict[str, Path]) 
 
 def test_compare_exits_by_its_verdict(desk_runs: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
-    assert main(["compare", str(desk_runs["v1"]), str(desk_runs["v2"])]) == 1
+    assert main(["compare", *STRICT, str(desk_runs["v1"]), str(desk_runs["v2"])]) == 1
     assert "DISCARD · policy strict, goal improve, development evidence, 7 tasks" in capsys.readouterr().out
-    assert main(["compare", str(desk_runs["v1"]), str(desk_runs["v1"]), "--goal", "hold"]) == 0
+    assert main(["compare", *STRICT, str(desk_runs["v1"]), str(desk_runs["v1"]), "--goal", "hold"]) == 0
 
 
 def test_compare_prints_the_documented_json(
     desk_runs: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     capsys.readouterr()
-    main(["compare", str(desk_runs["v1"]), str(desk_runs["v2"]), "--json"])
+    main(["compare", *STRICT, str(desk_runs["v1"]), str(desk_runs["v2"]), "--json"])
     record = json.loads(capsys.readouterr().out)
     assert (record["verdict"], record["policy"], record["goal"]) == ("discard", "strict", "improve")
     assert record["label"] == "development"
@@ -98,7 +101,7 @@ def test_compare_takes_several_files_a_side(
 ) -> None:
     old, new = str(desk_runs["v1"]), str(desk_runs["v2"])
     capsys.readouterr()
-    assert main(["compare", "--baseline", old, "--candidate", new, "--candidate", old]) in (0, 1)
+    assert main(["compare", *STRICT, "--baseline", old, "--candidate", new, "--candidate", old]) in (0, 1)
     out = capsys.readouterr().out
     assert "note: v2, v1: trials renumbered 0 to 1" in out
     assert main(["compare", "--baseline", old, "--baseline", old, "--candidate", new]) == 2
@@ -142,7 +145,7 @@ def test_lock_writes_and_checks(desk_runs: dict[str, Path], capsys: pytest.Captu
 
 def test_real_runs_compare_as_published(recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:
     old, new = (str(recorded / name) for name in TELECOM)
-    assert main(["compare", old, new, "--json"]) == 1
+    assert main(["compare", *STRICT, old, new, "--json"]) == 1
     record = json.loads(capsys.readouterr().out)
     assert (len(record["tasks"]["fixed"]), len(record["tasks"]["broken"])) == (12, 0)
     assert [check["id"] for check in record["checks"] if check["status"] == "fail"] == ["no_max_steps"]

@@ -19,7 +19,7 @@ def add(commands: Any) -> None:
     compare.add_argument(
         "--candidate", action="append", type=Path, metavar="FILE", help="for several files a side"
     )
-    compare.add_argument("--policy", help="gate policy (default: strict)")
+    compare.add_argument("--policy", help="gate policy (default: calibrated)")
     compare.add_argument("--goal", choices=("improve", "hold"), default="improve")
     compare.add_argument("--suite", metavar="NAME", help="compare only this suite's tasks, as locked")
     compare.add_argument("--split", metavar="SPLIT", help="compare only this split of the suite")

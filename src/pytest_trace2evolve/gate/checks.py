@@ -2,11 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from statistics import fmean
+from functools import partial
 from typing import Protocol
 
-from pytest_trace2evolve.gate.pairs import Pairs, Trials, mean_difference
-from pytest_trace2evolve.records.score import ToolType
+import numpy as np
+
+from pytest_trace2evolve.gate.columns import Floats
+from pytest_trace2evolve.gate.pairs import Pairs
+from pytest_trace2evolve.gate.tally import Tally
 from pytest_trace2evolve.records.verdict import CheckResult, CheckStatus
 
 TOLERANCE = 1e-9
@@ -34,20 +37,16 @@ class _Means:
     difference: float
 
 
-def _means(pairs: Pairs, figure: Callable[[Trials], float | None]) -> _Means | None:
-    values = [
-        (old, new)
-        for before, after in pairs.measured.values()
-        if (old := figure(before)) is not None and (new := figure(after)) is not None
-    ]
-    difference = mean_difference(values)
-    if difference is None:
+def _means(pairs: Pairs, figure: Callable[[Tally], Floats]) -> _Means | None:
+    old, new = figure(pairs.baseline), figure(pairs.candidate)
+    known = ~np.isnan(old) & ~np.isnan(new)
+    if not known.any():
         return None
     return _Means(
-        tasks=len(values),
-        baseline=fmean(old for old, _ in values),
-        candidate=fmean(new for _, new in values),
-        difference=difference,
+        tasks=int(known.sum()),
+        baseline=float(old[known].mean()),
+        candidate=float(new[known].mean()),
+        difference=float((new[known] - old[known]).mean()),
     )
 
 
@@ -70,7 +69,7 @@ class RewardImproved:
 
     def evaluate(self, pairs: Pairs) -> CheckResult:
         """Pass where the difference of mean rewards is above 0."""
-        means = _means(pairs, lambda trials: trials.reward)
+        means = _means(pairs, lambda side: side.mean_reward)
         passed = means is not None and means.difference > TOLERANCE
         return _answer(self.id, means, passed=passed, absent="nothing was measured on both sides")
 
@@ -80,7 +79,7 @@ class NotWorse:
     """The mean of one figure does not decline."""
 
     id: str
-    figure: Callable[[Trials], float | None]
+    figure: Callable[[Tally], Floats]
     absent: str = "nothing was measured on both sides"
 
     def evaluate(self, pairs: Pairs) -> CheckResult:
@@ -97,7 +96,7 @@ class NoTaskRegressions:
 
     def evaluate(self, pairs: Pairs) -> CheckResult:
         """Pass where no task is broken."""
-        if not pairs.measured:
+        if not pairs.both.any():
             absent = "nothing was measured on both sides"
             return CheckResult(id=self.id, status=CheckStatus.NOT_APPLICABLE, detail=absent)
         broken, fixed = pairs.broken(), pairs.fixed()
@@ -117,11 +116,10 @@ class NoMaxSteps:
 
     def evaluate(self, pairs: Pairs) -> CheckResult:
         """Pass where the candidate has no max-step failure."""
-        if not pairs.tasks:
+        if not pairs.names:
             absent = "no task was compared"
             return CheckResult(id=self.id, status=CheckStatus.NOT_APPLICABLE, detail=absent)
-        before = sum(old.max_steps for old, _ in pairs.tasks.values())
-        after = sum(new.max_steps for _, new in pairs.tasks.values())
+        before, after = (int(side.max_steps.sum()) for side in pairs.sides)
         return CheckResult(
             id=self.id,
             status=CheckStatus.FAIL if after else CheckStatus.PASS,
@@ -131,28 +129,28 @@ class NoMaxSteps:
         )
 
 
-def _passes(trials: Trials) -> float | None:
-    return None if trials.passes is None else float(trials.passes)
+def _passes(side: Tally) -> Floats:
+    return np.where(side.measured > 0, side.passes.astype(np.float64), np.nan)
+
+
+def _share(kind: str, side: Tally) -> Floats:
+    return side.share(kind)
 
 
 REWARD_IMPROVED = RewardImproved()
-REWARD_NOT_WORSE = NotWorse("reward_not_worse", lambda trials: trials.reward)
+REWARD_NOT_WORSE = NotWorse("reward_not_worse", lambda side: side.mean_reward)
 
 WATCHED: tuple[Check, ...] = (
     NotWorse("pass_rate_not_worse", _passes),
-    NotWorse(
-        "action_match_not_worse",
-        lambda trials: trials.action_match(),
-        absent="no gold actions checked",
-    ),
+    NotWorse("action_match_not_worse", partial(_share, "action_match"), absent="no gold actions checked"),
     NotWorse(
         "read_action_match_not_worse",
-        lambda trials: trials.action_match(ToolType.READ),
+        partial(_share, "read_action_match"),
         absent="no gold read actions checked",
     ),
     NotWorse(
         "write_action_match_not_worse",
-        lambda trials: trials.action_match(ToolType.WRITE),
+        partial(_share, "write_action_match"),
         absent="no gold write actions checked",
     ),
     NoTaskRegressions(),

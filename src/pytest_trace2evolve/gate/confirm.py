@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pytest_trace2evolve.gate.pairs import Trials
+from pytest_trace2evolve.gate.trials import Trials
 from pytest_trace2evolve.records.evidence import Fresh, SimulationEvidence
 
 STEP = 8

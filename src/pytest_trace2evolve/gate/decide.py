@@ -1,21 +1,29 @@
 """From pairs and a policy to a verdict, and from several verdicts to one."""
 
-from collections.abc import Callable, Iterable, Sequence
-from statistics import fmean
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
-from pytest_trace2evolve.gate.checks import Check
-from pytest_trace2evolve.gate.pairs import Pairs, Trials, told
-from pytest_trace2evolve.gate.policy import MIN_MEASURED, Policy
-from pytest_trace2evolve.records.score import Status, ToolType
+import numpy as np
+
+from pytest_trace2evolve.gate.bounds import bounds
+from pytest_trace2evolve.gate.columns import KINDS, Floats
+from pytest_trace2evolve.gate.judgement import Judgement, Policy, Question
+from pytest_trace2evolve.gate.pairs import Pairs, told
+from pytest_trace2evolve.gate.tally import Tally
 from pytest_trace2evolve.records.verdict import (
     CheckResult,
     CheckStatus,
     Decision,
     Goal,
+    Interval,
     Label,
     SideFigures,
     Verdict,
 )
+
+MIN_MEASURED = 0.9
+"""Below this share of measured simulations on a side nothing is promoted."""
 
 
 def decide(
@@ -29,40 +37,46 @@ def decide(
     guard: bool = False,
     partial: str = "",
     expected: int | None = None,
+    look: int | None = None,
+    stage_alpha: float | None = None,
 ) -> Verdict:
     """Judge one split (or two whole sets of evidence).
 
     Args:
         pairs: Both sides, paired by task.
-        policy: The checks to pass.
+        policy: What a comparison must show.
         goal: `improve`, or `hold` for "nothing worse".
         label: What kind of evidence this is.
         suite, split: What was compared, for the record.
         guard: The split can only discard: measured and without harm there is no decision (None).
         partial: Why the split was not run whole; the verdict is then inconclusive whatever the figures.
         expected: How many tasks should have been compared; below 90 % of them nothing is promoted.
+        look: The how-manieth candidate this is that claims clean evidence on this split; None claims none.
+        stage_alpha: Level of this look, where there are several at growing numbers of trials.
 
     Returns:
         Discard on any failed check; else promote, unless a check is undecided. A promotion also holds
         with every missing simulation filled in at its worst, and needs 90 % measured on both sides.
     """
-    goal = Goal.HOLD if guard else goal
-    results = [check.evaluate(pairs) for check in policy.checks(goal)]
-    reason = partial
-    if not pairs.measured:
+    question = Question(
+        goal=Goal.HOLD if guard else goal, guard=guard, share=share_of(look), stage_alpha=stage_alpha
+    )
+    judged = policy.judge(pairs, question)
+    results, reason = list(judged.results), partial
+    if not pairs.both.any():
         reason = reason or "no task was measured on both sides"
         decision: Decision | None = Decision.INCONCLUSIVE
     elif partial:
         decision = Decision.INCONCLUSIVE
     else:
-        results += [*_coverage(pairs, expected), *_missing_data(pairs, policy.checks(goal))]
+        results += [*_coverage(pairs, expected), *_missing_data(pairs, policy, question)]
         decision = _decision(results)
-    if guard and (decision is Decision.PROMOTE or not (pairs.tasks or partial)):
+    if guard and (decision is Decision.PROMOTE or not (pairs.names or partial)):
         decision = None  # unharmed, or never compared; what was lost or cut short still withholds a promotion
     return Verdict(
         decision=decision,
         policy=policy.name,
-        goal=goal,
+        goal=question.goal,
         label=label,
         suite=suite,
         split=split,
@@ -70,12 +84,23 @@ def decide(
         checks=tuple(results),
         fixed=tuple(pairs.fixed()),
         broken=tuple(pairs.broken()),
-        tasks=len(pairs.tasks),
+        regressions=judged.regressions,
+        suspected=judged.suspected,
+        tasks=len(pairs.names),
         left_out=told(pairs.left_out),
         partial=bool(partial),
-        baseline=_figures(pairs, 0),
-        candidate=_figures(pairs, 1),
+        identical=pairs.identical,
+        alpha=judged.alpha,
+        look=look,
+        settling=judged.settling if decision is Decision.INCONCLUSIVE and not partial else (),
+        baseline=_figures(pairs, 0, judged),
+        candidate=_figures(pairs, 1, judged),
     )
+
+
+def share_of(look: int | None) -> float:
+    """How much of its level the k-th look may spend: 6 / (π² k²), which sums to 1 over all k."""
+    return 1.0 if look is None else 6.0 / (math.pi**2 * look**2)
 
 
 def worst(decisions: Iterable[Decision | None]) -> Decision | None:
@@ -96,41 +121,42 @@ def _decision(results: Sequence[CheckResult]) -> Decision:
 
 def _coverage(pairs: Pairs, expected: int | None) -> list[CheckResult]:
     """A check that withholds a promotion where too many tasks were left out, asked only where any was."""
-    if not expected or len(pairs.tasks) >= expected:
+    if not expected or len(pairs.names) >= expected:
         return []
-    share = len(pairs.tasks) / expected
+    share = len(pairs.names) / expected
     return [
         CheckResult(
             id="compared",
             status=CheckStatus.PASS if share >= MIN_MEASURED else CheckStatus.UNDECIDED,
             estimate=share,
             threshold=MIN_MEASURED,
-            detail=f"{len(pairs.tasks)} of {expected} tasks",
+            detail=f"{len(pairs.names)} of {expected} tasks",
         )
     ]
 
 
-def _missing_data(pairs: Pairs, checks: Sequence[Check]) -> list[CheckResult]:
+def _missing_data(pairs: Pairs, policy: Policy, question: Question) -> list[CheckResult]:
     """Two checks that can withhold a promotion, asked only where simulations have no reward."""
-    shares = [_measured_share(pairs, index) for index in (0, 1)]
-    if min(shares) == 1.0:
+    shares = [_measured_share(side) for side in pairs.sides]
+    lost_fresh = pairs.fresh is not None and pairs.fresh_worst is not None
+    if lost_fresh:
+        lost_fresh = not np.array_equal(pairs.fresh, pairs.fresh_worst, equal_nan=True)  # type: ignore[arg-type]  # neither is None here
+    if min(shares) == 1.0 and not lost_fresh:
         return []
-    enough = min(shares) >= MIN_MEASURED
-    results = [
-        CheckResult(
-            id="measured",
-            status=CheckStatus.PASS if enough else CheckStatus.UNDECIDED,
-            estimate=min(shares),
-            threshold=MIN_MEASURED,
-            detail=f"{shares[0]:.1%} and {shares[1]:.1%} of runs",
+    results = []
+    if min(shares) < 1.0:
+        results.append(
+            CheckResult(
+                id="measured",
+                status=CheckStatus.PASS if min(shares) >= MIN_MEASURED else CheckStatus.UNDECIDED,
+                estimate=min(shares),
+                threshold=MIN_MEASURED,
+                detail=f"{shares[0]:.1%} and {shares[1]:.1%} of runs",
+            )
         )
-    ]
-    filled = pairs.worst_case()
-    lost = [
-        check.id
-        for check in checks
-        if check.evaluate(filled).status not in (CheckStatus.PASS, CheckStatus.NOT_APPLICABLE)
-    ]
+    filled = policy.judge(pairs.worst_case(), replace(question, filled=True))
+    open_ = (CheckStatus.FAIL, CheckStatus.UNDECIDED)
+    lost = [result.id for result in filled.results if result.status in open_]
     results.append(
         CheckResult(
             id="worst_case",
@@ -141,33 +167,56 @@ def _missing_data(pairs: Pairs, checks: Sequence[Check]) -> list[CheckResult]:
     return results
 
 
-def _measured_share(pairs: Pairs, index: int) -> float:
-    records = pairs.side(index)
-    return sum(record.status is Status.MEASURED for record in records) / len(records) if records else 0.0
+def _measured_share(side: Tally) -> float:
+    total = int(side.trials.sum())
+    return int(side.measured.sum()) / total if total else 0.0
 
 
-def _figures(pairs: Pairs, index: int) -> SideFigures:
+def _figures(pairs: Pairs, index: int, judged: Judgement) -> SideFigures:
     """One side's figures, each over the tasks that have it on both sides, so that sides can be subtracted."""
-    records = pairs.side(index)
-    measured = sum(record.status is Status.MEASURED for record in records)
+    side = pairs.sides[index]
+    values = {name: [_by_task(one, name) for one in pairs.sides] for name in _FIGURES}
+    means = {}
+    for name, (old, new) in values.items():
+        known = ~np.isnan(old) & ~np.isnan(new)
+        means[name] = float((old, new)[index][known].mean()) if known.any() else None
     return SideFigures(
-        **{name: _figure(pairs, index, read) for name, read in _FIGURES.items()},
-        max_steps=sum(record.hit_max_steps for record in records),
-        measured=measured,
-        missing=len(records) - measured,
+        **means,
+        max_steps=int(side.max_steps.sum()),
+        measured=int(side.measured.sum()),
+        missing=int(side.missing.sum()),
+        pass_hat={} if judged.alpha is None else pass_hat(pairs, side, judged.alpha),
     )
 
 
-def _figure(pairs: Pairs, index: int, read: Callable[[Trials], float | None]) -> float | None:
-    values = [(read(old), read(new)) for old, new in pairs.measured.values()]
-    both = [pair[index] for pair in values if None not in pair]
-    return fmean(value for value in both if value is not None) if both else None
+def pass_hat(pairs: Pairs, side: Tally, alpha: float) -> dict[int, Interval]:
+    """pass^k with its interval over tasks, each bound one-sided at alpha, for k = 1, 2, 4, … trials.
+
+    Source: Yao et al., τ-bench, arXiv 2406.12045: the mean over tasks of C(successes, k) / C(trials, k).
+    """
+    both = pairs.both
+    if not both.any():
+        return {}
+    passed, measured = side.passed[both], side.measured[both]
+    found = {}
+    for k in _KS:
+        if k > measured.min():
+            break
+        share = np.ones(passed.shape)
+        for step in range(k):
+            share *= np.maximum(passed - step, 0) / (measured - step)
+        at = bounds(share[None, :], alpha, least=0.0, most=1.0)
+        found[k] = Interval(estimate=float(at.mean[0]), low=float(at.low[0]), high=float(at.high[0]))
+    return found
 
 
-_FIGURES: dict[str, Callable[[Trials], float | None]] = {
-    "reward": lambda trials: trials.reward,
-    "pass_rate": lambda trials: None if trials.passes is None else float(trials.passes),
-    "action_match": lambda trials: trials.action_match(),
-    "read_action_match": lambda trials: trials.action_match(ToolType.READ),
-    "write_action_match": lambda trials: trials.action_match(ToolType.WRITE),
-}
+_KS = (1, 2, 4, 8, 16)
+_FIGURES = ("reward", "pass_rate", *KINDS)
+
+
+def _by_task(side: Tally, name: str) -> Floats:
+    if name == "reward":
+        return side.mean_reward
+    if name == "pass_rate":
+        return np.where(side.measured > 0, side.passes.astype(np.float64), np.nan)
+    return side.share(name)

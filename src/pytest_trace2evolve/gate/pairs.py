@@ -1,87 +1,97 @@
 """Two sides' evidence, paired by task."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from statistics import fmean
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from pytest_trace2evolve.records.evidence import ActionCount, SimulationEvidence
-from pytest_trace2evolve.records.score import Status
-from pytest_trace2evolve.records.trace import TerminationReason
+import numpy as np
 
-SUCCESS = 1.0 - 1e-6
-"""A reward from here on is a success (tau2's tolerance)."""
-
-
-@dataclass(frozen=True)
-class Trials:
-    """The trials of one task on one side."""
-
-    records: tuple[SimulationEvidence, ...]
-
-    @property
-    def measured(self) -> list[SimulationEvidence]:
-        """The trials that have a reward."""
-        return [record for record in self.records if record.status is Status.MEASURED]
-
-    @property
-    def reward(self) -> float | None:
-        """Mean reward over the measured trials."""
-        rewards = [record.reward for record in self.measured if record.reward is not None]
-        return fmean(rewards) if rewards else None
-
-    @property
-    def passes(self) -> bool | None:
-        """Whether more than half of the measured trials succeed."""
-        measured = self.measured
-        if not measured:
-            return None
-        return 2 * sum((record.reward or 0.0) >= SUCCESS for record in measured) > len(measured)
-
-    def action_match(self, *kinds: str) -> float | None:
-        """Mean share of gold actions matched over the trials in which they were checked."""
-        shares = [share for record in self.measured if (share := record.action_share(*kinds)) is not None]
-        return fmean(shares) if shares else None
-
-    @property
-    def max_steps(self) -> int:
-        """How many trials the step budget ended."""
-        return sum(record.hit_max_steps for record in self.records)
+from pytest_trace2evolve.gate.columns import KINDS, SUCCESS, Columns, Counts, Flags, Floats, columns
+from pytest_trace2evolve.gate.confirm import FreshResult
+from pytest_trace2evolve.gate.tally import Tally, tally
+from pytest_trace2evolve.records.evidence import SimulationEvidence
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Tasks that both sides ran, in order of their ids, and the reason of each task left out, by its id."""
+    """Tasks that both sides ran, in order of their ids.
 
-    tasks: Mapping[str, tuple[Trials, Trials]]
+    Attributes:
+        names: The tasks' ids (N of them).
+        baseline, candidate: What either side did, arrays of shape (N,).
+        asks: By kind, whether a task names such gold actions, or may: of one that neither side ran nobody
+            knows.
+        left_out: Why each task that was left out was, by its id.
+        identical: Whether both sides hold the same simulations.
+        cost, tokens: Means of one simulation; None where no simulation says.
+        fresh: p of each task's fresh trials, NaN where it has none, shape (N,); None where nothing could be
+            confirmed.
+        fresh_worst: The same with every lost fresh trial counted as a sign of a fall.
+    """
+
+    names: tuple[str, ...]
+    baseline: Tally
+    candidate: Tally
+    asks: Mapping[str, Flags]
     left_out: Mapping[str, str] = field(default_factory=dict)
+    identical: bool = False
+    cost: float | None = None
+    tokens: float | None = None
+    fresh: Floats | None = None
+    fresh_worst: Floats | None = None
 
     @property
-    def measured(self) -> dict[str, tuple[Trials, Trials]]:
-        """The tasks with a measured trial on both sides."""
-        return {name: pair for name, pair in self.tasks.items() if pair[0].measured and pair[1].measured}
+    def both(self) -> Flags:
+        """Tasks with a measured trial on both sides."""
+        return (self.baseline.measured > 0) & (self.candidate.measured > 0)
 
-    def side(self, index: int) -> list[SimulationEvidence]:
-        """All records of the baseline (0) or the candidate (1)."""
-        return [record for pair in self.tasks.values() for record in pair[index].records]
+    @property
+    def binary(self) -> bool:
+        """Whether every reward is a success or 0."""
+        return all(bool(np.all(np.abs(side.reward - side.passed) < 1 - SUCCESS)) for side in self.sides)
+
+    @property
+    def sides(self) -> tuple[Tally, Tally]:
+        """The baseline and the candidate."""
+        return self.baseline, self.candidate
 
     def fixed(self) -> list[str]:
         """Tasks that fail on the baseline and pass on the candidate."""
-        return [name for name, (old, new) in self.measured.items() if new.passes and not old.passes]
+        return self.named(self.both & ~self.baseline.passes & self.candidate.passes)
 
     def broken(self) -> list[str]:
         """Tasks that pass on the baseline and fail on the candidate."""
-        return [name for name, (old, new) in self.measured.items() if old.passes and not new.passes]
+        return self.named(self.both & self.baseline.passes & ~self.candidate.passes)
+
+    def named(self, flags: Flags) -> list[str]:
+        """The names of some tasks."""
+        return [self.names[place] for place in np.flatnonzero(flags)]
 
     def leaving_out(self, reasons: Mapping[str, str]) -> "Pairs":
         """The same pairs, with tasks that were left out before pairing; their reasons come before ours."""
-        return Pairs(self.tasks, {**self.left_out, **reasons})
+        return replace(self, left_out={**self.left_out, **reasons})
+
+    def tried_again(self, fresh: Mapping[str, FreshResult]) -> "Pairs":
+        """The same pairs with what fresh trials say, by task id."""
+        nothing = FreshResult(np.nan, np.nan)
+        found = [fresh.get(name, nothing) for name in self.names]
+        return replace(
+            self,
+            fresh=np.array([one.p for one in found], dtype=np.float64),
+            fresh_worst=np.array([one.worst for one in found], dtype=np.float64),
+        )
 
     def worst_case(self) -> "Pairs":
         """Every simulation without a reward filled in, as badly for the candidate as it could have been.
 
         This is a bound that a promotion must survive, never a score.
         """
-        return Pairs({name: _filled(old, new) for name, (old, new) in self.tasks.items()}, self.left_out)
+        return replace(
+            self,
+            baseline=self.baseline.filled(self.asks, in_favour=True),
+            candidate=self.candidate.filled(self.asks, in_favour=False),
+            fresh=self.fresh_worst,
+        )
 
 
 def natural_order(name: str) -> tuple[int, int, str]:
@@ -94,66 +104,77 @@ def told(left_out: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(f"{name}: {left_out[name]}" for name in sorted(left_out, key=natural_order))
 
 
-def pair(baseline: Iterable[SimulationEvidence], candidate: Iterable[SimulationEvidence]) -> Pairs:
+Simulations = Columns | Iterable[SimulationEvidence]
+"""One side's simulations, as records or as columns."""
+
+
+def pair(baseline: Simulations, candidate: Simulations) -> Pairs:
     """Pair two sides by task.
 
     A task is left out, by name, where only one side ran it or where the two sides ran different content
     under one id.
     """
-    old, new = _by_task(baseline), _by_task(candidate)
-    tasks: dict[str, tuple[Trials, Trials]] = {}
-    left_out: dict[str, str] = {}
-    for name in sorted(old.keys() | new.keys(), key=natural_order):
-        if name not in new or name not in old:
-            left_out[name] = f"only the {'baseline' if name in old else 'candidate'} ran it"
-            continue
-        if len({record.task_digest for record in (*old[name], *new[name])}) > 1:
+    old = baseline if isinstance(baseline, Columns) else columns(baseline)
+    new = candidate if isinstance(candidate, Columns) else columns(candidate)
+    content = _contents(old), _contents(new)
+    names, left_out = [], {}
+    for name in sorted({*old.tasks, *new.tasks}, key=natural_order):
+        seen = [one.get(name) for one in content]
+        if None in seen:
+            left_out[name] = f"only the {'baseline' if seen[1] is None else 'candidate'} ran it"
+        elif seen[0] != seen[1] or seen[0] == "":
             left_out[name] = "the two sides ran different content under this id"
-            continue
-        tasks[name] = (Trials(tuple(old[name])), Trials(tuple(new[name])))
-    return Pairs(tasks, left_out)
-
-
-def _by_task(records: Iterable[SimulationEvidence]) -> dict[str, list[SimulationEvidence]]:
-    tasks: dict[str, list[SimulationEvidence]] = {}
-    for record in records:
-        tasks.setdefault(record.task_id, []).append(record)
-    for group in tasks.values():
-        group.sort(key=lambda record: record.trial)
-    return tasks
-
-
-def _filled(old: Trials, new: Trials) -> tuple[Trials, Trials]:
-    # A simulation that was lost before it ran does not know its task's gold actions; another one does.
-    totals: Mapping[str, ActionCount] = next(
-        (record.actions for record in (*old.records, *new.records) if record.actions), {}
-    )
-    return (
-        Trials(tuple(_fill(record, totals, in_favour=True) for record in old.records)),
-        Trials(tuple(_fill(record, totals, in_favour=False) for record in new.records)),
+        else:
+            names.append(name)
+    place = {name: number for number, name in enumerate(names)}
+    places = [np.array([place.get(name, -1) for name in side.tasks], dtype=np.int64) for side in (old, new)]
+    sums = [tally(side, where, len(names)) for side, where in zip((old, new), places, strict=True)]
+    cost, tokens = (_mean(np.concatenate([getattr(side, what) for side in (old, new)]))
+                    for what in ("cost", "tokens"))  # fmt: skip
+    return Pairs(
+        names=tuple(names),
+        baseline=sums[0],
+        candidate=sums[1],
+        asks=_asks((old, new), places, sums),
+        left_out=left_out,
+        identical=_identical(old, new, places),
+        cost=cost,
+        tokens=tokens,
     )
 
 
-def _fill(
-    record: SimulationEvidence, totals: Mapping[str, ActionCount], *, in_favour: bool
-) -> SimulationEvidence:
-    if record.status is Status.MEASURED:
-        return record
-    actions = {
-        kind: ActionCount(total=count.total, matched=count.total if in_favour else 0)
-        for kind, count in totals.items()
-    }
-    reason = TerminationReason.USER_STOP if in_favour else TerminationReason.MAX_STEPS
-    return record.model_copy(
-        update={
-            "status": Status.MEASURED,
-            "reward": 1.0 if in_favour else 0.0,
-            "actions": actions,
-            "termination_reason": reason.value,
-        }
-    )
+def _contents(side: Columns) -> dict[str, str]:
+    """The digest of each task's content; empty where a side ran several under one id."""
+    kinds: Any = np.unique(np.stack([side.task, side.digest]), axis=1).T if side.size else []
+    found: dict[str, str] = {}
+    for task, digest in kinds:
+        name = side.tasks[task]
+        found[name] = "" if name in found else side.digests[digest]
+    return found
 
 
-def mean_difference(values: Sequence[tuple[float, float]]) -> float | None:
-    """Mean of candidate minus baseline over tasks; None over none."""
-    return fmean(new - old for old, new in values) if values else None
+def _asks(sides: tuple[Columns, Columns], places: list[Counts], sums: list[Tally]) -> dict[str, Flags]:
+    size = len(sums[0].trials)
+    unknown = (sums[0].measured == 0) & (sums[1].measured == 0)
+    told = np.zeros(size, dtype=np.bool_)
+    asks = {kind: np.zeros(size, dtype=np.bool_) for kind in KINDS}
+    for side, where in zip(sides, places, strict=True):
+        for kind in KINDS:
+            here = where[side.task[side.asks[kind]]] if side.size else np.empty(0, dtype=np.int64)
+            asks[kind][here[here >= 0]] = True
+            told |= asks[kind]
+    return {kind: flags | (unknown & ~told) for kind, flags in asks.items()}
+
+
+def _identical(old: Columns, new: Columns, places: list[Counts]) -> bool:
+    """Whether both sides hold the same simulations of the tasks that are compared, with the same rewards."""
+    held = []
+    for side, where in zip((old, new), places, strict=True):
+        kept: Any = np.flatnonzero(where[side.task] >= 0) if side.size else []
+        held.append({(side.ids[one], bool(side.measured[one]), float(side.reward[one])) for one in kept})
+    return bool(held[0]) and held[0] == held[1]
+
+
+def _mean(values: Floats) -> float | None:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if known.size else None

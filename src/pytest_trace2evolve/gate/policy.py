@@ -1,49 +1,183 @@
-"""Gate policies by name: which checks a comparison must pass."""
+"""Gate policies: the built-in ones, and a project's own as files that change one of them.
 
-from dataclasses import dataclass
+base = "calibrated"
+alpha = 0.05
+estimand = "tasks"            # or "suite": these very tasks
+suspected = "list"            # or "block"
+confirm = 640                 # most fresh simulations of a live run
+stages = [2, 4, 8]
+
+[checks.reward]
+margin = 0.10                 # how much worse still passes as not worse
+[checks.action_match]
+alpha = 0.01                  # its own level
+[checks.read_action_match]
+watch = false                 # left out
+[checks.latency]              # a check of a plugin, by its id
+"""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError
 
 from pytest_trace2evolve.errors import PolicyError, nearest
+from pytest_trace2evolve.gate.calibrated import Calibrated
 from pytest_trace2evolve.gate.checks import REWARD_IMPROVED, REWARD_NOT_WORSE, WATCHED, Check
+from pytest_trace2evolve.gate.judgement import Judgement, Policy, Question
+from pytest_trace2evolve.gate.kernel import MAX_STEPS, METRICS, REGRESSIONS, REWARD
+from pytest_trace2evolve.gate.pairs import Pairs
+from pytest_trace2evolve.records.base import Record, complaint
 from pytest_trace2evolve.records.verdict import Goal
-
-MIN_MEASURED = 0.9
-"""Below this share of measured simulations on a side nothing is promoted."""
 
 
 @dataclass(frozen=True)
-class Policy:
-    """A named set of checks.
-
-    Attributes:
-        confirms: Whether a task that fell is only suspected until fresh trials, or its own, confirm it.
-        alpha: The level of the policy's tests.
-    """
+class Strict:
+    """A named set of checks on point estimates."""
 
     name: str
     improve: Check
     hold: Check
     watched: tuple[Check, ...]
-    confirms: bool = False
-    alpha: float = 0.05
+
+    confirms = False
+    equal_trials = False
+    alpha = 0.0
 
     def checks(self, goal: Goal) -> tuple[Check, ...]:
         """The checks in the order in which they are printed."""
         return (self.improve if goal is Goal.IMPROVE else self.hold, *self.watched)
 
+    def judge(self, pairs: Pairs, question: Question) -> Judgement:
+        """Answer every check."""
+        return Judgement(tuple(check.evaluate(pairs) for check in self.checks(question.goal)))
 
-STRICT = Policy("strict", REWARD_IMPROVED, REWARD_NOT_WORSE, WATCHED)
+
+STRICT = Strict("strict", REWARD_IMPROVED, REWARD_NOT_WORSE, WATCHED)
 """Trace2Evolve's rule, on point estimates."""
 
-POLICIES = {policy.name: policy for policy in (STRICT,)}
-DEFAULT_POLICY = STRICT.name
+CALIBRATED = Calibrated()
+"""Proves what matters, watches the rest for harm, and states its error."""
+
+POLICIES: Mapping[str, Policy] = {policy.name: policy for policy in (CALIBRATED, STRICT)}
+DEFAULT_POLICY = CALIBRATED.name
+
+Level = Annotated[float, Field(gt=0, lt=0.5)]
 
 
-def get_policy(name: str) -> Policy:
-    """The policy of a name.
+class _CheckSettings(Record):
+    margin: Annotated[float, Field(gt=0, lt=1)] | None = None
+    alpha: Level | None = None
+    watch: Annotated[bool, Field(strict=True)] = True
+
+
+class _Settings(Record):
+    base: Literal["calibrated", "strict"] = "calibrated"
+    alpha: Level | None = None
+    estimand: Literal["tasks", "suite"] | None = None
+    suspected: Literal["list", "block"] | None = None
+    confirm: Annotated[int, Field(ge=0, strict=True)] | None = None
+    stages: tuple[Annotated[int, Field(ge=1, strict=True)], ...] | None = None
+    checks: dict[str, _CheckSettings] = Field(default_factory=dict)
+
+
+def get_policy(name: str, folder: Path | None = None, further: Mapping[str, Check] | None = None) -> Policy:
+    """The policy of a name: a built-in one, or `<name>.toml` in a project's folder of policies.
+
+    Args:
+        name: What was asked for.
+        folder: Where a project's own policies lie.
+        further: Checks of others by their ids; a policy uses those that it names.
 
     Raises:
-        PolicyError: there is none; the message names the nearest.
+        PolicyError: there is none (the message names the nearest), or its file is wrong.
     """
+    own = {} if folder is None else {path.stem: path for path in sorted(folder.glob("*.toml"))}
+    for known in POLICIES:
+        if known in own:
+            raise PolicyError(f"{own[known]}: policy {known!r} is built in; name yours otherwise")
     if name in POLICIES:
         return POLICIES[name]
-    raise PolicyError(f"unknown gate policy {name!r}; {nearest(name, POLICIES)}")
+    if name in own:
+        return read_policy(own[name], further or {})
+    raise PolicyError(f"unknown gate policy {name!r}; {nearest(name, [*POLICIES, *own])}")
+
+
+def read_policy(path: Path, further: Mapping[str, Check]) -> Policy:
+    """A policy from its file.
+
+    Raises:
+        PolicyError: the file cannot be read, holds an unknown key or an impossible value, or names a check
+            that there is none of.
+    """
+    try:
+        record: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise PolicyError(f"{path}: cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise PolicyError(f"{path}: not valid TOML: {error}") from None
+    try:
+        settings = _Settings.model_validate(record)
+    except ValidationError as error:
+        raise PolicyError(f"{path}: {complaint(error)}") from None
+    if settings.base == "strict":
+        return _strict(path, settings, further)
+    return _calibrated(path, settings, further)
+
+
+def _strict(path: Path, settings: _Settings, further: Mapping[str, Check]) -> Strict:
+    given = settings.model_dump(exclude_unset=True, exclude={"base", "checks"})
+    if given:
+        raise PolicyError(f"{path}: {next(iter(given))!r} says nothing to base 'strict', which has no levels")
+    own = STRICT.checks(Goal.IMPROVE) + STRICT.checks(Goal.HOLD)[:1]
+    known = {check.id: check for check in own}
+    off = set()
+    for name, one in settings.checks.items():
+        if one.margin is not None or one.alpha is not None:
+            raise PolicyError(f"{path}: checks.{name}: base 'strict' has neither margins nor levels")
+        if name not in known and name not in further:
+            raise PolicyError(f"{path}: unknown check {name!r}; {nearest(name, [*known, *further])}")
+        if not one.watch:
+            off.add(name)
+    if reward := sorted(off & {REWARD_IMPROVED.id, REWARD_NOT_WORSE.id}):
+        raise PolicyError(f"{path}: checks.{reward[0]}: the reward cannot be left out")
+    watched = tuple(check for check in WATCHED if check.id not in off)
+    added = tuple(further[name] for name in settings.checks if name in further and name not in off)
+    return replace(STRICT, name=path.stem, watched=(*watched, *added))
+
+
+def _calibrated(path: Path, settings: _Settings, further: Mapping[str, Check]) -> Calibrated:
+    alpha = settings.alpha or CALIBRATED.alpha
+    margins, weights = dict(CALIBRATED.margins), {}
+    for name, one in settings.checks.items():
+        if name not in METRICS and name not in further:
+            raise PolicyError(f"{path}: unknown check {name!r}; {nearest(name, [*METRICS, *further])}")
+        if one.margin is not None:
+            if name in (REGRESSIONS, MAX_STEPS) or name in further:
+                raise PolicyError(f"{path}: checks.{name}: has no margin; leave 'margin' out")
+            margins[name] = one.margin
+        if one.alpha is not None:
+            weights[name] = one.alpha / alpha
+        if not one.watch:
+            if name == REWARD:
+                raise PolicyError(f"{path}: checks.{name}: the reward cannot be left out")
+            if one.margin is not None or one.alpha is not None:
+                raise PolicyError(f"{path}: checks.{name}: 'watch = false' leaves it out; remove the rest")
+            weights[name] = 0.0
+    if settings.stages is not None and list(settings.stages) != sorted(set(settings.stages)):
+        raise PolicyError(f"{path}: stages: {list(settings.stages)} does not rise from each to the next")
+    added = tuple(further[name] for name, one in settings.checks.items() if name in further and one.watch)
+    return Calibrated(
+        name=path.stem,
+        alpha=alpha,
+        margins=margins,
+        weights=weights,
+        block_suspected=settings.suspected == "block",
+        within=settings.estimand == "suite",
+        confirm=CALIBRATED.confirm if settings.confirm is None else settings.confirm,
+        stages=settings.stages or CALIBRATED.stages,
+        further=added,
+    )

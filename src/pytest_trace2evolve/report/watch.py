@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from pytest_trace2evolve.evidence.account import Account
-from pytest_trace2evolve.gate.pairs import Trials
+from pytest_trace2evolve.gate.trials import Trials
 from pytest_trace2evolve.records.account import State
 from pytest_trace2evolve.records.evidence import SimulationEvidence
 from pytest_trace2evolve.report.progress import Progress

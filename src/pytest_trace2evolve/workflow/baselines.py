@@ -8,7 +8,7 @@ from pathlib import Path
 from pytest_trace2evolve.candidates import Candidate
 from pytest_trace2evolve.errors import ConfigError, ResultsError
 from pytest_trace2evolve.evidence.baselines import read_evidence
-from pytest_trace2evolve.gate.pairs import Trials
+from pytest_trace2evolve.gate.trials import Trials
 from pytest_trace2evolve.records.evidence import Evidence, Mode, SimulationEvidence
 from pytest_trace2evolve.records.protocols import Judge
 from pytest_trace2evolve.workflow.locked import LockedSuite, told

@@ -12,7 +12,8 @@ from pytest_trace2evolve.errors import ConfigError, nearest
 from pytest_trace2evolve.evidence.baselines import read_evidence
 from pytest_trace2evolve.evidence.cassettes import Cassette
 from pytest_trace2evolve.evidence.results import SIMULATIONS
-from pytest_trace2evolve.gate.policy import DEFAULT_POLICY, Policy, get_policy
+from pytest_trace2evolve.gate.judgement import Policy
+from pytest_trace2evolve.gate.policy import DEFAULT_POLICY, get_policy
 from pytest_trace2evolve.models.prices import PRICES_NAME
 from pytest_trace2evolve.records.account import NO_BUDGETS, Budgets
 from pytest_trace2evolve.records.evidence import Mode

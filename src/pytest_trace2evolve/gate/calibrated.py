@@ -1,0 +1,238 @@
+"""The policy `calibrated`: proves what matters, watches the rest for harm, and states its error."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from pytest_trace2evolve.gate.checks import Check
+from pytest_trace2evolve.gate.columns import KINDS
+from pytest_trace2evolve.gate.judgement import Judgement, Question
+from pytest_trace2evolve.gate.kernel import (
+    FAIL,
+    MAX_STEPS,
+    NOT_APPLICABLE,
+    PASS,
+    PASS_RATE,
+    REGRESSIONS,
+    REWARD,
+    UNDECIDED,
+    Case,
+    Finding,
+    Outcome,
+    Rules,
+    evaluate,
+    regressed,
+)
+from pytest_trace2evolve.gate.pairs import Pairs
+from pytest_trace2evolve.gate.planning import (
+    detectable,
+    detectable_tasks,
+    power_of_not_worse,
+    settling,
+    spread_of,
+)
+from pytest_trace2evolve.gate.tally import Tally
+from pytest_trace2evolve.records.verdict import CheckResult, CheckStatus, Goal, Settling
+
+_STATUS = {
+    NOT_APPLICABLE: CheckStatus.NOT_APPLICABLE,
+    PASS: CheckStatus.PASS,
+    UNDECIDED: CheckStatus.UNDECIDED,
+    FAIL: CheckStatus.FAIL,
+}
+
+GUARD_POWER = 0.8
+"""From this A/A power on a guard split must be shown not worse."""
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """The default policy, and what a project sets otherwise.
+
+    Attributes:
+        name: The policy's name.
+        alpha: Level of the claim, and of discarding a candidate that is no worse.
+        margins: By metric, how much worse it may be and still pass as not worse; the reward has one always.
+        weights: By metric, its level as a share of alpha; 0 leaves the metric out.
+        block_suspected: Whether suspected tasks withhold a promotion.
+        within: Whether these very tasks are meant (estimand `suite`), not those they were drawn from.
+        confirm: Most fresh simulations of a live run, both sides together.
+        stages: Trials at which a live run may stop, where it is asked to go by stages.
+        further: Checks of others.
+    """
+
+    name: str = "calibrated"
+    alpha: float = 0.05
+    margins: Mapping[str, float] = field(default_factory=lambda: {REWARD: 0.10})
+    weights: Mapping[str, float] = field(default_factory=dict)
+    block_suspected: bool = False
+    within: bool = False
+    confirm: int = 640
+    stages: tuple[int, ...] = (2, 4, 8)
+    further: tuple[Check, ...] = ()
+
+    confirms = True
+    equal_trials = True
+
+    def rules(self, question: Question) -> Rules:
+        """The policy as numbers, at the levels of one question."""
+        improve = question.goal is Goal.IMPROVE
+        margins = {name: margin for name, margin in self.margins.items() if not (improve and name == REWARD)}
+        level = question.stage_alpha or self.alpha
+        return Rules(
+            improve=improve,
+            margins=margins,
+            weights=self.weights,
+            claim_alpha=level * question.share,
+            harm_alpha=level,
+            watch_alpha=0.0 if question.guard and not question.filled else self.alpha,
+            block_suspected=self.block_suspected and not question.guard,
+            within=self.within,
+        )
+
+    def judge(self, pairs: Pairs, question: Question) -> Judgement:
+        """Answer every check."""
+        rules = self.rules(question)
+        case = case_of(pairs)
+        others = [check.evaluate(pairs) for check in self.further]
+        p = {one.id: np.array([one.p]) for one in others if one.p is not None}
+        outcome = evaluate(case, rules, p)
+        results = [self._result(name, pairs, case, outcome, rules, question) for name in outcome.findings] + [
+            _of_others(one, outcome, rules) for one in others
+        ]
+        confirmed = regressed(case, rules.harm_alpha)[0]
+        return Judgement(
+            results=tuple(results),
+            regressions=tuple(pairs.named(confirmed)),
+            suspected=tuple(pairs.named(case.suspected[0] & ~confirmed)),
+            settling=self._settling(results, outcome, pairs, rules, question),
+            alpha=rules.claim_alpha,
+        )
+
+    def _result(
+        self, name: str, pairs: Pairs, case: Case, outcome: Outcome, rules: Rules, question: Question
+    ) -> CheckResult:
+        found, answer = outcome.findings[name], int(outcome.answers[name][0])
+        check, status = _id(name, rules), _STATUS[answer]
+        if answer == NOT_APPLICABLE:
+            return CheckResult(id=check, status=status, detail=_absent(name))
+        claimed = name == REWARD and rules.improve
+        margin = None if claimed else rules.margins.get(name)
+        detail = _detail(name, pairs, case, rules)
+        if margin is not None and question.guard and answer != FAIL:
+            power = float(power_of_not_worse(found.deviation, found.tasks, margin, rules.claim_alpha)[0])
+            if power < GUARD_POWER:
+                status, detail = CheckStatus.NOT_APPLICABLE, f"{detail}; too few to be shown not worse"
+        if pairs.identical and answer == UNDECIDED and not claimed:
+            status = CheckStatus.PASS
+        level = rules.claim_alpha if claimed or margin is not None else rules.harm_alpha
+        return CheckResult(
+            id=check,
+            status=status,
+            estimate=_number(found.estimate),
+            low=_number(found.low),
+            high=_number(found.high),
+            threshold=0.0 if margin is None else -margin,
+            p=_number(found.gain if claimed else found.harm),
+            detectable=_detectable(name, found, case, level),
+            detail=f"identical evidence; {detail}" if pairs.identical and name == REWARD else detail,
+        )
+
+    def _settling(
+        self,
+        results: Sequence[CheckResult],
+        outcome: Outcome,
+        pairs: Pairs,
+        rules: Rules,
+        question: Question,
+    ) -> tuple[Settling, ...]:
+        """What would settle the reward, where it is what is open."""
+        reward = next(result for result in results if result.id == _id(REWARD, rules))
+        if reward.status is not CheckStatus.UNDECIDED or question.filled or pairs.identical:
+            return ()
+        found = outcome.findings[REWARD]
+        estimate = float(found.estimate[0])
+        distance = estimate if rules.improve else rules.margins[REWARD] + min(estimate, 0.0)
+        spread = spread_of(pairs, float(found.deviation[0]))
+        return (settling(reward.id, distance, spread, rules.claim_alpha, pairs),)
+
+
+def case_of(pairs: Pairs) -> Case:
+    """One comparison as the kernel takes it."""
+    return Case(
+        baseline=_row(pairs.baseline),
+        candidate=_row(pairs.candidate),
+        fresh=None if pairs.fresh is None else pairs.fresh[None, :],
+        binary=pairs.binary,
+    )
+
+
+def _row(side: Tally) -> Tally:
+    return replace(
+        side,
+        trials=side.trials[None, :],
+        measured=side.measured[None, :],
+        reward=side.reward[None, :],
+        squares=side.squares[None, :],
+        passed=side.passed[None, :],
+        matched={kind: sums[None, :] for kind, sums in side.matched.items()},
+        checked={kind: count[None, :] for kind, count in side.checked.items()},
+        max_steps=side.max_steps[None, :],
+    )
+
+
+def _id(metric: str, rules: Rules) -> str:
+    if metric == REWARD:
+        return "reward_improved" if rules.improve else "reward_not_worse"
+    return metric
+
+
+def _number(values: np.ndarray) -> float | None:
+    return None if np.isnan(values[0]) else float(values[0])
+
+
+def _absent(metric: str) -> str:
+    if metric in KINDS:
+        kind = {"action_match": "", "read_action_match": "read ", "write_action_match": "write "}[metric]
+        return f"no gold {kind}actions checked"
+    return "nothing was measured on both sides"
+
+
+def _detail(metric: str, pairs: Pairs, case: Case, rules: Rules) -> str:
+    old, new = pairs.sides
+    if metric == MAX_STEPS:
+        hit = [int((side.max_steps > 0).sum()) for side in pairs.sides]
+        return f"{hit[0]} → {hit[1]} tasks"
+    if metric == REGRESSIONS:
+        confirmed = int(regressed(case, rules.harm_alpha).sum())
+        parts = [f"{int(case.broken.sum())} broken, {int(case.fixed.sum())} fixed"]
+        if confirmed:
+            parts.append(f"{confirmed} confirmed")
+        if pairs.fresh is not None:
+            parts.append(f"{int((~np.isnan(pairs.fresh)).sum())} tried again")
+        return "; ".join(parts)
+    figures = {REWARD: (old.mean_reward, new.mean_reward), PASS_RATE: (old.pass_rate, new.pass_rate)}
+    before, after = figures[metric] if metric in figures else (old.share(metric), new.share(metric))
+    known = ~np.isnan(before) & ~np.isnan(after)
+    return f"{before[known].mean():.3f} → {after[known].mean():.3f} (n={int(known.sum())})"
+
+
+def _detectable(metric: str, found: Finding, case: Case, alpha: float) -> float | None:
+    tasks = float(found.tasks[0])
+    if metric == REGRESSIONS:
+        return detectable_tasks(int(case.fixed.sum()), tasks, alpha)
+    if metric == MAX_STEPS:
+        better = (case.baseline.max_steps > 0) & ~(case.candidate.max_steps > 0)
+        return detectable_tasks(int(better.sum()), tasks, alpha)
+    return detectable(float(found.deviation[0]), tasks, alpha)
+
+
+def _of_others(result: CheckResult, outcome: Outcome, rules: Rules) -> CheckResult:
+    """A check of somebody else's: with a p of harm it shares the policy's error, else its answer stands."""
+    if result.p is None or result.status is CheckStatus.NOT_APPLICABLE:
+        return result
+    if outcome.adjusted[result.id][0] <= rules.harm_alpha:
+        return result.model_copy(update={"status": CheckStatus.FAIL})
+    open_ = result.p <= rules.watch_alpha or result.status is CheckStatus.UNDECIDED
+    return result.model_copy(update={"status": CheckStatus.UNDECIDED if open_ else CheckStatus.PASS})

@@ -1,0 +1,179 @@
+"""One side's simulations as columns: what the gate reads of each, an array a field.
+
+A side of half a million simulations fits here where as many records would not.
+"""
+
+import math
+from array import array
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pytest_trace2evolve.records.evidence import SimulationEvidence
+from pytest_trace2evolve.records.score import Status, ToolType
+from pytest_trace2evolve.records.trace import TerminationReason
+
+Floats = npt.NDArray[np.float64]
+Counts = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+SUCCESS = 1.0 - 1e-6
+"""A reward from here on is a success (tau2's tolerance)."""
+
+KINDS: Mapping[str, tuple[str, ...]] = {
+    "action_match": (),
+    "read_action_match": (ToolType.READ,),
+    "write_action_match": (ToolType.WRITE,),
+}
+"""Shares of gold actions matched, by name: the types of tools that count (none named: all)."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The simulations of one side; every array has one place a simulation (n of them).
+
+    Attributes:
+        tasks: Names of the tasks, in the order in which they were met.
+        digests: The digests of tasks that were met.
+        task: Place in `tasks`.
+        digest: Place in `digests`.
+        measured: Whether there is a reward.
+        reward: 0 where nothing was measured.
+        shares: By kind, the share of gold actions matched; NaN where the task has none or it is not known.
+        asks: By kind, whether the task is known to name such actions.
+        max_steps: Whether the step budget ended it.
+        ids: The simulations' ids.
+        cost: US dollars; NaN where that is not known.
+        tokens: NaN where that is not known.
+    """
+
+    tasks: tuple[str, ...]
+    digests: tuple[str, ...]
+    task: Counts
+    digest: Counts
+    measured: Flags
+    reward: Floats
+    shares: Mapping[str, Floats]
+    asks: Mapping[str, Flags]
+    max_steps: Flags
+    ids: tuple[str, ...]
+    cost: Floats
+    tokens: Floats
+
+    @property
+    def size(self) -> int:
+        """How many simulations there are."""
+        return len(self.ids)
+
+
+Pattern = tuple[tuple[str, int, int | None], ...]
+"""Gold actions of a simulation: type of tool, how many, how many matched (None: not known)."""
+
+
+class ColumnsBuilder:
+    """Gathers columns, a simulation at a time."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, int] = {}
+        self._digests: dict[str, int] = {}
+        self._ids: list[str] = []
+        self._task, self._digest, self._trial = array("q"), array("q"), array("q")
+        self._reward, self._cost, self._tokens = array("d"), array("d"), array("d")
+        self._max_steps = bytearray()
+        self._kinds = array("q")
+        self._patterns: dict[Pattern, int] = {}
+
+    def add(self, record: SimulationEvidence) -> None:
+        """Take in one simulation."""
+        costs = [usage.cost for usage in record.usage.values()]
+        known = [cost for cost in costs if cost is not None]
+        self.take(
+            id=record.id,
+            task_id=record.task_id,
+            trial=record.trial,
+            task_digest=record.task_digest,
+            reward=record.reward if record.status is Status.MEASURED else None,
+            termination_reason=record.termination_reason,
+            actions=tuple((kind, count.total, count.matched) for kind, count in record.actions.items()),
+            used=(
+                sum(known) if known and len(known) == len(costs) else record.cost,
+                float(sum(usage.tokens for usage in record.usage.values())) if record.usage else None,
+            ),
+        )
+
+    def take(
+        self,
+        *,
+        id: str,
+        task_id: str,
+        trial: int,
+        task_digest: str,
+        reward: float | None,
+        termination_reason: str,
+        actions: Pattern,
+        used: tuple[float | None, float | None],
+    ) -> None:
+        """Take in one simulation by its fields; `used` is dollars and tokens."""
+        self._ids.append(id)
+        self._task.append(self._tasks.setdefault(task_id, len(self._tasks)))
+        self._digest.append(self._digests.setdefault(task_digest, len(self._digests)))
+        self._trial.append(trial)
+        self._reward.append(math.nan if reward is None else reward)
+        self._max_steps.append(termination_reason == TerminationReason.MAX_STEPS)
+        self._cost.append(math.nan if used[0] is None else used[0])
+        self._tokens.append(math.nan if used[1] is None else used[1])
+        # Few patterns of gold actions stand for all simulations: shares are worked out once for each.
+        self._kinds.append(self._patterns.setdefault(actions, len(self._patterns)))
+
+    @property
+    def trials(self) -> Counts:
+        """The numbers of the trials."""
+        return np.array(self._trial, dtype=np.int64)
+
+    def build(self) -> Columns:
+        """The columns of what was taken in."""
+        reward = np.array(self._reward, dtype=np.float64)
+        measured = ~np.isnan(reward)
+        kinds = np.array(self._kinds, dtype=np.int64)
+        shares, asks = {}, {}
+        for name, types in KINDS.items():
+            known = [_share(pattern, types) for pattern in self._patterns]
+            share = np.array([one[0] for one in known], dtype=np.float64)
+            asked = np.array([one[1] for one in known], dtype=np.bool_)
+            shares[name] = np.where(measured, share[kinds], np.nan)
+            asks[name] = asked[kinds]
+        return Columns(
+            tasks=tuple(self._tasks),
+            digests=tuple(self._digests),
+            task=np.array(self._task, dtype=np.int64),
+            digest=np.array(self._digest, dtype=np.int64),
+            measured=measured,
+            reward=np.where(measured, reward, 0.0),
+            shares=shares,
+            asks=asks,
+            max_steps=np.frombuffer(bytes(self._max_steps), dtype=np.bool_),
+            ids=tuple(self._ids),
+            cost=np.array(self._cost, dtype=np.float64),
+            tokens=np.array(self._tokens, dtype=np.float64),
+        )
+
+
+def columns(records: Iterable[SimulationEvidence]) -> Columns:
+    """The columns of some records."""
+    builder = ColumnsBuilder()
+    for record in records:
+        builder.add(record)
+    return builder.build()
+
+
+def _share(pattern: tuple[tuple[str, int, int | None], ...], types: tuple[str, ...]) -> tuple[float, bool]:
+    """The share of gold actions matched (NaN: none or not known), and whether any are asked for."""
+    counts = [(total, matched) for kind, total, matched in pattern if not types or kind in types]
+    total = sum(count for count, _ in counts)
+    if not total:
+        return np.nan, False
+    if any(matched is None for _, matched in counts):
+        return np.nan, True
+    return sum(matched or 0 for _, matched in counts) / total, True

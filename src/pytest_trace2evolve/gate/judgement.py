@@ -1,0 +1,63 @@
+"""What is asked of a policy, and what it answers."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from pytest_trace2evolve.gate.pairs import Pairs
+from pytest_trace2evolve.records.verdict import CheckResult, Goal, Settling
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked.
+
+    Attributes:
+        goal: `improve`, or `hold` for "nothing worse".
+        guard: The split can only discard, on demonstrated harm.
+        share: How much of its level the claim may use: the k-th candidate on a sealed split has less.
+        stage_alpha: Level of one look of several at growing numbers of trials; None for a single look.
+        filled: Missing simulations are filled in at their worst: the answer is a bound.
+    """
+
+    goal: Goal
+    guard: bool = False
+    share: float = 1.0
+    stage_alpha: float | None = None
+    filled: bool = False
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The answers, and the broken tasks that were confirmed or are only suspected."""
+
+    results: tuple[CheckResult, ...]
+    regressions: tuple[str, ...] = ()
+    suspected: tuple[str, ...] = ()
+    settling: tuple[Settling, ...] = ()
+    alpha: float | None = None
+
+
+class Policy(Protocol):
+    """Decides what a comparison must show.
+
+    Attributes:
+        name: Under which it is chosen.
+        confirms: Whether a live run tries a flagged task again before it counts as a regression.
+        equal_trials: Whether both sides must have the same number of trials of a task.
+        alpha: Level at which a task is confirmed as a regression.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def confirms(self) -> bool: ...
+
+    @property
+    def equal_trials(self) -> bool: ...
+
+    @property
+    def alpha(self) -> float: ...
+
+    def judge(self, pairs: Pairs, question: Question) -> Judgement:
+        """Answer every check of the policy."""

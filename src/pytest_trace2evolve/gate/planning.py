@@ -1,0 +1,112 @@
+"""What so many tasks and trials can show, and how many more would settle what they did not.
+
+The spread of the differences over tasks has two parts: how much the tasks themselves differ in the effect,
+and the noise of their trials, which more trials average away.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from pytest_trace2evolve.gate.bounds import POWER
+from pytest_trace2evolve.gate.columns import Floats
+from pytest_trace2evolve.gate.kernel import mcnemar
+from pytest_trace2evolve.gate.pairs import Pairs
+from pytest_trace2evolve.records.verdict import Settling
+
+MOST_TRIALS = 64
+"""More trials than this are no plan."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Variance of a task's difference: `between` tasks, and `within` a trial of both sides together."""
+
+    between: float
+    within: float
+    trials: int
+    tasks: int
+
+    def error(self, trials: int, tasks: int) -> float:
+        """Standard error of the mean difference over so many tasks of so many trials."""
+        return float(np.sqrt((self.between + self.within / trials) / tasks))
+
+
+def detectable(deviation: float, tasks: float, alpha: float) -> float | None:
+    """The smallest mean difference that a one-sided t-test at alpha shows in four of five comparisons.
+
+    Args:
+        deviation: Standard deviation of the differences over tasks.
+        tasks: How many there are; None comes back below two.
+        alpha: Level.
+    """
+    if tasks < 2 or np.isnan(deviation):
+        return None
+    quantiles = stats.t.ppf([1 - alpha, POWER], tasks - 1)
+    return float(min(quantiles.sum() * deviation / np.sqrt(tasks), 1.0))
+
+
+def detectable_tasks(better: int, tasks: float, alpha: float) -> float | None:
+    """The smallest share of tasks turned worse, less those turned better, that McNemar's test shows."""
+    if not tasks:
+        return None
+    worse = np.arange(int(tasks) + 1, dtype=np.float64)
+    enough = worse[mcnemar(worse, np.full(worse.shape, float(better))) <= alpha]
+    return float(enough[0] - better) / float(tasks) if enough.size else None
+
+
+def power_of_not_worse(deviation: Floats, tasks: Floats, margin: float, alpha: float) -> Floats:
+    """The chance that a candidate as good as its baseline is shown not worse, by the noncentral t."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        shift = margin * np.sqrt(tasks) / deviation
+        power = stats.nct.sf(stats.t.ppf(1 - alpha, tasks - 1), tasks - 1, shift)
+    return np.where(tasks > 1, np.nan_to_num(power), 0.0)
+
+
+def spread_of(pairs: Pairs, deviation: float) -> Spread:
+    """The parts of the spread of the reward's differences.
+
+    With one trial a side the parts cannot be told apart; all of it is then taken for noise of trials, as it
+    is where the candidate does not differ.
+    """
+    old, new = pairs.sides
+    both = pairs.both
+    trials = max(1, int(np.median(np.minimum(old.measured, new.measured)[both])))
+    variances = (old.within + new.within)[both]
+    known = variances[~np.isnan(variances)]
+    within = float(known.mean()) if known.size and trials > 1 else deviation**2 * trials
+    between = max(0.0, deviation**2 - within / trials)
+    return Spread(between, within, trials, int(both.sum()))
+
+
+def settling(check: str, effect: float, spread: Spread, alpha: float, pairs: Pairs) -> Settling:
+    """What would show an effect of this size in four of five comparisons.
+
+    Args:
+        check: The undecided check.
+        effect: The distance to its threshold, if the estimate is right; 0 or less: nothing would.
+        spread: The spread of differences over tasks.
+        alpha: The check's level.
+        pairs: What was compared, and what a simulation of it cost.
+    """
+    if effect <= 0:
+        return Settling(check=check)
+
+    def enough(trials: int, tasks: int) -> bool:
+        if tasks < 2:
+            return False
+        return bool(stats.t.ppf([1 - alpha, POWER], tasks - 1).sum() * spread.error(trials, tasks) <= effect)
+
+    trials = next((k for k in range(spread.trials + 1, MOST_TRIALS + 1) if enough(k, spread.tasks)), None)
+    sizes = range(spread.tasks + 1, 100 * max(spread.tasks, 2))
+    tasks = next((n for n in sizes if enough(spread.trials, n)), None)
+    more = None if trials is None else 2 * spread.tasks * (trials - spread.trials)
+    return Settling(
+        check=check,
+        trials=trials,
+        tasks=tasks,
+        simulations=more,
+        cost=None if more is None or pairs.cost is None else more * pairs.cost,
+        tokens=None if more is None or pairs.tokens is None else round(more * pairs.tokens),
+    )

@@ -1,0 +1,170 @@
+"""Agents whose truth is known: drawn at random, so that a policy's error and power can be measured.
+
+A task's chance of success follows a Beta distribution over tasks. A candidate is the same agent, or one whose
+mean chance differs by a set amount: evenly, or on a few tasks that break or come right altogether.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+from scipy import optimize, special, stats
+
+from pytest_trace2evolve.gate.columns import Counts, Floats
+from pytest_trace2evolve.gate.confirm import STEP, fresh_p
+from pytest_trace2evolve.gate.kernel import Case
+from pytest_trace2evolve.gate.tally import Tally
+
+
+class Change(StrEnum):
+    """How a candidate's effect spreads over tasks."""
+
+    EVEN = "even"
+    FEW = "few"
+    MIXED = "mixed"
+
+
+@dataclass(frozen=True)
+class Agent:
+    """An agent: chances of success over tasks follow Beta(a, b)."""
+
+    a: float
+    b: float
+
+    @property
+    def mean(self) -> float:
+        """Its chance of success over all tasks."""
+        return self.a / (self.a + self.b)
+
+
+AGENTS: Mapping[str, Agent] = {
+    "reliable": Agent(6, 2),
+    "medium": Agent(0.8, 0.6),
+    "noisy": Agent(0.4, 0.4),
+}
+"""Kinds of agents seen in tau2's published runs."""
+
+NEAR_DETERMINISTIC = Agent(0.06, 0.03)
+"""One that does the same every time on nearly every task."""
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What a candidate changes.
+
+    Attributes:
+        size: Difference of mean chances, -1 to 1. With `MIXED`: how much is lost and won, net 0.
+        change: How it spreads.
+    """
+
+    size: float = 0.0
+    change: Change = Change.EVEN
+
+
+@dataclass(frozen=True)
+class Design:
+    """What is run.
+
+    Attributes:
+        tasks, trials: How many, and of each on either side.
+        live: Whether flagged tasks get fresh trials.
+        max_steps: Share of failures that end at max steps, in the mean; 0 for none.
+        lost: Chance that infrastructure takes a simulation.
+    """
+
+    tasks: int
+    trials: int
+    live: bool = True
+    max_steps: float = 0.03
+    lost: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Truth:
+    """Chances by row and task, of success on both sides and of what goes with failure."""
+
+    old: Floats
+    new: Floats
+    actions: Mapping[str, Counts]
+    partial: Floats
+    stuck: Floats = field(repr=False)
+
+
+def draw(random: np.random.Generator, agent: Agent, effect: Effect, design: Design, rows: int) -> Case:
+    """Comparisons of an agent with its candidate, drawn at random: arrays of shape (rows, tasks)."""
+    shape = rows, design.tasks
+    old = np.clip(random.beta(agent.a, agent.b, shape), 1e-9, 1 - 1e-9)
+    reads, writes = random.binomial(3, 0.5, shape), 1 + random.binomial(1, 0.5, shape)
+    stuck = np.zeros(shape)
+    if design.max_steps > 0:
+        stuck = random.beta(0.3, 0.3 * (1 - design.max_steps) / design.max_steps, shape)
+    truth = _Truth(
+        old=old,
+        new=changed(random, old, agent, effect),
+        actions={"read_action_match": reads, "write_action_match": writes},
+        partial=random.beta(2.4, 1.6, shape),
+        stuck=stuck,
+    )
+    baseline = _side(random, truth, truth.old, design)
+    candidate = _side(random, truth, truth.new, design)
+    case = Case(baseline, candidate)
+    if not design.live:
+        return case
+    return Case(baseline, candidate, fresh=fresh_trials(random, case, truth.old, truth.new))
+
+
+def changed(random: np.random.Generator, chances: Floats, agent: Agent, effect: Effect) -> Floats:
+    """The candidate's chances of success, whose mean over all tasks differs by the effect's size."""
+    if effect.size == 0:
+        return chances
+    if effect.change is Change.EVEN:
+        moved: Floats = special.expit(special.logit(chances) + _shift(agent, effect.size))
+        return moved
+    chance = random.random(chances.shape)
+    if effect.change is Change.MIXED:
+        breaks, fixes = effect.size / agent.mean, effect.size / (1 - agent.mean)
+        return np.where(chance < breaks, 0.0, np.where(chance < breaks + fixes, 1.0, chances))
+    share = -effect.size / agent.mean if effect.size < 0 else effect.size / (1 - agent.mean)
+    return np.where(chance < share, 0.0 if effect.size < 0 else 1.0, chances)
+
+
+def fresh_trials(random: np.random.Generator, case: Case, old: Floats, new: Floats) -> Floats:
+    """p-values of fresh trials of the broken tasks, drawn at those chances; NaN for the others."""
+    broken = case.broken
+    p = np.full(broken.shape, np.nan)
+    passes = [random.binomial(STEP, chances[broken]) for chances in (old, new, old, new)]
+    p[broken] = fresh_p(*passes)
+    return p
+
+
+def _shift(agent: Agent, size: float) -> float:
+    """The shift in log-odds of every task that moves the mean chance by `size`."""
+    quantiles = stats.beta.ppf((np.arange(20_001) + 0.5) / 20_001, agent.a, agent.b)
+    odds = special.logit(np.clip(quantiles, 1e-9, 1 - 1e-9))
+    target = special.expit(odds).mean() + size
+    return float(optimize.brentq(lambda shift: special.expit(odds + shift).mean() - target, -40.0, 40.0))
+
+
+def _side(random: np.random.Generator, truth: _Truth, chances: Floats, design: Design) -> Tally:
+    trials = np.full(chances.shape, design.trials)
+    measured = random.binomial(trials, 1 - design.lost) if design.lost else trials
+    passed = random.binomial(measured, chances)
+    failed = measured - passed
+    sums = {
+        kind: random.binomial(count * passed, 0.95) + random.binomial(count * failed, truth.partial)
+        for kind, count in truth.actions.items()
+    }
+    total = sum(truth.actions.values())
+    counts: Mapping[str, Counts] = {"action_match": np.asarray(total), **truth.actions}
+    sums["action_match"] = np.sum(list(sums.values()), axis=0)
+    return Tally(
+        trials=trials,
+        measured=measured,
+        reward=passed.astype(np.float64),
+        squares=passed.astype(np.float64),
+        passed=passed,
+        matched={kind: sums[kind] / np.maximum(count, 1) for kind, count in counts.items()},
+        checked={kind: np.where(count > 0, measured, 0) for kind, count in counts.items()},
+        max_steps=random.binomial(failed, truth.stuck),
+    )
