@@ -61,7 +61,7 @@ class Controller(Participant):
         try:
             for planned in self.plan.suites.values():
                 if planned.baseline is not None and self.plan.policy is not None:
-                    refuse_incomparable(self.plan, planned)
+                    self.notes += refuse_incomparable(self.plan, planned)
         except ResultsError as error:
             raise pytest.UsageError(str(error)) from None
         if self.plan.live is not None and self.plan.live.cassette is None:

@@ -9,6 +9,7 @@ from pydantic import Field, ValidationError
 from pytest_trace2evolve._canonical import canonical_json, digest, digest_text
 from pytest_trace2evolve.errors import LockError
 from pytest_trace2evolve.records.base import Record, complaint
+from pytest_trace2evolve.records.evidence import LockParts
 from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.suites import Suite
 
@@ -37,6 +38,11 @@ class SuiteLock(Record):
     def digest(self) -> str:
         """Identifies the suite's content; evidence carries it."""
         return digest(self.model_dump(mode="json", exclude={"provider_version"}))
+
+    @property
+    def parts(self) -> LockParts:
+        """What evidence carries beside the digest, so that a difference can be named."""
+        return LockParts(policy=self.policy, tools=self.tools, data=self.data)
 
     @property
     def tasks(self) -> dict[str, str]:

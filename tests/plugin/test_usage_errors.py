@@ -123,7 +123,9 @@ def test_a_baseline_of_another_lock_is_refused(project: DeskProject) -> None:
     project.write("suites/desk.toml", SUITE.replace(', "free"', ""))
     project.lock()
     result = project.run("--candidate=v1")
-    result.stderr.fnmatch_lines(["ERROR: *v0.json: measured under lock *, and 'desk' is now *"])
+    result.stderr.fnmatch_lines(
+        ["ERROR: *v0.json: measured under another lock than 'desk' has now: *; measure the baseline again *"]
+    )
     assert project.runs == before
 
 

@@ -1,28 +1,134 @@
-"""Whether two sides may be compared: what was recorded of both must agree, candidate and agent apart."""
+"""Whether two sides may be compared: what was recorded of both must agree, candidate and agent apart.
 
-from collections.abc import Iterator
+Field by field: provider, domain, suite and solo mode (`user implementation`); tasks, criteria, policy, tool
+schemas and data by the digest of the suite's lock, which is taken apart where both sides recorded its parts;
+the scorer's version; the judge; the user simulator with its settings and guidelines; the budgets of steps,
+tool errors and time. Versions of packages are recorded and never compared.
+"""
 
-from pytest_trace2evolve.records.evidence import Provenance
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 
-_FIELDS = ("domain", "provider", "suite", "lock", "scorer_version", "judge", "max_steps")
+from pytest_trace2evolve.gate.pairs import natural_order
+from pytest_trace2evolve.records.evidence import Provenance, SimulationEvidence
+
+_FIELDS = ("domain", "provider", "suite", "scorer_version", "judge", "max_steps", "max_errors", "timeout")
+_USER_FIELDS = ("implementation", "model", "guidelines")
+_SHOWN_TASKS = 3
 
 
-def differences(baseline: Provenance, candidate: Provenance) -> Iterator[str]:
+def differences(
+    baseline: Provenance,
+    candidate: Provenance,
+    *,
+    baseline_tasks: Mapping[str, str] | None = None,
+    candidate_tasks: Mapping[str, str] | None = None,
+) -> Iterator[str]:
     """What was recorded of both sides and differs, a phrase each with both values.
 
     The candidate and the agent may differ: they are what is compared. A field that one side did not record
-    is no difference.
+    is no difference; `unrecorded` tells it.
+
+    Args:
+        baseline, candidate: Where the two sides come from.
+        baseline_tasks, candidate_tasks: Digests of their tasks by id, to name what differs between two locks.
     """
-    for name in _FIELDS:
+    for name in (*_FIELDS, "policy"):
         yield from _told(name.replace("_", " "), getattr(baseline, name), getattr(candidate, name))
+    yield from lock_differences(baseline, candidate, baseline_tasks or {}, candidate_tasks or {})
+    for name, (old, new) in _user(baseline, candidate):
+        yield from _told(name, old, new)
+
+
+def lock_differences(
+    baseline: Provenance,
+    candidate: Provenance,
+    baseline_tasks: Mapping[str, str],
+    candidate_tasks: Mapping[str, str],
+) -> Iterator[str]:
+    """What differs between two locks; their digests where one side did not record its lock's parts.
+
+    Nothing where the locks agree or one side recorded none.
+    """
+    if None in (baseline.lock, candidate.lock) or baseline.lock == candidate.lock:
+        return
+    old, new = baseline.lock_parts, candidate.lock_parts
+    changed = [
+        f"content of task {name!r} {baseline_tasks[name]!r} and {candidate_tasks[name]!r}"
+        for name in sorted(baseline_tasks.keys() & candidate_tasks.keys(), key=natural_order)
+        if baseline_tasks[name] != candidate_tasks[name]
+    ]
+    if len(changed) > _SHOWN_TASKS:
+        changed[_SHOWN_TASKS:] = [f"content of {len(changed) - _SHOWN_TASKS} further tasks"]
+    if old is None or new is None:
+        yield f"lock {baseline.lock!r} and {candidate.lock!r}"
+        yield from changed
+        return
+    named = [text for name in type(old).model_fields for text in _told(name, *_both(old, new, name))]
+    yield from named
+    yield from changed
+    if not named and not changed:
+        yield (
+            f"lock {baseline.lock!r} and {candidate.lock!r} (policy, tools, data and common tasks agree: "
+            "the suite got or lost tasks, or has other settings)"
+        )
+
+
+def unrecorded(baseline: Provenance, candidate: Provenance) -> str:
+    """One line naming what one side recorded and the other did not; empty where there is nothing."""
+    pairs = {name.replace("_", " "): _both(baseline, candidate, name) for name in (*_FIELDS, "lock")}
+    del pairs["suite"]  # a name alone: what the suite holds is told by the lock
+    pairs |= dict(_user(baseline, candidate))
+    if not (baseline.lock and candidate.lock):
+        # A lock holds the policy; without one, a file's own record of it is all there is.
+        old, new = baseline.policy or baseline.lock, candidate.policy or candidate.lock
+        pairs["policy"] = (old, new)
+    missing = {
+        "baseline": [name for name, (old, new) in pairs.items() if old is None and new is not None],
+        "candidate": [name for name, (old, new) in pairs.items() if new is None and old is not None],
+    }
+    told = [f"not recorded on the {side}: {', '.join(names)}" for side, names in missing.items() if names]
+    return "; ".join(told)
+
+
+def unequal_trials(baseline: Iterable[SimulationEvidence], candidate: Iterable[SimulationEvidence]) -> str:
+    """One line where the sides ran a common task in unequal numbers of trials; else empty.
+
+    A trial that was lost counts: it was begun, and `measured` and `worst_case` answer for it.
+    """
+    old, new = (Counter(record.task_id for record in side) for side in (baseline, candidate))
+    common = sorted(old.keys() & new.keys(), key=natural_order)
+    unequal = [name for name in common if old[name] != new[name]]
+    if not unequal:
+        return ""
+    first, more = unequal[0], len(unequal) - 1
+    others = f" ({more} more {'task differs' if more == 1 else 'tasks differ'})" if more else ""
+    trials = "trial" if old[first] == 1 else "trials"
+    # One number mends it only where the baseline has one; else it is measured again with the larger.
+    wanted = {old[name] for name in common}
+    number = wanted.pop() if len(wanted) == 1 else max(max(old[name], new[name]) for name in common)
+    return (
+        f"the baseline has {old[first]} {trials} of task {first!r}, the candidate {new[first]}{others}; "
+        f"run the same number on both (--t2e-trials {number})"
+    )
+
+
+def _user(baseline: Provenance, candidate: Provenance) -> Iterator[tuple[str, tuple[object, object]]]:
+    """What was recorded of the user simulators, by name."""
     if baseline.mode.solo and candidate.mode.solo:
         return  # nobody plays the user: which model was set for one changes nothing
-    for name in ("implementation", "model", "guidelines"):
-        old, new = getattr(baseline.user, name), getattr(candidate.user, name)
-        yield from _told(f"user {name}", old, new)
-    old_arguments, new_arguments = baseline.user.arguments or {}, candidate.user.arguments or {}
-    for name in sorted(old_arguments.keys() & new_arguments.keys()):
-        yield from _told(f"user {name}", old_arguments[name], new_arguments[name])
+    for name in _USER_FIELDS:
+        yield f"user {name}", _both(baseline.user, candidate.user, name)
+    old, new = baseline.user.arguments, candidate.user.arguments
+    if old is None or new is None:
+        yield "user arguments", (old, new)
+        return
+    for name in sorted(old.keys() | new.keys()):
+        yield f"user {name}", (old.get(name), new.get(name))
+
+
+def _both(old: object, new: object, name: str) -> tuple[object, object]:
+    return getattr(old, name), getattr(new, name)
 
 
 def _told(name: str, old: object, new: object) -> Iterator[str]:

@@ -118,24 +118,50 @@ class Settings(Record):
     guidelines: str | None = None
 
 
+class LockParts(Record):
+    """Digests of what a suite's lock holds beside its tasks, so that two locks can be told apart by name."""
+
+    policy: str
+    tools: str
+    data: str
+
+
 class Provenance(Record):
     """Where evidence comes from: everything that must agree before two sides may be compared.
 
-    A field that is None was not recorded.
+    A field that is None was not recorded. Fields that came after the first version are optional: files from
+    before them stay good.
+
+    Attributes:
+        lock: Digest of the suite's lock; `lock_parts` holds digests of its parts.
+        provider_version: Version of the provider's package: recorded, never compared.
+        policy: Digest of the policy's text where a foreign results file carries it.
+        max_steps, max_errors: Budgets of a simulation.
+        timeout: Its wall clock in seconds.
+        run_id, created_at: The run that measured it, and when (ISO 8601); of a baseline that grew, the first.
+        replaces: As a baseline, digest of the evidence of the baseline before it.
+        promoted_from: As a baseline, id of the run whose verdict promoted it.
     """
 
     domain: str
     provider: str
     suite: str | None = None
     lock: str | None = None
+    lock_parts: LockParts | None = None
+    provider_version: str | None = None
+    policy: str | None = None
     scorer_version: int | None = None
     candidate: CandidateRef | None = None
     agent: Settings = Settings()
     user: Settings = Settings()
     judge: str | None = None
     max_steps: int | None = None
+    max_errors: int | None = None
+    timeout: float | None = None
     run_id: str | None = None
     created_at: str | None = None
+    replaces: str | None = None
+    promoted_from: str | None = None
     sources: tuple[str, ...] = ()
 
     @property

@@ -68,4 +68,6 @@ def user_settings(plan: Plan, planned: PlannedSuite) -> Settings:
     """What evidence records of whoever plays the user in a suite that is not replayed."""
     if planned.suite.solo:
         return Settings(implementation=DUMMY_USER)
-    return plan.live.user_settings() if plan.live else Settings(implementation="gold")
+    if plan.live is None:
+        return Settings(implementation="gold")
+    return plan.live.user_settings().model_copy(update={"guidelines": planned.guidelines})

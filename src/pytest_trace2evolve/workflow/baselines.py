@@ -8,6 +8,7 @@ from pathlib import Path
 from pytest_trace2evolve.candidates import Candidate
 from pytest_trace2evolve.errors import ConfigError, ResultsError
 from pytest_trace2evolve.evidence.baselines import read_evidence
+from pytest_trace2evolve.gate.comparable import lock_differences
 from pytest_trace2evolve.gate.trials import Trials
 from pytest_trace2evolve.records.evidence import Evidence, Mode, SimulationEvidence
 from pytest_trace2evolve.records.protocols import Judge
@@ -125,9 +126,11 @@ def _checked(one: LockedSuite, baseline: Baseline, path: Path) -> Baseline:
     origin = baseline.evidence.provenance
     if origin.suite not in (None, one.name):
         raise ResultsError(f"{path}: a baseline of suite {origin.suite!r}, not of {one.name!r}")
-    if origin.lock not in (None, one.lock.digest):
+    now = origin.model_copy(update={"lock": one.lock.digest, "lock_parts": one.lock.parts})
+    digests = {record.task_id: record.task_digest for record in baseline.evidence.simulations}
+    if found := list(lock_differences(origin, now, digests, one.lock.tasks)):
         raise ResultsError(
-            f"{path}: measured under lock {origin.lock}, and {one.name!r} is now {one.lock.digest}; "
-            "measure the baseline again with --t2e-save-baseline"
+            f"{path}: measured under another lock than {one.name!r} has now: {'; '.join(found)}; "
+            "measure the baseline again (--t2e-save-baseline NAME --t2e-baseline-mode update)"
         )
     return Baseline(baseline.name, only(baseline.evidence, one.lock.tasks))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_trace2evolve.errors import ResultsError, SuiteError
-from pytest_trace2evolve.gate.comparable import differences
+from pytest_trace2evolve.gate.comparable import differences, unrecorded
 from pytest_trace2evolve.gate.decide import decide
 from pytest_trace2evolve.gate.pairs import pair
 from pytest_trace2evolve.gate.policy import DEFAULT_POLICY, get_policy
@@ -67,10 +67,15 @@ def compare(
             f"the baseline is of domain {domains[0]!r}, the candidate of {domains[1]!r}; "
             "only runs of one domain can be compared"
         )
-    if found := list(differences(old.provenance, new.provenance)):
+    digests = [{record.task_id: record.task_digest for record in side.simulations} for side in (old, new)]
+    found = list(
+        differences(old.provenance, new.provenance, baseline_tasks=digests[0], candidate_tasks=digests[1])
+    )
+    if found:
         raise ResultsError(
             f"{_named(baseline)} and {_named(candidate)} cannot be compared: {'; '.join(found)}"
         )
+    missing = unrecorded(old.provenance, new.provenance)
     left_out: dict[str, str] = {}
     if tasks is not None and project is not None and suite is not None:
         wanted = project.suite(suite).mode
@@ -94,7 +99,7 @@ def compare(
         candidate=metrics(new.simulations),
         baseline_name=_named(baseline),
         candidate_name=_named(candidate),
-        notes=(*old_notes, *new_notes),
+        notes=(*old_notes, *new_notes, *((missing,) if missing else ())),
     )
 
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
+from pytest_trace2evolve._canonical import digest_text
 from pytest_trace2evolve.candidates import DEFAULT_CANDIDATE, Candidate
 from pytest_trace2evolve.errors import ConfigError, nearest
 from pytest_trace2evolve.evidence.baselines import read_evidence
@@ -61,6 +62,8 @@ class PlannedSuite(LockedSuite):
     trials: int
     recorded: Recorded | None = None
     baseline: Baseline | None = None
+    guidelines: str | None = None
+    """Digest of the text that a simulated user follows, in a live run."""
 
     def trials_of(self, task_id: str) -> int:
         """How many simulations of a task this run makes or replays."""
@@ -176,6 +179,7 @@ def make_plan(
                 trials=options.trials or one.suite.trials,
                 recorded=recorded.get(one.suite.mode),
                 baseline=baselines.get(one.name),
+                guidelines=None if options.live is None or listing else _guidelines(one.suite, worlds),
             )
             for one in locked
         },
@@ -191,6 +195,10 @@ def make_plan(
         fresh=options.fresh,
         budgets=options.budgets,
     )
+
+
+def _guidelines(suite: Suite, worlds: Worlds) -> str:
+    return digest_text(worlds.open(suite.provider, suite.domain).guidelines())
 
 
 def _new_run(options: Options, project: Project, candidate: str) -> Shared:

@@ -11,7 +11,7 @@ from pytest_trace2evolve.records.evidence import Mode
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.suites import Suite
-from pytest_trace2evolve.workflow.sides import expand, mode_of
+from pytest_trace2evolve.workflow.sides import expand, mode_of, origin_of
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,8 @@ def read_replays(paths: Sequence[Path]) -> dict[Mode, Recorded]:
     """Recorded runs by domain and mode; the files that share both are one candidate's.
 
     Raises:
-        ResultsError: a file cannot be read or trusted, or names no domain.
+        ResultsError: a file cannot be read or trusted, names no domain, or differs from another of its
+            domain and mode in what one side must agree in.
     """
     files: dict[Mode, list[ResultsFile]] = {}
     for path in expand(paths):
@@ -46,6 +47,7 @@ def read_replays(paths: Sequence[Path]) -> dict[Mode, Recorded]:
 
 def _recorded(group: Sequence[ResultsFile]) -> Recorded:
     simulations, notes = combine(group)
+    origin_of(group)  # refuses files that are not of one side
     ran = {simulation.id: file.tasks[simulation.task_id] for file in group for simulation in file.simulations}
     by_task: dict[str, list[Replayed]] = {}
     for simulation in simulations:

@@ -11,6 +11,7 @@ from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.baselines import is_evidence, parse_evidence
 from pytest_trace2evolve.evidence.results import ResultsFile, combine, decode, read_results
 from pytest_trace2evolve.evidence.tau2_format import OWN_BLOCK
+from pytest_trace2evolve.gate.comparable import differences
 from pytest_trace2evolve.records.base import complaint
 from pytest_trace2evolve.records.evidence import Evidence, Mode, Provenance, Settings, SimulationEvidence
 from pytest_trace2evolve.records.protocols import Judge
@@ -93,16 +94,50 @@ def provenance(file: ResultsFile) -> Provenance:
             return Provenance.model_validate(own)
         except ValidationError as error:
             raise ResultsError(f"{file.path}: damaged at info.{OWN_BLOCK}.{complaint(error)}") from None
-    max_steps = info.get("max_steps")
+    environment = info.get("environment_info")
+    policy = environment.get("policy") if isinstance(environment, dict) else None
     return Provenance(
         domain=domain_of(file),
         provider=DEFAULT_PROVIDER,
         scorer_version=SCORER_VERSION,
+        policy=digest_text(policy) if isinstance(policy, str) else None,
         agent=_settings(info.get("agent_info")),
         user=_settings(info.get("user_info")),
-        max_steps=max_steps if isinstance(max_steps, int) else None,
+        max_steps=_number(info.get("max_steps")),
+        max_errors=_number(info.get("max_errors")),
         sources=(file.path.name,),
     )
+
+
+def origin_of(
+    files: Sequence[ResultsFile], provider: str | None = None, judge: Judge | None = None
+) -> Provenance:
+    """Where the files of one side come from, scored again as they are: by today's scorer and `judge`.
+
+    Args:
+        files: Results files of one domain and mode.
+        provider: Whose world they are scored on, where they do not say whose they ran on.
+        judge: Judge of natural-language assertions.
+
+    Raises:
+        ResultsError: two of them differ in what one side must agree in; names both files and values.
+    """
+    again = {"scorer_version": SCORER_VERSION, "judge": getattr(judge, "model", None)}
+    origins = []
+    for file in files:
+        says_its_own = isinstance(file.info.get(OWN_BLOCK), dict)
+        named = {} if says_its_own or provider is None else {"provider": provider}
+        origins.append(provenance(file).model_copy(update={**again, **named}))
+    for file, origin in zip(files[1:], origins[1:], strict=True):
+        if found := list(differences(origins[0], origin)):
+            raise ResultsError(
+                f"{files[0].path} and {file.path} cannot be one side: {'; '.join(found)}; compare them apart"
+            )
+    return origins[0].model_copy(update={"sources": tuple(file.path.name for file in files)})
+
+
+def _number(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _settings(info: object) -> Settings:
@@ -157,19 +192,21 @@ def load_sides(
 def evidence_of(
     files: Sequence[ResultsFile], worlds: Worlds, provider: str | None = None, judge: Judge | None = None
 ) -> tuple[Evidence, tuple[str, ...]]:
-    """One candidate's evidence from its results files of one domain and mode, scored again."""
+    """One candidate's evidence from its results files of one domain and mode, scored again.
+
+    Raises:
+        ResultsError: two files differ in what one side must agree in.
+        WorldError: the domain cannot be opened.
+    """
     simulations, notes = combine(files)
+    origin = origin_of(files, provider, judge)
     trial = {simulation.id: simulation.trial or 0 for simulation in simulations}
     records = [
         scored.record.model_copy(update={"trial": trial[scored.simulation.id]})
         for file in files
         for scored in rescore(file, worlds, provider, judge)
     ]
-    first = provenance(files[0])
-    sources = tuple(file.path.name for file in files)
-    return Evidence(
-        provenance=first.model_copy(update={"sources": sources}), simulations=tuple(records)
-    ), notes
+    return Evidence(provenance=origin, simulations=tuple(records)), notes
 
 
 def only(evidence: Evidence, task_ids: Iterable[str]) -> Evidence:

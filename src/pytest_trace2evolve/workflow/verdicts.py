@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pytest_trace2evolve.errors import ResultsError
-from pytest_trace2evolve.gate.comparable import differences
+from pytest_trace2evolve.gate.comparable import differences, unrecorded
 from pytest_trace2evolve.gate.decide import decide, worst
 from pytest_trace2evolve.gate.pairs import natural_order, pair, told
 from pytest_trace2evolve.records.evidence import Evidence, Provenance, Settings, SimulationEvidence
@@ -160,19 +160,26 @@ def _verdicts(plan: Plan, run: SuiteRun, interrupted: str, *, stopped: bool) -> 
         )
 
 
-def refuse_incomparable(plan: Plan, planned: PlannedSuite) -> None:
+def refuse_incomparable(plan: Plan, planned: PlannedSuite) -> tuple[str, ...]:
     """Hold what was recorded of both sides against each other.
+
+    Returns:
+        Notes on what only one side recorded.
 
     Raises:
         ResultsError: something differs that may not.
     """
     assert planned.baseline is not None
-    found = list(differences(planned.baseline.evidence.provenance, provenance_of(plan, planned)))
+    old, new = planned.baseline.evidence, provenance_of(plan, planned)
+    digests = {record.task_id: record.task_digest for record in old.simulations}
+    found = list(differences(old.provenance, new, baseline_tasks=digests, candidate_tasks=planned.lock.tasks))
     if found:
         raise ResultsError(
             f"baseline {planned.baseline.name!r} of {planned.name!r} and this run cannot be compared: "
             + "; ".join(found)
         )
+    missing = unrecorded(old.provenance, new)
+    return (f"{planned.name}: {missing}",) if missing else ()
 
 
 def _deciding(plan: Plan, planned: PlannedSuite) -> Iterable[tuple[str, bool]]:
@@ -224,6 +231,8 @@ def provenance_of(plan: Plan, planned: PlannedSuite) -> Provenance:
         "domain": planned.suite.domain,
         "provider": planned.suite.provider,
         "lock": planned.lock.digest,
+        "lock_parts": planned.lock.parts,
+        "provider_version": planned.lock.provider_version,
         "scorer_version": SCORER_VERSION,
         "candidate": plan.candidate.ref(),
         "judge": getattr(plan.judge, "model", None),
@@ -239,4 +248,6 @@ def provenance_of(plan: Plan, planned: PlannedSuite) -> Provenance:
         agent=plan.live.agent_settings() if plan.live else Settings(implementation=planned.agent),
         user=user_settings(plan, planned),
         max_steps=planned.suite.max_steps,
+        max_errors=planned.suite.max_errors,
+        timeout=planned.suite.timeout,
     )

@@ -1,0 +1,130 @@
+"""What is refused as incomparable, and what is only told, in sessions and at the command line."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.worlds import registry
+from tests.fake_world import FakeWorld
+from tests.plugin.conftest import DeskProject
+
+
+@pytest.fixture
+def run(project: DeskProject, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run folder of v1, with the fake provider as an installed package offers it."""
+
+    class Point:
+        def load(self) -> type[FakeWorld]:
+            return FakeWorld
+
+    monkeypatch.setattr(registry, "_installed", lambda: {"fake": Point()})
+    monkeypatch.chdir(project.root)
+    project.run("--candidate=v1", "--t2e-run-folder=v1", "--t2e-gate=off")
+    return project.root / "v1"
+
+
+def foreign(run: Path, name: str, **info: Any) -> Path:
+    """The same run as a results file of somebody else's: without our own block, with other settings."""
+    header = json.loads((run / "results.json").read_text(encoding="utf-8"))
+    del header["info"]["trace2evolve"]
+    for key, value in info.items():
+        old = header["info"].get(key)
+        header["info"][key] = {**old, **value} if isinstance(value, dict) else value
+    simulations = [
+        json.loads(path.read_text(encoding="utf-8")) for path in sorted((run / "simulations").iterdir())
+    ]
+    for simulation in simulations:
+        simulation["id"] = f"{name}-{simulation['id']}"
+    path = run.parent / f"{name}.json"
+    path.write_text(json.dumps({**header, "simulations": simulations}), encoding="utf-8")
+    return path
+
+
+def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """Exit status, output and errors of a command."""
+    capsys.readouterr()
+    status = main(list(arguments))
+    done = capsys.readouterr()
+    return status, done.out, done.err
+
+
+def test_what_one_side_did_not_record_is_a_note_and_no_refusal(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = foreign(run, "theirs")
+    status, out, _ = told(capsys, "compare", str(other), str(run), "--goal=hold", "--provider=fake")
+    assert status == 0
+    assert "note: not recorded on the baseline: lock" in out.replace("\n", " ")
+    status, out, _ = told(capsys, "compare", str(run), str(run), "--goal=hold", "--json")
+    assert json.loads(out)["notes"] == []
+
+
+def test_a_session_says_what_the_baseline_did_not_record(run: Path, project: DeskProject) -> None:
+    other = foreign(run, "theirs")
+    result = project.run("--candidate=v1", f"--t2e-baseline={other}", "--t2e-goal=hold")
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["note: desk: not recorded on the baseline: *lock*"])
+
+
+@pytest.mark.parametrize(
+    ("info", "text"),
+    [
+        ({"max_errors": 3}, "max errors 10 and 3"),
+        ({"max_steps": 50}, "max steps 200 and 50"),
+        ({"user_info": {"llm": "m2"}, "agent_info": {"llm": "m2"}}, None),
+        ({"environment_info": {"policy": "be rude"}}, "policy '*' and '*'"),
+        ({"user_info": {"implementation": "dummy_user"}}, "user implementation 'gold' and 'dummy_user'"),
+    ],
+)
+def test_foreign_files_are_held_against_each_other(
+    run: Path, capsys: pytest.CaptureFixture[str], info: dict[str, Any], text: str | None
+) -> None:
+    one, other = foreign(run, "one"), foreign(run, "two", **info)
+    arguments = ("compare", str(one), str(other), "--goal=hold", "--provider=fake")
+    status, out, err = told(capsys, *arguments)
+    if text is None:
+        assert status == 0
+        assert "note: not recorded on the baseline: user model" in out
+        return
+    assert status == 2
+    pytest.LineMatcher(err.splitlines()).fnmatch_lines(
+        [f"trace2evolve: one.json and two.json cannot be compared: {text}"]
+    )
+
+
+def test_files_of_one_side_must_agree_among_themselves(
+    run: Path, capsys: pytest.CaptureFixture[str], project: DeskProject
+) -> None:
+    one, other = foreign(run, "one"), foreign(run, "two", max_steps=50)
+    arguments = ("--baseline", str(one), "--baseline", str(other), "--candidate", str(run))
+    status, _, err = told(capsys, "compare", *arguments, "--provider=fake")
+    assert status == 2
+    assert "one.json and " in err
+    assert "two.json cannot be one side: max steps 200 and 50; compare them apart" in err
+    result = project.pytester.runpytest_inprocess(f"--t2e-replay={one}", f"--t2e-replay={other}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: *cannot be one side: max steps 200 and 50; *"])
+
+
+def test_a_foreign_file_is_of_the_provider_that_scores_it(run: Path, project: DeskProject) -> None:
+    other = foreign(run, "theirs")
+    result = project.run("--candidate=v1", f"--t2e-baseline={other}", "--t2e-goal=hold")
+    result.stdout.fnmatch_lines(["desk · heldout: PROMOTE *"])
+
+
+def test_a_changed_world_is_named_by_what_changed(project: DeskProject) -> None:
+    project.baseline("v0")
+    path = project.root / "baselines/desk/v0.json"
+    text = path.read_text(encoding="utf-8")
+    record = json.loads(text)
+    origin = record["provenance"]
+    now = origin["lock_parts"]["policy"]
+    origin["lock"], origin["lock_parts"]["policy"] = "0" * 32, "1" * 32
+    path.write_text(json.dumps(record), encoding="utf-8")
+    result = project.run("--candidate=v1")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    named = f"policy '{'1' * 32}' and '{now}'"
+    result.stderr.fnmatch_lines([f"ERROR: *v0.json: measured under another lock than * has now: {named}; *"])
