@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.evidence.saving import SaveMode
 from pytest_trace2evolve.models.prices import PRICES_NAME, Price, read_prices
 from pytest_trace2evolve.models.settings import CALL_TIMEOUT, ModelSettings
 from pytest_trace2evolve.options import DESTINATIONS
@@ -42,6 +43,7 @@ def read_options(config: pytest.Config) -> Options:
         trials=option.t2e_trials,
         baseline=option.t2e_baseline,
         save_baseline=option.t2e_save_baseline,
+        baseline_mode=SaveMode(option.t2e_baseline_mode) if option.t2e_baseline_mode else None,
         gate=option.t2e_gate or config.getini("t2e_gate") or None,
         goal=Goal(option.t2e_goal or Goal.IMPROVE),
         run_folder=here / option.t2e_run_folder if option.t2e_run_folder else None,
@@ -148,6 +150,24 @@ def _refuse_keys(*models: ModelSettings) -> None:
                 "--t2e-key-var and --t2e-user-key-var take the name of a variable that holds the key, "
                 "never the key: no variable of the given name is set"
             )
+
+
+def read_max_age(config: pytest.Config) -> float | None:
+    """The days after which a baseline draws a warning; None where the ini key is not set.
+
+    Raises:
+        ConfigError: it is no number above 0.
+    """
+    text = config.getini("t2e_baseline_max_age")
+    if not text:
+        return None
+    try:
+        days = float(text)
+    except ValueError:
+        days = 0.0
+    if not 0.0 < days < float("inf"):
+        raise ConfigError(f"t2e_baseline_max_age: {text!r} is not a number of days above 0")
+    return days
 
 
 def read_judge(config: pytest.Config) -> Judge | None:

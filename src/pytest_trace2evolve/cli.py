@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pytest_trace2evolve import __version__
-from pytest_trace2evolve.commands import compare, lock, score
+from pytest_trace2evolve.commands import baselines, compare, lock, promote, score
 from pytest_trace2evolve.errors import Trace2EvolveError
 
 EXIT_USAGE = 2
@@ -38,7 +38,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"trace2evolve {__version__}")
     parser.add_argument("--root", type=Path, help="project folder (default: the nearest parent with suites/)")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (score, compare, lock):
+    for command in (score, compare, lock, baselines, promote):
         command.add(commands)
     return parser
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from pytest_trace2evolve import xdist
+from pytest_trace2evolve.choices import read_max_age
 from pytest_trace2evolve.errors import ConfigError, ResultsError, Trace2EvolveError
 from pytest_trace2evolve.evidence.answers import remove
 from pytest_trace2evolve.evidence.baselines import write_evidence
@@ -14,6 +15,7 @@ from pytest_trace2evolve.gate.decide import worst
 from pytest_trace2evolve.participant import WORKER_INPUT, Participant, usage_error
 from pytest_trace2evolve.records.evidence import SimulationEvidence
 from pytest_trace2evolve.records.verdict import Decision
+from pytest_trace2evolve.report.baselines import age_warnings, baseline_lines
 from pytest_trace2evolve.report.display import Display
 from pytest_trace2evolve.report.forecast import forecast, totals_text
 from pytest_trace2evolve.report.run import RunReport, run_report
@@ -22,6 +24,8 @@ from pytest_trace2evolve.workflow.cassettes import export, recording
 from pytest_trace2evolve.workflow.estimate import estimate, expected_usage, refuse_impossible
 from pytest_trace2evolve.workflow.finish import EXIT_STATUS, keep, keep_totals
 from pytest_trace2evolve.workflow.plan import Plan, baseline_copy
+from pytest_trace2evolve.workflow.run_verdict import keep_verdict
+from pytest_trace2evolve.workflow.saving import refuse_unmergeable
 from pytest_trace2evolve.workflow.trials import TaskRun
 from pytest_trace2evolve.workflow.verdicts import SuiteOutcome, SuiteRun, outcome, refuse_incomparable
 
@@ -41,6 +45,7 @@ class Controller(Participant):
         self.notes: list[str] = []
         self.trouble = ""
         self.forecast = ""
+        self.max_age: float | None = None
         self.used = ""
         self.watch: Watch | None = None
         self.cassette = ""
@@ -62,8 +67,11 @@ class Controller(Participant):
             for planned in self.plan.suites.values():
                 if planned.baseline is not None and self.plan.policy is not None:
                     self.notes += refuse_incomparable(self.plan, planned)
-        except ResultsError as error:
-            raise pytest.UsageError(str(error)) from None
+            refuse_unmergeable(self.plan)
+            self.max_age = read_max_age(self.config)
+            self.notes += age_warnings(self.plan, self.max_age)
+        except (ConfigError, ResultsError) as error:
+            raise usage_error(error) from None
         if self.plan.live is not None and self.plan.live.cassette is None:
             self.forecast = self._forecast(self.plan)
         try:
@@ -134,7 +142,8 @@ class Controller(Participant):
         for name, planned in self.plan.suites.items():
             against = f", baseline {planned.baseline.name}" if planned.baseline else ""
             parts.append(f"{name} (agent {planned.agent}{against})")
-        lines = [f"candidate {self.plan.candidate.id} on {', '.join(parts)}", self.forecast]
+        lines = [f"candidate {self.plan.candidate.id} on {', '.join(parts)}"]
+        lines += [*baseline_lines(self.plan), *age_warnings(self.plan, self.max_age), self.forecast]
         return [f"trace2evolve: {line}" for line in lines if line]
 
     @pytest.hookimpl(tryfirst=True)
@@ -225,6 +234,8 @@ class Controller(Participant):
                 self.used = totals_text(totals)
                 if stopped and not self.plan.fresh:
                     self.notes.append("what is finished is kept: the same command goes on from there")
+            why = narrowed if stopped else ""
+            keep_verdict(self.plan, ran, self.outcomes, stopped=why, others_failed=self.others_failed)
         except Exception as error:
             told = f"{type(error).__name__}: {error}"
             self.trouble = f"the evidence could not be kept whole ({told}); the verdict does not count"

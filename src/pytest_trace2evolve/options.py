@@ -9,6 +9,7 @@ import pytest
 
 GOALS = ("improve", "hold")
 INCONCLUSIVE = ("fail", "pass")
+BASELINE_MODES = ("save", "update", "new-only")
 
 
 def _positive(text: str) -> int:
@@ -87,6 +88,14 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (
         ("--t2e-save-baseline",),
         {"dest": "t2e_save_baseline", "metavar": "NAME", "help": "save this run as a baseline of its suites"},
+    ),
+    (
+        ("--t2e-baseline-mode",),
+        {
+            "dest": "t2e_baseline_mode",
+            "choices": BASELINE_MODES,
+            "help": "where it exists: refuse (save, default), replace (update) or add tasks (new-only)",
+        },
     ),
     (
         ("--t2e-gate",),
@@ -300,6 +309,7 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addini("t2e_suites", "folder of suites; setting it activates trace2evolve", default="")
     parser.addini("t2e_agent", "agent of suites that name none", default="")
     parser.addini("t2e_gate", "gate policy of runs that name none (default: calibrated)", default="")
+    parser.addini("t2e_baseline_max_age", "days after which a baseline draws a warning", default="")
 
 
 _WITH_PATHS = ("--t2e-replay", "--t2e-baseline", "--t2e-run-folder", "--t2e-record", "--t2e-playback")

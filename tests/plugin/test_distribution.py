@@ -99,7 +99,8 @@ def test_traces_of_two_suites_lie_apart(project: DeskProject) -> None:
     project.write("suites/other.toml", SUITE)
     project.lock()
     project.spawn("--candidate=v1", "-n2")
-    assert sorted(path.name for path in project.runs[-1].iterdir()) == ["desk", "other"]
+    names = sorted(path.name for path in project.runs[-1].iterdir())
+    assert names == ["desk", "evidence", "other", "verdict.json"]
     for suite in ("desk", "other"):
         assert len(list((project.runs[-1] / suite / "simulations").glob("*.json"))) == 7
 

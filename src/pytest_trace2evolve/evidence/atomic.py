@@ -1,8 +1,9 @@
-"""Files that are either whole or absent."""
+"""Files that are either whole or absent, one or several together."""
 
 import contextlib
 import os
 import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 
@@ -19,19 +20,104 @@ def write_atomic(path: Path, text: str, *, exclusive: bool = False) -> None:
         OSError: the file could not be written; `path` is as it was and the temporary file is gone.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    staged = _stage(path, text)
+    try:
+        if exclusive:
+            os.link(staged, path)
+            staged.unlink()
+        else:
+            staged.replace(path)
+    except BaseException:
+        _discard(staged)
+        raise
+
+
+def write_together(files: Mapping[Path, str]) -> None:
+    """Write several files, all or none: where one fails, those before it are as they were.
+
+    All contents are on the disk before the first file is touched, and what is replaced is kept under a second
+    name until the last is in place, so that putting it back needs no room.
+
+    Args:
+        files: The whole content of each; folders are made.
+
+    Raises:
+        OSError: something could not be written; nothing has changed.
+    """
+    made: list[Path] = []
+    staged: dict[Path, Path] = {}
+    kept: dict[Path, Path] = {}
+    replaced: list[Path] = []
+    try:
+        for path, text in files.items():
+            _make_folder(path.parent, made)
+            staged[path] = _stage(path, text)
+            if path.exists():
+                second = staged[path].with_suffix(".kept")
+                os.link(path, second)
+                kept[path] = second
+        for path, ready in staged.items():
+            ready.replace(path)
+            replaced.append(path)
+    except BaseException:
+        for path in replaced:
+            if path in kept:
+                kept[path].replace(path)
+            else:
+                path.unlink()
+        for rest in (*staged.values(), *kept.values()):
+            _discard(rest)
+        for folder in reversed(made):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        raise
+    for second in kept.values():
+        _discard(second)
+
+
+@contextlib.contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Hold a folder's lock: others who take it wait, and nothing is written for it."""
+    try:
+        import fcntl
+    except ImportError:  # no such call on Windows: there the check and the rename are a moment apart
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _stage(path: Path, text: str) -> Path:
+    """A temporary file beside `path` that holds `text`, on the disk."""
     handle, name = tempfile.mkstemp(prefix=f".{path.name[:100]}.", suffix=".tmp", dir=path.parent)
+    staged = Path(name)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        Path(name).chmod(0o644)
-        if exclusive:
-            os.link(name, path)
-            Path(name).unlink()
-        else:
-            Path(name).replace(path)
+        staged.chmod(0o644)
     except BaseException:
-        with contextlib.suppress(OSError):
-            Path(name).unlink()
+        _discard(staged)
         raise
+    return staged
+
+
+def _make_folder(folder: Path, made: list[Path]) -> None:
+    """Make a folder and those above it; `made` takes in what was not there, outermost first."""
+    absent = []
+    while not folder.exists():
+        absent.append(folder)
+        folder = folder.parent
+    for one in reversed(absent):
+        one.mkdir(exist_ok=True)
+        made.append(one)
+
+
+def _discard(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from pytest_trace2evolve._canonical import canonical_json
+from pytest_trace2evolve._canonical import canonical_json, digest_text
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.atomic import write_atomic
 from pytest_trace2evolve.evidence.results import decode
@@ -25,6 +25,11 @@ def render_evidence(evidence: Evidence) -> str:
         f'"provenance": {provenance},\n'
         f'"simulations": [\n{body}\n]}}\n'
     )
+
+
+def evidence_digest(evidence: Evidence) -> str:
+    """Identifies evidence by its content, however the file that holds it is written."""
+    return digest_text(render_evidence(evidence))
 
 
 def write_evidence(path: Path, evidence: Evidence, *, exclusive: bool = False) -> None:

@@ -23,6 +23,7 @@ def differences(
     *,
     baseline_tasks: Mapping[str, str] | None = None,
     candidate_tasks: Mapping[str, str] | None = None,
+    same_tasks: bool = True,
 ) -> Iterator[str]:
     """What was recorded of both sides and differs, a phrase each with both values.
 
@@ -32,10 +33,13 @@ def differences(
     Args:
         baseline, candidate: Where the two sides come from.
         baseline_tasks, candidate_tasks: Digests of their tasks by id, to name what differs between two locks.
+        same_tasks: Whether two locks must hold the same tasks; else those that both hold must agree, and the
+            locks' parts must be known.
     """
     for name in (*_FIELDS, "policy"):
         yield from _told(name.replace("_", " "), getattr(baseline, name), getattr(candidate, name))
-    yield from lock_differences(baseline, candidate, baseline_tasks or {}, candidate_tasks or {})
+    tasks = baseline_tasks or {}, candidate_tasks or {}
+    yield from lock_differences(baseline, candidate, *tasks, same_tasks=same_tasks)
     for name, (old, new) in _user(baseline, candidate):
         yield from _told(name, old, new)
 
@@ -45,6 +49,8 @@ def lock_differences(
     candidate: Provenance,
     baseline_tasks: Mapping[str, str],
     candidate_tasks: Mapping[str, str],
+    *,
+    same_tasks: bool = True,
 ) -> Iterator[str]:
     """What differs between two locks; their digests where one side did not record its lock's parts.
 
@@ -67,7 +73,7 @@ def lock_differences(
     named = [text for name in type(old).model_fields for text in _told(name, *_both(old, new, name))]
     yield from named
     yield from changed
-    if not named and not changed:
+    if same_tasks and not named and not changed:
         yield (
             f"lock {baseline.lock!r} and {candidate.lock!r} (policy, tools, data and common tasks agree: "
             "the suite got or lost tasks, or has other settings)"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pytest_trace2evolve.candidates import Candidate
 from pytest_trace2evolve.errors import ConfigError, ResultsError
-from pytest_trace2evolve.evidence.baselines import read_evidence
+from pytest_trace2evolve.evidence.baselines import evidence_digest, read_evidence
 from pytest_trace2evolve.gate.comparable import lock_differences
 from pytest_trace2evolve.gate.trials import Trials
 from pytest_trace2evolve.records.evidence import Evidence, Mode, SimulationEvidence
@@ -20,10 +20,24 @@ from pytest_trace2evolve.worlds.registry import Worlds
 
 @dataclass(frozen=True)
 class Baseline:
-    """What a suite's candidate is compared with."""
+    """What a suite's candidate is compared with.
+
+    Attributes:
+        name: The name it was saved under, or that of the file.
+        evidence: Its simulations of the suite's tasks.
+        path: The file it was read from; None on a worker.
+        whole: All that the file holds, where it is a baseline of ours.
+    """
 
     name: str
     evidence: Evidence
+    path: Path | None = None
+    whole: Evidence | None = None
+
+    @cached_property
+    def digest(self) -> str:
+        """Digest of the file's evidence, by which what replaces it names it."""
+        return evidence_digest(self.whole or self.evidence)
 
     @cached_property
     def failing(self) -> frozenset[str]:
@@ -133,4 +147,4 @@ def _checked(one: LockedSuite, baseline: Baseline, path: Path) -> Baseline:
             f"{path}: measured under another lock than {one.name!r} has now: {'; '.join(found)}; "
             "measure the baseline again (--t2e-save-baseline NAME --t2e-baseline-mode update)"
         )
-    return Baseline(baseline.name, only(baseline.evidence, one.lock.tasks))
+    return Baseline(baseline.name, only(baseline.evidence, one.lock.tasks), path, baseline.evidence)

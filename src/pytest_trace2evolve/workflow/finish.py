@@ -5,7 +5,6 @@ import subprocess
 from collections.abc import Iterable
 
 from pytest_trace2evolve.evidence.atomic import write_atomic
-from pytest_trace2evolve.evidence.baselines import write_evidence
 from pytest_trace2evolve.evidence.scoreboard import ScoreboardLine, append
 from pytest_trace2evolve.evidence.store import RunStore
 from pytest_trace2evolve.evidence.tau2_format import header
@@ -13,6 +12,7 @@ from pytest_trace2evolve.records.account import State, Totals
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.verdict import CheckStatus, Decision, SideFigures, Verdict
 from pytest_trace2evolve.workflow.plan import Plan, PlannedSuite
+from pytest_trace2evolve.workflow.saving import save_baseline
 from pytest_trace2evolve.workflow.verdicts import SuiteOutcome, SuiteRun, evidence
 from pytest_trace2evolve.worlds.registry import Worlds
 
@@ -30,8 +30,8 @@ def keep(plan: Plan, runs: Iterable[SuiteRun], outcomes: Iterable[SuiteOutcome],
     notes: list[str] = []
     for run, _ in pairs:
         notes += _keep_header(plan, run, worlds)
-    if plan.save_baseline is not None:
-        notes += [_save_baseline(plan, run, outcome) for run, outcome in pairs]
+    if plan.saving is not None:
+        notes += [save_baseline(plan, run, outcome) for run, outcome in pairs]
     lines = [
         _line(plan, run.planned, verdict)
         for run, outcome in pairs
@@ -91,18 +91,6 @@ def _tasks(planned: PlannedSuite, run: SuiteRun, worlds: Worlds) -> list[Task]:
         return [recorded[task_id][0].task for task_id in run.runs if task_id in recorded]
     tasks = worlds.open(planned.suite.provider, planned.suite.domain).tasks()
     return [tasks[task_id] for task_id in run.runs]
-
-
-def _save_baseline(plan: Plan, run: SuiteRun, outcome: SuiteOutcome) -> str:
-    assert plan.save_baseline is not None
-    path = plan.project.baseline_path(outcome.name, plan.save_baseline)
-    if not outcome.whole or not run.records:
-        return f"baseline {plan.save_baseline!r} of {outcome.name} was not saved: the run is partial"
-    try:
-        write_evidence(path, evidence(plan, run), exclusive=True)
-    except FileExistsError:
-        return f"baseline {plan.save_baseline!r} of {outcome.name} was not saved: another run saved it first"
-    return f"baseline saved: {path.relative_to(plan.project.root)}"
 
 
 def _git_commit(plan: Plan) -> str:

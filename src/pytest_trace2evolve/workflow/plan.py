@@ -1,6 +1,5 @@
 """The plan of a run: everything the user asked for, checked before the first simulation."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -13,6 +12,7 @@ from pytest_trace2evolve.errors import ConfigError, nearest
 from pytest_trace2evolve.evidence.baselines import read_evidence
 from pytest_trace2evolve.evidence.cassettes import Cassette
 from pytest_trace2evolve.evidence.results import SIMULATIONS
+from pytest_trace2evolve.evidence.saving import SaveMode, Saving, require_name, settle
 from pytest_trace2evolve.gate.judgement import Policy
 from pytest_trace2evolve.gate.policy import DEFAULT_POLICY, get_policy
 from pytest_trace2evolve.models.prices import PRICES_NAME
@@ -45,6 +45,7 @@ class Options:
     trials: int | None = None
     baseline: str | None = None
     save_baseline: str | None = None
+    baseline_mode: SaveMode | None = None
     gate: str | None = None
     goal: Goal = Goal.IMPROVE
     run_folder: Path | None = None
@@ -85,7 +86,7 @@ class Plan:
     run_id: str
     run_folder: Path
     started: str
-    save_baseline: str | None
+    saving: Saving | None
     notes: tuple[str, ...]
     judge: Judge | None = None
     live: LiveSettings | None = None
@@ -152,8 +153,10 @@ def make_plan(
     locked = [_locked(suite, project, worlds, verify=verify) for suite in suites]
     run = shared or _new_run(options, project, name)
     notes = tuple(note for group in recorded.values() for note in group.notes)
+    saving = None
     if shared is None:
-        _refuse_used_names(options, project, locked, run.run_folder)
+        saving = _saving(options, project, locked)
+        _refuse_used_names(options, locked, run.run_folder)
         here = options.invocation_dir
         baselines, told = find_baselines(
             options.baseline, locked, project, lineage, worlds, here=here, judge=judge
@@ -188,7 +191,7 @@ def make_plan(
         run_id=run.run_id,
         run_folder=run.run_folder,
         started=run.started,
-        save_baseline=options.save_baseline,
+        saving=saving,
         notes=notes,
         judge=judge,
         live=options.live,
@@ -213,15 +216,11 @@ def baseline_copy(run_folder: Path, suite: str) -> Path:
     return run_folder / "baselines" / f"{suite}.json"
 
 
-_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
-
-
 def _refuse_contradictions(options: Options) -> None:
-    if options.save_baseline is not None and not _NAME.match(options.save_baseline):
-        raise ConfigError(
-            f"--t2e-save-baseline {options.save_baseline!r}: a name is up to 100 letters, digits, "
-            "'.', '_' and '-'"
-        )
+    if options.save_baseline is not None:
+        require_name(options.save_baseline, "--t2e-save-baseline")
+    if options.baseline_mode is not None and options.save_baseline is None:
+        raise ConfigError("--t2e-baseline-mode says nothing without --t2e-save-baseline")
     if options.replays and options.trials is not None:
         raise ConfigError(
             "--t2e-trials does not go with --t2e-replay, which uses the trials that the files hold"
@@ -299,9 +298,7 @@ def _agent(options: Options, suite: Suite, agents: Sequence[str], recorded: Mapp
     return name
 
 
-def _refuse_used_names(
-    options: Options, project: Project, suites: Sequence[LockedSuite], run_folder: Path
-) -> None:
+def _refuse_used_names(options: Options, suites: Sequence[LockedSuite], run_folder: Path) -> None:
     for folder in (run_folder, *(run_folder / one.name for one in suites)):
         if (folder / SIMULATIONS).exists():
             raise ConfigError(f"{folder} holds a run already; choose another --t2e-run-folder")
@@ -309,9 +306,10 @@ def _refuse_used_names(
         refuse_record(options.live.record)
         if recording(run_folder).exists():
             raise ConfigError(f"{run_folder} holds a recording already; choose another --t2e-run-folder")
+
+
+def _saving(options: Options, project: Project, suites: Sequence[LockedSuite]) -> Saving | None:
     if options.save_baseline is None:
-        return
-    for one in suites:
-        path = project.baseline_path(one.name, options.save_baseline)
-        if path.exists():
-            raise ConfigError(f"{path} exists, and a baseline never moves by itself; choose another name")
+        return None
+    paths = {one.name: project.baseline_path(one.name, options.save_baseline) for one in suites}
+    return settle(options.save_baseline, options.baseline_mode or SaveMode.SAVE, paths)
