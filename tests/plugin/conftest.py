@@ -1,6 +1,8 @@
 """A small project around the fake help desk, for whole pytest sessions over it."""
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -125,3 +127,19 @@ def letters() -> Letters:
         return found
 
     return read
+
+
+@pytest.fixture
+def command(project: DeskProject) -> Callable[..., "subprocess.CompletedProcess[str]"]:
+    """Runs `trace2evolve` in the project's folder, in a process of its own."""
+
+    def run(*arguments: str, folder: Path | None = None) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [sys.executable, "-m", "pytest_trace2evolve.cli", *arguments],
+            cwd=folder or project.root,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    return run

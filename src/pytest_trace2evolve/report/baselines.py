@@ -22,7 +22,7 @@ def baseline_line(baseline: Baseline, now: datetime, suite: str = "") -> str:
         suite: The suite's name, where there are several.
     """
     origin = baseline.evidence.provenance
-    facts = [_age(age_days(origin.created_at, now)), _trials(trials_of_tasks(baseline.evidence))]
+    facts = [_age(age_days(origin.created_at, now)), trials_text(trials_of_tasks(baseline.evidence))]
     if origin.candidate is not None:
         parent = f" ← {origin.candidate.parent}" if origin.candidate.parent else ""
         facts.append(f"candidate {origin.candidate.id}{parent}")
@@ -114,7 +114,8 @@ def _days(days: float) -> str:
     return f"{int(days)} {'day' if int(days) == 1 else 'days'}"
 
 
-def _trials(counts: tuple[int, int]) -> str:
+def trials_text(counts: tuple[int, int]) -> str:
+    """The smallest and the largest number of trials of a task, in words."""
     return f"{_range(counts)} {'trial' if counts[1] == 1 else 'trials'}"
 
 

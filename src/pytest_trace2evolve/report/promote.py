@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from pytest_trace2evolve.report.baselines import trials_text
 from pytest_trace2evolve.report.terminal import number
 from pytest_trace2evolve.workflow.listing import SHORT, trials_of_tasks
 from pytest_trace2evolve.workflow.project import Project
@@ -52,13 +53,11 @@ def commit_line(promotion: Promotion, project: Project, here: Path) -> str:
 
 
 def _baseline(one: NewBaseline, here: Path, *, dry_run: bool) -> str:
-    low, high = trials_of_tasks(one.evidence)
     tasks = len({record.task_id for record in one.evidence.simulations})
-    trials = f"{low}" if low == high else f"{low} to {high}"
     done = "unchanged" if one.done else "would be written" if dry_run else "written"
     before = (one.evidence.provenance.replaces or "")[:SHORT]
     return (
-        f"{_shown(one.path, here)}: {done}, {tasks} tasks × {trials} trials, "
+        f"{_shown(one.path, here)}: {done}, {tasks} tasks, {trials_text(trials_of_tasks(one.evidence))}, "
         f"takes over from {one.beaten} ({before}…)"
     )
 

@@ -158,7 +158,7 @@ def _wanted(project: Project, record: RunVerdict, suites: Sequence[str]) -> list
     for suite in suites:
         if suite not in judged:
             raise ConfigError(
-                f"run {record.run} gave no verdict on suite {suite!r}; {nearest(suite, judged)}"
+                f"run {record.run} gave no verdict on suite {suite!r}; it gave one on {', '.join(judged)}"
             )
     wanted = list(dict.fromkeys(suites)) or judged
     for suite in wanted:

@@ -1,0 +1,336 @@
+"""Saving baselines in real sessions: what replaces what, what is only added, and what nobody asked for."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_trace2evolve.evidence.baselines import evidence_digest, read_evidence
+from pytest_trace2evolve.records.evidence import Evidence
+from tests.plugin.conftest import CONFTEST, INI, SUITE, DeskProject
+
+LOSING = """
+def losing(task, world, candidate, trial):
+    if task.id in ("look", "free"):
+        raise RuntimeError("gone")
+    return listed(task, world, candidate, trial)
+
+
+def pytest_t2e_agents(config):
+    return {"listed": losing}
+"""
+MEDDLING = """
+import pathlib
+
+
+def pytest_runtest_teardown(item):
+    path = pathlib.Path("baselines/desk/v0.json")
+    path.write_text(path.read_text().replace('"reward":0.0', '"reward":1.0'))
+"""
+SMALL = SUITE.replace(', "look"', "").replace(', "free"', "")
+
+
+def saved(project: DeskProject, name: str = "v0", suite: str = "desk") -> Evidence:
+    """A saved baseline."""
+    return read_evidence(project.root / "baselines" / suite / f"{name}.json")
+
+
+def everything(project: DeskProject) -> dict[str, bytes]:
+    """All files below baselines/ with their bytes."""
+    folder = project.root / "baselines"
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()
+    }
+
+
+def aged(project: DeskProject, days: float, name: str = "v0") -> None:
+    """Make a baseline so many days old."""
+    path = project.root / "baselines" / "desk" / f"{name}.json"
+    record = json.loads(path.read_text(encoding="utf-8"))
+    record["provenance"]["created_at"] = (datetime.now(UTC) - timedelta(days=days)).isoformat()
+    path.write_text(json.dumps(record), encoding="utf-8")
+
+
+def save(project: DeskProject, mode: str, *further: str, name: str = "v0") -> pytest.RunResult:
+    return project.run(f"--t2e-save-baseline={name}", f"--t2e-baseline-mode={mode}", *further)
+
+
+def test_update_replaces_and_names_what_it_replaced(project: DeskProject) -> None:
+    project.baseline("v0")
+    old = saved(project)
+    result = save(project, "update", "--t2e-trials=2")
+    result.stdout.fnmatch_lines(["note: baseline updated: baselines/desk/v0.json"])
+    new = saved(project)
+    assert new.provenance.replaces == evidence_digest(old)
+    assert len(new.simulations) == 2 * len(old.simulations)
+    assert (new.provenance.run_id, new.provenance.promoted_from) == (project.runs[-1].name, None)
+
+
+@pytest.mark.parametrize("mode", ["save", "update", "new-only"])
+def test_where_there_is_none_every_mode_saves(project: DeskProject, mode: str) -> None:
+    save(project, mode).stdout.fnmatch_lines(["note: baseline saved: baselines/desk/v0.json"])
+    assert saved(project).provenance.replaces is None
+
+
+def test_save_names_the_other_modes(project: DeskProject) -> None:
+    project.baseline("v0")
+    result = save(project, "save")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(
+        ["ERROR: *v0.json exists, *; choose another name, or give --t2e-baseline-mode update or new-only"]
+    )
+
+
+def test_a_mode_needs_a_name(project: DeskProject) -> None:
+    result = project.run("--t2e-baseline-mode=update")
+    result.stderr.fnmatch_lines(["ERROR: --t2e-baseline-mode says nothing without --t2e-save-baseline"])
+
+
+def test_a_damaged_baseline_is_named_before_anything_runs(project: DeskProject) -> None:
+    project.write("baselines/desk/v0.json", "{")
+    for mode in ("update", "new-only"):
+        result = save(project, mode)
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        result.stderr.fnmatch_lines(["ERROR: *v0.json: not valid JSON with finite numbers: *"])
+    assert project.runs == []
+
+
+def test_an_update_that_lacks_tasks_is_refused(project: DeskProject) -> None:
+    project.baseline("v0")
+    before = everything(project)
+    result = save(project, "update", "-m", "heldout")
+    told = (
+        "this run did not measure tasks free, idle, opened, which the baseline holds; run the whole suite, *"
+    )
+    result.stdout.fnmatch_lines([f"note: baseline 'v0' of desk was not saved: {told}"])
+    assert everything(project) == before
+
+
+def test_an_update_of_which_too_little_was_measured_is_refused(project: DeskProject) -> None:
+    project.baseline("v0")
+    before = everything(project)
+    project.pytester.makeconftest(CONFTEST + LOSING)
+    save(project, "update").stdout.fnmatch_lines(
+        ["*'v0' of desk was not saved: 5 of 7 simulations were measured, and below 90% nothing takes *"]
+    )
+    assert everything(project) == before
+
+
+@pytest.mark.parametrize("mode", ["save", "update", "new-only"])
+def test_a_partial_run_writes_none(project: DeskProject, mode: str) -> None:
+    if mode != "save":
+        project.write("suites/desk.toml", SMALL)
+        project.lock()
+        project.baseline("v0")
+        project.write("suites/desk.toml", SUITE)
+        project.lock()
+    before = everything(project)
+    for narrowed in (("-k", "close"), ("-x",)):
+        result = save(project, mode, *narrowed)
+        result.stdout.fnmatch_lines(["*baseline 'v0' of desk was not saved: the run is partial"])
+    assert everything(project) == before
+
+
+def test_new_only_adds_what_is_lacking_and_keeps_the_rest(project: DeskProject) -> None:
+    project.write("suites/desk.toml", SMALL)
+    project.lock()
+    project.baseline("v0")
+    old = saved(project)
+    project.write("suites/desk.toml", SUITE)
+    project.lock()
+    result = save(project, "new-only")
+    result.stdout.fnmatch_lines(["note: baseline grown, 2 tasks added: baselines/desk/v0.json"])
+    new = saved(project)
+    assert {one.id for one in old.simulations} < {one.id for one in new.simulations}
+    assert {one.task_id for one in new.simulations} - {one.task_id for one in old.simulations} == {
+        "look",
+        "free",
+    }
+    assert new.provenance.replaces == evidence_digest(old)
+    assert new.provenance.created_at == old.provenance.created_at
+    # It is the baseline of the suite as it is now.
+    project.run("--candidate=v1").stdout.fnmatch_lines(["desk · heldout: PROMOTE *4 tasks compared"])
+    before = everything(project)
+    save(project, "new-only").stdout.fnmatch_lines(
+        ["note: baseline unchanged, no task added: baselines/desk/v0.json"]
+    )
+    assert everything(project) == before
+
+
+def test_new_only_adds_a_split_that_was_not_run_before(project: DeskProject) -> None:
+    project.run("-m", "heldout", "--t2e-save-baseline=v0")
+    save(project, "new-only", "-m", "discovery").stdout.fnmatch_lines(["*baseline grown, 3 tasks added: *"])
+    assert len(saved(project).simulations) == 7
+
+
+def test_new_only_leaves_out_tasks_that_were_not_measured(project: DeskProject) -> None:
+    project.run("-m", "heldout", "--t2e-save-baseline=v0")
+    project.pytester.makeconftest(CONFTEST + LOSING)
+    save(project, "new-only", "-m", "discovery").stdout.fnmatch_lines(
+        ["*baseline grown, 2 tasks added (task free not added: not all trials were measured): *"]
+    )
+    assert "free" not in {one.task_id for one in saved(project).simulations}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--candidate=v1"], "candidate 'v0' and 'v1'; candidate's text '*' and '*'"),
+        (["--t2e-agent=oracle"], "agent implementation 'listed' and 'oracle'"),
+        (["--t2e-trials=3"], "trials 1 and 3 (--t2e-trials 1 runs as many)"),
+    ],
+)
+def test_new_only_is_refused_before_the_run_where_sides_differ(
+    project: DeskProject, arguments: list[str], text: str
+) -> None:
+    project.run("-m", "heldout", "--t2e-save-baseline=base")
+    before, runs = everything(project), project.runs
+    result = save(project, "new-only", "--t2e-gate=off", *arguments, name="base")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: *base.json: this run cannot be added to it: {text}"])
+    assert (everything(project), project.runs) == (before, runs)
+
+
+def test_new_only_is_refused_where_the_world_changed(project: DeskProject) -> None:
+    project.run("-m", "heldout", "--t2e-save-baseline=v0")
+    path = project.root / "baselines/desk/v0.json"
+    record = json.loads(path.read_text(encoding="utf-8"))
+    record["provenance"]["lock"], record["provenance"]["lock_parts"]["data"] = "0" * 32, "1" * 32
+    record["provenance"]["max_errors"] = None
+    path.write_text(json.dumps(record), encoding="utf-8")
+    told = f"data '{'1' * 32}' and '*'; max errors not recorded and 10"
+    save(project, "new-only").stderr.fnmatch_lines([f"ERROR: *: this run cannot be added to it: {told}"])
+
+
+def test_a_baseline_that_changed_during_the_run_is_left_as_it_is(project: DeskProject) -> None:
+    project.baseline("v0")
+    project.pytester.makeconftest(CONFTEST + MEDDLING)
+    result = save(project, "update")
+    result.stdout.fnmatch_lines(
+        ["*baseline 'v0' of desk was not saved: it changed during the run: it was * and is *"]
+    )
+    assert saved(project).provenance.replaces is None
+
+
+def test_sessions_that_were_not_asked_write_nothing(project: DeskProject) -> None:
+    project.baseline("v0")
+    before = everything(project)
+    project.run("--candidate=v1")
+    project.run("--candidate=v1", "--t2e-goal=hold", "-k", "close")
+    project.spawn("--candidate=v2", "-n2")
+    assert everything(project) == before
+
+
+def test_the_header_tells_age_trials_candidate_and_lineage(project: DeskProject) -> None:
+    project.baseline("v0")
+    digest = evidence_digest(saved(project))
+    save(project, "update", "--t2e-trials=2")
+    aged(project, 12.5)
+    result = project.run("--candidate=v1", "--t2e-trials=2")
+    result.stdout.fnmatch_lines(
+        [f"trace2evolve: baseline v0: 12 days old, 2 trials, candidate v0, replaces {digest[:8]}…"]
+    )
+    project.baseline("v1")
+    project.write("suites/other.toml", SUITE)
+    project.lock()
+    project.run("--t2e-suite=other", "--candidate=v1", "--t2e-save-baseline=v1")
+    project.run("--candidate=v2").stdout.fnmatch_lines(
+        [
+            "trace2evolve: baseline v1 of desk: 0 days old, 1 trial, candidate v1 ← v0",
+            "trace2evolve: baseline v1 of other: 0 days old, 1 trial, candidate v1 ← v0",
+        ]
+    )
+
+
+def test_an_old_baseline_draws_a_warning_where_a_limit_is_set(project: DeskProject) -> None:
+    project.baseline("v0")
+    aged(project, 40.5)
+    project.run("--candidate=v1").stdout.no_fnmatch_line("*warning: baseline*")
+    project.write("pytest.ini", INI + "t2e_baseline_max_age = 30\n")
+    text = (
+        "warning: baseline v0 of desk is 40 days old, more than t2e_baseline_max_age = 30; measure it again *"
+    )
+    result = project.run("--candidate=v1")
+    assert result.ret == 0
+    result.stdout.fnmatch_lines([f"trace2evolve: {text}", f"note: {text}"])
+    project.write("pytest.ini", INI + "t2e_baseline_max_age = 50\n")
+    project.run("--candidate=v1").stdout.no_fnmatch_line("*warning: baseline*")
+
+
+@pytest.mark.parametrize("value", ["soon", "0", "-3", "nan", "inf"])
+def test_a_limit_that_is_no_number_of_days_is_refused(project: DeskProject, value: str) -> None:
+    project.write("pytest.ini", f"{INI}t2e_baseline_max_age = {value}\n")
+    result = project.run("--candidate=v1")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: t2e_baseline_max_age: '{value}' is not a number of days above 0"])
+
+
+Command = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def test_baselines_are_listed(project: DeskProject, command: Command) -> None:
+    assert "no baselines in " in command("baselines").stdout
+    project.baseline("v0")
+    first = evidence_digest(saved(project))
+    save(project, "update", "--t2e-trials=2")
+    save(project, "save", "--candidate=v1", name="v1")
+    aged(project, 3.2)
+    done = command("baselines")
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = {line.split()[1]: " ".join(line.split()) for line in done.stdout.splitlines()[1:]}
+    assert rows["v0"] == f"desk v0 3 days v0 – 7 2 14 current replaces {first[:8]}…"
+    assert rows["v1"] == "desk v1 0 days v1 ← v0 – 7 1 7 current –"
+
+
+def test_baselines_are_listed_as_json_with_lock_and_lineage(project: DeskProject, command: Command) -> None:
+    project.baseline("v0")
+    first = evidence_digest(saved(project))
+    old = (project.root / "baselines/desk/v0.json").read_bytes()
+    save(project, "update")
+    (project.root / "baselines/desk/before.json").write_bytes(old)
+    project.write("suites/desk.toml", SMALL)
+    project.lock()
+    found: dict[str, dict[str, Any]] = {
+        one["name"]: one for one in json.loads(command("baselines", "--json").stdout)["baselines"]
+    }
+    assert found["v0"]["replaces"] == first == found["before"]["digest"]
+    assert found["v0"]["replaces_name"] == "before"
+    assert (found["v0"]["lock"], found["v0"]["trials"], found["v0"]["simulations"]) == ("stale", [1, 1], 7)
+    assert found["v0"]["changed"][0].startswith("lock '")
+    assert 0 <= found["v0"]["age_days"] < 1
+    text = " ".join(command("baselines").stdout.split())
+    assert "baselines/desk/v0.json: lock stale: lock '" in text
+    project.write("suites/suites.lock", '{"schema_version":1,"suites":{}}')
+    assert {one["lock"] for one in json.loads(command("baselines", "--json").stdout)["baselines"]} == {"none"}
+
+
+def test_a_damaged_baseline_is_listed_and_named(project: DeskProject, command: Command) -> None:
+    project.baseline("v0")
+    project.write("baselines/desk/bad.json", "{")
+    done = command("baselines")
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"trace2evolve: {project.root}/baselines/desk/bad.json: not valid JSON")
+    assert "damaged" in done.stdout
+    assert "current" in done.stdout
+
+
+def test_a_baseline_of_an_older_version_still_loads(project: DeskProject, command: Command) -> None:
+    project.baseline("v0")
+    path: Path = project.root / "baselines/desk/v0.json"
+    record = json.loads(path.read_text(encoding="utf-8"))
+    for name in ("lock_parts", "provider_version", "max_errors", "created_at"):
+        del record["provenance"][name]
+    path.write_text(json.dumps(record), encoding="utf-8")
+    result = project.run("--candidate=v1")
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(
+        [
+            "trace2evolve: baseline v0: age not recorded, 1 trial, candidate v0",
+            "note: desk: not recorded on the baseline: max errors",
+        ]
+    )
+    assert " – v0 " in " ".join(command("baselines").stdout.split())
