@@ -8,6 +8,8 @@ from pathlib import Path
 # this process, the module is forgotten afterwards, and its exceptions are no longer those that others catch.
 import httpcore2  # noqa: F401
 import pytest
+import scipy.optimize
+import scipy.stats  # noqa: F401  # the same: loaded twice, numpy refuses
 from hypothesis import settings
 
 from pytest_trace2evolve.agents.oracle import OracleAgent

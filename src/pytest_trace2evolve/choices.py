@@ -19,6 +19,7 @@ from pytest_trace2evolve.records.account import Budgets
 from pytest_trace2evolve.records.protocols import Judge
 from pytest_trace2evolve.records.verdict import Goal
 from pytest_trace2evolve.workflow.cassettes import played
+from pytest_trace2evolve.workflow.confirm import Endpoint
 from pytest_trace2evolve.workflow.live import DEFAULT_CONCURRENCY, LiveSettings, extra_instruction
 from pytest_trace2evolve.workflow.plan import Options
 
@@ -55,6 +56,8 @@ def read_options(config: pytest.Config) -> Options:
             requests_per_minute=option.t2e_requests_per_minute,
         ),
         fresh=bool(option.t2e_fresh or option.t2e_record or option.t2e_playback),
+        confirm=option.t2e_confirm,
+        baseline_endpoint=Endpoint(option.t2e_baseline_base_url, option.t2e_baseline_key_var),
         invocation_dir=here,
     )
 
@@ -73,6 +76,8 @@ _TALK = (
     "t2e_user_base_url",
     "t2e_key_var",
     "t2e_user_key_var",
+    "t2e_baseline_base_url",
+    "t2e_baseline_key_var",
     "t2e_temperature",
     "t2e_seed",
     "t2e_reasoning_effort",
@@ -132,7 +137,7 @@ def _live(option: Any, here: Path, prices: Mapping[str, Price]) -> LiveSettings 
         extra_body={},
         price=prices.get(option.t2e_user_model or agent.model),
     )
-    _refuse_keys(agent, user)
+    _refuse_keys(agent.key_var, user.key_var, option.t2e_baseline_key_var or agent.key_var)
     return LiveSettings(
         agent,
         user,
@@ -142,13 +147,13 @@ def _live(option: Any, here: Path, prices: Mapping[str, Price]) -> LiveSettings 
     )
 
 
-def _refuse_keys(*models: ModelSettings) -> None:
+def _refuse_keys(*names: str) -> None:
     """A key given where its variable's name belongs would be shown in the next error."""
-    for model in models:
-        if not os.environ.get(model.key_var) and not re.fullmatch("[A-Z_][A-Z0-9_]*", model.key_var):
+    for name in names:
+        if not os.environ.get(name) and not re.fullmatch("[A-Z_][A-Z0-9_]*", name):
             raise ConfigError(
-                "--t2e-key-var and --t2e-user-key-var take the name of a variable that holds the key, "
-                "never the key: no variable of the given name is set"
+                "--t2e-key-var and its like for user and baseline take the name of a variable that holds the "
+                "key, never the key: no variable of the given name is set"
             )
 
 

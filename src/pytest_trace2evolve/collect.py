@@ -10,8 +10,9 @@ from pytest_trace2evolve.gate.trials import Trials
 from pytest_trace2evolve.records.evidence import SimulationEvidence
 from pytest_trace2evolve.scoring.reward import NO_JUDGE
 from pytest_trace2evolve.suites import Role
+from pytest_trace2evolve.workflow.fresh import suspected
 from pytest_trace2evolve.workflow.plan import PlannedSuite
-from pytest_trace2evolve.workflow.trials import TaskRun
+from pytest_trace2evolve.workflow.taskrun import TaskRun
 
 if TYPE_CHECKING:
     from pytest_trace2evolve.participant import Participant
@@ -48,6 +49,7 @@ class TaskItem(pytest.Item):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.task_run: TaskRun | None = None
+        self.suspicion = ""
         baseline = planned_suite(self).baseline
         if baseline is not None and self.name in baseline.failing:
             reason = f"fails in baseline {baseline.name}"
@@ -80,25 +82,27 @@ class TaskItem(pytest.Item):
             pytest.skip(f"{len(run.unmeasured)} of {_trials(run)} not measured: {run.unmeasured[0].note}")
 
     def runtest(self) -> None:
-        """Judge: the task passes when more than half of its measured trials do.
+        """Judge: the task passes when more than half of its measured trials do. A fall may only be suspected.
 
         Raises:
             TaskFailed: the agent failed the task.
         """
         assert self.task_run is not None
         trials = Trials(self.task_run.records)
-        if not trials.passes:
-            raise TaskFailed(self._failure(trials))
+        if trials.passes:
+            return
+        participant, planned = _participant(self), planned_suite(self)
+        assert participant.plan is not None
+        split = self.parent.name if self.parent else ""
+        if suspected(participant.plan, planned, split, self.task_run, self.name):
+            self.suspicion = self._failure(trials)
+            return
+        raise TaskFailed(self._failure(trials))
 
     def payload(self) -> dict[str, Any]:
         """What the setup's report carries to the controller, as plain JSON types."""
         assert self.task_run is not None
-        return {
-            "records": [record.model_dump(mode="json") for record in self.task_run.records],
-            "left_out": self.task_run.left_out,
-            "absent": self.task_run.absent,
-            "unfinished": self.task_run.unfinished,
-        }
+        return self.task_run.to_json()
 
     def reportinfo(self) -> tuple[Any, int | None, str]:
         """Where an item is said to be."""

@@ -13,7 +13,6 @@ from pytest_trace2evolve.evidence.baselines import write_evidence
 from pytest_trace2evolve.evidence.resume import FinishedStore
 from pytest_trace2evolve.gate.decide import worst
 from pytest_trace2evolve.participant import WORKER_INPUT, Participant, usage_error
-from pytest_trace2evolve.records.evidence import SimulationEvidence
 from pytest_trace2evolve.records.verdict import Decision
 from pytest_trace2evolve.report.baselines import age_warnings, baseline_lines
 from pytest_trace2evolve.report.display import Display
@@ -26,7 +25,7 @@ from pytest_trace2evolve.workflow.finish import EXIT_STATUS, keep, keep_totals
 from pytest_trace2evolve.workflow.plan import Plan, baseline_copy
 from pytest_trace2evolve.workflow.run_verdict import keep_verdict
 from pytest_trace2evolve.workflow.saving import refuse_unmergeable
-from pytest_trace2evolve.workflow.trials import TaskRun
+from pytest_trace2evolve.workflow.taskrun import TaskRun
 from pytest_trace2evolve.workflow.verdicts import SuiteOutcome, SuiteRun, outcome, refuse_incomparable
 
 _OVERRIDABLE = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
@@ -125,14 +124,14 @@ class Controller(Participant):
     def pytest_configure_node(self, node: Any) -> None:
         """Hand the settled choices to a worker of xdist."""
         if self.plan is not None:
-            account = None if self.account is None else self.account.path
+            account = None if self.counts is None else self.counts.path
             node.workerinput[WORKER_INPUT] = xdist.worker_input(self.plan, account)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
         """What a worker that died had begun is free for the others."""
-        if error and self.account is not None:
-            self.account.release(node.gateway.id)
+        if error and self.counts is not None:
+            self.counts.release(node.gateway.id)
 
     def pytest_report_header(self) -> list[str]:
         """One line on what is run."""
@@ -163,10 +162,10 @@ class Controller(Participant):
             return
         payload = getattr(report, "trace2evolve", None)
         if payload is not None:
-            records = tuple(SimulationEvidence.model_validate(record) for record in payload["records"])
-            self.runs[suite].add(task_id, TaskRun(**{**payload, "records": records}))
+            run = TaskRun.from_json(payload)
+            self.runs[suite].add(task_id, run)
             if self.watch is not None:
-                self.watch.report(suite, task_id, records)
+                self.watch.report(suite, task_id, run.records)
         elif report.when == "setup" and report.failed:
             self.runs[suite].crashed(task_id, str(report.longrepr))
 
@@ -227,6 +226,7 @@ class Controller(Participant):
         ran = [run for run in self.runs.values() if run.runs or stopped]
         try:
             self.outcomes = [outcome(self.plan, run, interrupted=narrowed, stopped=stopped) for run in ran]
+            self.notes += [note for run in ran for note in run.unconfirmed]
             self.notes += keep(self.plan, ran, self.outcomes, self.worlds)
             if self.account is not None:
                 totals = self.account.totals()

@@ -22,6 +22,16 @@ def _positive(text: str) -> int:
     return value
 
 
+def _count(text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = -1
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 0 or more")
+    return value
+
+
 def _amount(text: str) -> float:
     try:
         value = float(text)
@@ -269,6 +279,31 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
             "dest": "t2e_playback",
             "metavar": "FILE",
             "help": "take all models' answers from a cassette: no key, no endpoint (agent chat)",
+        },
+    ),
+    (
+        ("--t2e-confirm",),
+        {
+            "dest": "t2e_confirm",
+            "metavar": "N",
+            "type": _count,
+            "help": "fresh simulations that may confirm falls, both sides together (default: 640; 0: none)",
+        },
+    ),
+    (
+        ("--t2e-baseline-base-url",),
+        {
+            "dest": "t2e_baseline_base_url",
+            "metavar": "URL",
+            "help": "where fresh trials ask the baseline's model (default: the agent's, where it was that)",
+        },
+    ),
+    (
+        ("--t2e-baseline-key-var",),
+        {
+            "dest": "t2e_baseline_key_var",
+            "metavar": "NAME",
+            "help": "variable that holds the key for it (default: the agent's)",
         },
     ),
     (

@@ -53,6 +53,7 @@ class Participant:
         self.plan: Plan | None = None
         self.runner: Runner | None = None
         self.account: Account | None = None
+        self.counts: Account | None = None
         self._own_folder: Path | None = None
         self._order: dict[pytest.Item, int] = {}
         self._looking_ahead = False
@@ -99,19 +100,22 @@ class Participant:
             )
             if not self.config.option.collectonly:
                 refuse_without_solo(plan, self.agents)
-                if plan.live is not None:
-                    plan.live.require_endpoints()
+                for live in plan.everyone:
+                    live.require_endpoints()
         except Trace2EvolveError as error:
             raise usage_error(error) from None
         self.plan = plan
-        if plan.live is not None and not self.config.option.collectonly:
-            self.account = self._open_account(plan, shared)
+        confirms = plan.confirm is not None and plan.confirm.possible
+        if (plan.live is not None or confirms) and not self.config.option.collectonly:
+            # Agents that are no models use nothing that could be counted, except for their fresh trials.
+            self.counts = self._open_account(plan, shared)
+            self.account = None if plan.live is None else self.counts
         concurrency = self.config.option.t2e_concurrency or DEFAULT_CONCURRENCY
         try:
             if xdist.hands_out(self.config):
                 refuse_damaged(plan)
             else:
-                self.runner = start(plan, self.worlds, self.agents, self.account, concurrency=concurrency)
+                self.runner = start(plan, self.worlds, self.agents, self.counts, concurrency=concurrency)
         except Trace2EvolveError as error:
             raise usage_error(error) from None
 
@@ -171,8 +175,8 @@ class Participant:
         """End the thread that ran the simulations."""
         if self.runner is not None:
             self.runner.close()
-        if self.account is not None:
-            self.account.close()
+        if self.counts is not None:
+            self.counts.close()
         if self._own_folder is not None:
             shutil.rmtree(self._own_folder, ignore_errors=True)
 
@@ -206,7 +210,20 @@ class Participant:
         report = yield
         if isinstance(item, TaskItem) and call.when == "setup" and item.task_run is not None:
             report.trace2evolve = item.payload()  # type: ignore[attr-defined]  # extra attributes travel as JSON
+        if isinstance(item, TaskItem) and call.when == "call" and item.suspicion:
+            # Not passed, and no failure: for JUnit's readers it is skipped, with its reason.
+            report.outcome = "skipped"
+            report.longrepr = (str(item.path), 0, f"suspected: {item.suspicion}")
+            report.trace2evolve_suspected = True  # type: ignore[attr-defined]  # as above
         return report
+
+    def pytest_report_teststatus(
+        self, report: pytest.TestReport | pytest.CollectReport
+    ) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
+        """A fall that is only suspected is an outcome of its own."""
+        if getattr(report, "trace2evolve_suspected", False):
+            return "suspected", "~", ("SUSPECTED", {"yellow": True})
+        return None
 
 
 class Worker(Participant):

@@ -32,6 +32,7 @@ CREATE TABLE IF NOT EXISTS claims (
     key TEXT PRIMARY KEY, worker TEXT NOT NULL, state TEXT NOT NULL, note TEXT NOT NULL DEFAULT '',
     tokens INTEGER NOT NULL, cost REAL NOT NULL
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS fresh (key TEXT PRIMARY KEY, simulations INTEGER NOT NULL) WITHOUT ROWID;
 """
 
 
@@ -193,6 +194,36 @@ class Account:
                 (key, self._worker, state, note, used.tokens, used.cost or 0.0),
             )
 
+    def reserve(self, key: str, simulations: int, most: int) -> bool:
+        """Set fresh simulations aside, of which the whole run may make `most`.
+
+        Args:
+            key: What they are for; asked again, the answer is the same, and nothing more is set aside.
+            simulations: How many.
+            most: The run's budget of them.
+
+        Returns:
+            Whether there are so many left.
+        """
+        with self._lock, self._transaction():
+            if self._database.execute("SELECT 1 FROM fresh WHERE key = ?", (key,)).fetchone():
+                return True
+            if self._fresh() + simulations > most:
+                return False
+            self._database.execute("INSERT INTO fresh (key, simulations) VALUES (?, ?)", (key, simulations))
+            return True
+
+    def _fresh(self) -> int:
+        (taken,) = self._database.execute("SELECT coalesce(sum(simulations), 0) FROM fresh").fetchone()
+        return int(taken)
+
+    def forget_lost(self, keys: Sequence[str]) -> None:
+        """Let simulations that were lost be made again."""
+        with self._lock:
+            self._database.executemany(
+                "DELETE FROM claims WHERE key = ? AND state = ?", [(key, State.LOST) for key in keys]
+            )
+
     def unclaim(self, key: str) -> None:
         """Give a simulation back that this process will not finish."""
         with self._lock:
@@ -218,6 +249,7 @@ class Account:
         """Where the run stands."""
         with self._lock:
             counted = self._database.execute("SELECT state, count(*) FROM claims GROUP BY state").fetchall()
+            fresh = self._fresh()
             started, *used = self._database.execute(
                 "SELECT started, calls, prompt_tokens, cached_tokens, completion_tokens, cost, unpriced"
                 " FROM run"
@@ -230,7 +262,7 @@ class Account:
             completion_tokens=completion,
             cost=None if unpriced else cost,
         )
-        return Totals({State(state): count for state, count in counted}, usage, time.time() - started)
+        return Totals({State(state): count for state, count in counted}, usage, time.time() - started, fresh)
 
     def mean_used(self) -> Usage:
         """What the simulations made so far used in the mean; nothing where none is."""

@@ -6,6 +6,7 @@ fresh trials, which nothing else is estimated from: first `STEP` a side, then `S
 neither clearly confirmed nor clearly cleared the fall.
 """
 
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -120,16 +121,27 @@ def fresh_result(fresh: Fresh) -> FreshResult:
     return FreshResult(*(float(fresh_p(*passes)) for passes in filled))
 
 
+def step_passes(
+    baseline: Sequence[SimulationEvidence], candidate: Sequence[SimulationEvidence]
+) -> tuple[int, int]:
+    """Passes of both sides as `next_step` wants them."""
+    return _passed(baseline, 0), _passed(candidate, 1)
+
+
 def _by_step(records: tuple[SimulationEvidence, ...]) -> tuple[list[SimulationEvidence], ...]:
     ordered = sorted(records, key=lambda record: record.trial)
     return ordered[:STEP], ordered[STEP:]
 
 
 def _passes(records: list[SimulationEvidence], lost: int) -> int:
-    """Passes of one step, a trial without a reward counted as `lost`; so are trials that were never made."""
+    """Passes of one step; trials that were never made count as lost."""
+    return _passed(records, lost) + lost * (STEP - len(records))
+
+
+def _passed(records: Iterable[SimulationEvidence], lost: int) -> int:
+    """Passes of some trials, each without a reward counted as `lost`."""
     outcomes = [Trials((record,)).passes for record in records]
-    made = sum(lost if passed is None else int(passed) for passed in outcomes)
-    return made + lost * (STEP - len(records))
+    return sum(lost if passed is None else int(passed) for passed in outcomes)
 
 
 class _Tables(NamedTuple):

@@ -42,10 +42,12 @@ class Strict:
     improve: Check
     hold: Check
     watched: tuple[Check, ...]
+    confirms: bool = False
+    confirm: int = 0
+    stages: tuple[int, ...] = ()
+    alpha: float = 0.05
 
-    confirms = False
     equal_trials = False
-    alpha = 0.0
 
     def checks(self, goal: Goal) -> tuple[Check, ...]:
         """The checks in the order in which they are printed."""

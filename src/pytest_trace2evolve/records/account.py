@@ -63,8 +63,9 @@ class Entry:
 
 @dataclass(frozen=True)
 class Totals:
-    """Where a run stands: simulations by state, and what was used."""
+    """Where a run stands: simulations by state, what was used, and the fresh ones set aside."""
 
     states: dict[State, int]
     usage: Usage
     seconds: float
+    fresh: int = 0

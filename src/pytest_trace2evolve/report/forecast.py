@@ -15,6 +15,8 @@ def forecast(estimate: Estimate, budgets: Budgets) -> str:
     if left and estimate.usage is not None:
         text += f"; as in baseline {', '.join(estimate.sources)} they take {usage_text(estimate.usage)}"
         text += "".join(f"; {share}" for share in _shares(estimate.usage, budgets))
+    if estimate.fresh:
+        text += f"; plus up to {counted(estimate.fresh, 'fresh simulation')} for confirmation"
     return text
 
 

@@ -50,7 +50,7 @@ class Watch:
         made, kept = totals.states.get(State.MADE, 0), totals.states.get(State.KEPT, 0)
         tasks, rewards, compared, befores = self._sums
         return Progress(
-            total=self.total,
+            total=self.total + totals.fresh,
             done=made + kept,
             resumed=kept,
             lost=totals.states.get(State.LOST, 0),

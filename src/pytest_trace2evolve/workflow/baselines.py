@@ -42,12 +42,21 @@ class Baseline:
     @cached_property
     def failing(self) -> frozenset[str]:
         """The tasks that the baseline ran and failed."""
+        return frozenset(task_id for task_id, trials in self._by_task.items() if trials.passes is False)
+
+    def trials(self, task_id: str, digest: str) -> Trials | None:
+        """The baseline's trials of a task; None where it has none that ran this content and have a reward."""
+        trials = self._by_task.get(task_id)
+        if trials is None or not trials.measured or trials.records[0].task_digest != digest:
+            return None
+        return trials
+
+    @cached_property
+    def _by_task(self) -> dict[str, Trials]:
         by_task: dict[str, list[SimulationEvidence]] = {}
         for record in self.evidence.simulations:
             by_task.setdefault(record.task_id, []).append(record)
-        return frozenset(
-            task_id for task_id, records in by_task.items() if Trials(tuple(records)).passes is False
-        )
+        return {task_id: Trials(tuple(records)) for task_id, records in by_task.items()}
 
 
 Found = tuple[dict[str, Baseline], tuple[str, ...]]

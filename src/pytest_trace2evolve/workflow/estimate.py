@@ -11,6 +11,7 @@ from pytest_trace2evolve.models.prices import Price
 from pytest_trace2evolve.records.account import Budgets
 from pytest_trace2evolve.records.completion import NOTHING_USED, Usage
 from pytest_trace2evolve.records.evidence import SimulationEvidence
+from pytest_trace2evolve.workflow.confirm import MOST_FRESH
 from pytest_trace2evolve.workflow.keys import key_of
 from pytest_trace2evolve.workflow.live import LiveSettings
 from pytest_trace2evolve.workflow.plan import Plan
@@ -46,12 +47,14 @@ class Estimate:
         kept: How many an earlier run finished.
         usage: What the rest is likely to use; None where no baseline of a suite says.
         sources: The baselines that say it.
+        fresh: How many more it may make to confirm that tasks fell.
     """
 
     simulations: int
     kept: int
     usage: Usage | None
     sources: tuple[str, ...]
+    fresh: int = 0
 
 
 def expected_usage(plan: Plan) -> Expected:
@@ -88,7 +91,22 @@ def estimate(plan: Plan, expected: Expected, worlds: Worlds, finished: FinishedS
     sources = tuple(
         f"{planned.baseline.name}" for planned in plan.suites.values() if planned.baseline is not None
     )
-    return Estimate(len(seen), kept, used if known else None, tuple(dict.fromkeys(sources)))
+    usage = used if known else None
+    return Estimate(len(seen), kept, usage, tuple(dict.fromkeys(sources)), most_fresh(plan))
+
+
+def most_fresh(plan: Plan) -> int:
+    """How many fresh simulations a run may make: those of its budget, if all that can fall do."""
+    if plan.confirm is None or not plan.confirm.possible:
+        return 0
+    baselines = [(one, one.baseline) for name, one in plan.suites.items() if name in plan.confirm.sides]
+    passing = sum(
+        bool((trials := baseline.trials(task_id, digest)) and trials.passes)
+        for planned, baseline in baselines
+        if baseline is not None
+        for task_id, digest in planned.lock.tasks.items()
+    )
+    return min(plan.confirm.budget, passing * MOST_FRESH)
 
 
 def refuse_impossible(budgets: Budgets, expected: Expected) -> None:

@@ -11,9 +11,11 @@ from pytest_trace2evolve.evidence.tau2_format import header
 from pytest_trace2evolve.records.account import State, Totals
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.verdict import CheckStatus, Decision, SideFigures, Verdict
+from pytest_trace2evolve.workflow.confirm import MOST_FRESH
+from pytest_trace2evolve.workflow.fresh import SIDES
 from pytest_trace2evolve.workflow.plan import Plan, PlannedSuite
 from pytest_trace2evolve.workflow.saving import save_baseline
-from pytest_trace2evolve.workflow.verdicts import SuiteOutcome, SuiteRun, evidence
+from pytest_trace2evolve.workflow.verdicts import SuiteOutcome, SuiteRun, evidence, provenance_of
 from pytest_trace2evolve.worlds.registry import Worlds
 
 
@@ -58,6 +60,7 @@ def keep_totals(plan: Plan, totals: Totals, stopped: str) -> None:
         "run_id": plan.run_id,
         "usage": totals.usage.model_dump(mode="json"),
         "simulations": {state.value: totals.states.get(state, 0) for state in State},
+        "fresh": totals.fresh,
         "seconds": round(totals.seconds, 3),
         "stopped": stopped or None,
     }
@@ -81,7 +84,36 @@ def _keep_header(plan: Plan, run: SuiteRun, worlds: Worlds) -> list[str]:
             max_errors=planned.suite.max_errors,
         )
     )
+    dropped += _keep_fresh(plan, run, worlds)
     return [f"{len(dropped)} traces that no worker reported were set aside in unreported/"] if dropped else []
+
+
+def _keep_fresh(plan: Plan, run: SuiteRun, worlds: Worlds) -> list[str]:
+    """Write the headers of fresh trials, a folder a side; returns the ids of traces that nobody reported."""
+    planned, dropped = run.planned, []
+    for side in SIDES:
+        store = RunStore(plan.fresh_folder(planned.name, side))
+        if not store.folder.exists():
+            continue
+        records = [record for fresh in run.fresh.values() for record in getattr(fresh, side)]
+        dropped += store.drop_unreported(records)
+        world = worlds.open(planned.suite.provider, planned.suite.domain)
+        origin = provenance_of(plan, planned)
+        if side == "baseline" and planned.baseline is not None:
+            settled = planned.baseline.evidence.provenance
+            origin = origin.model_copy(update={"candidate": settled.candidate, "agent": settled.agent})
+        store.write_header(
+            header(
+                origin,
+                [world.tasks()[task_id] for task_id in run.fresh],
+                records,
+                policy=world.policy(solo=planned.suite.solo),
+                git_commit=_git_commit(plan),
+                trials=MOST_FRESH // len(SIDES),
+                max_errors=planned.suite.max_errors,
+            )
+        )
+    return dropped
 
 
 def _tasks(planned: PlannedSuite, run: SuiteRun, worlds: Worlds) -> list[Task]:

@@ -4,6 +4,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pytest_trace2evolve.candidates import Candidate
 from pytest_trace2evolve.evidence.cassettes import Cassette
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.records.evidence import Settings
@@ -55,6 +56,14 @@ class LiveSettings:
     def user_settings(self) -> Settings:
         """What evidence records of the user simulator."""
         return Settings(implementation=CHAT, model=self.user.model, arguments=self.user.recorded())
+
+
+@dataclass(frozen=True)
+class Party:
+    """Whose simulations they are, and with which settings; None where the agent is a plugin's."""
+
+    candidate: Candidate
+    live: LiveSettings | None
 
 
 def extra_instruction() -> str:

@@ -15,7 +15,7 @@ from pytest_trace2evolve.evidence.results import SIMULATIONS
 from pytest_trace2evolve.evidence.saving import SaveMode, Saving, require_name, settle
 from pytest_trace2evolve.gate.judgement import Policy
 from pytest_trace2evolve.gate.policy import DEFAULT_POLICY, get_policy
-from pytest_trace2evolve.models.prices import PRICES_NAME
+from pytest_trace2evolve.models.prices import PRICES_NAME, read_prices
 from pytest_trace2evolve.records.account import NO_BUDGETS, Budgets
 from pytest_trace2evolve.records.evidence import Mode
 from pytest_trace2evolve.records.protocols import Judge
@@ -23,7 +23,15 @@ from pytest_trace2evolve.records.verdict import Goal
 from pytest_trace2evolve.suites import Suite
 from pytest_trace2evolve.workflow.baselines import Baseline, find_baselines
 from pytest_trace2evolve.workflow.cassettes import differences, recording, refuse_record
-from pytest_trace2evolve.workflow.live import CHAT, LiveSettings
+from pytest_trace2evolve.workflow.confirm import (
+    AS_THE_AGENT,
+    Confirm,
+    Endpoint,
+    SideName,
+    Sides,
+    refuse_colliding,
+)
+from pytest_trace2evolve.workflow.live import CHAT, LiveSettings, Party
 from pytest_trace2evolve.workflow.locked import LockedSuite
 from pytest_trace2evolve.workflow.project import Project
 from pytest_trace2evolve.workflow.replays import Recorded, read_replays, refuse_strays
@@ -52,6 +60,8 @@ class Options:
     live: LiveSettings | None = None
     fresh: bool = False
     budgets: Budgets = NO_BUDGETS
+    confirm: int | None = None
+    baseline_endpoint: Endpoint = AS_THE_AGENT
     invocation_dir: Path = field(default_factory=Path.cwd)
 
 
@@ -92,6 +102,30 @@ class Plan:
     live: LiveSettings | None = None
     fresh: bool = False
     budgets: Budgets = NO_BUDGETS
+    confirm: Confirm | None = None
+
+    @property
+    def alpha(self) -> float:
+        """The level of the gate's tests."""
+        assert self.policy is not None
+        return self.policy.alpha
+
+    @property
+    def everyone(self) -> list[LiveSettings]:
+        """The settings of all who talk through a model."""
+        sides = self.confirm.sides.values() if self.confirm is not None and self.confirm.possible else ()
+        return [live for live in (self.live, *(party.live for party in sides)) if live is not None]
+
+    def party(self, suite: str, *, baseline: bool = False) -> Party:
+        """Whose simulations those of one side are."""
+        if not baseline:
+            return Party(self.candidate, self.live)
+        assert self.confirm is not None
+        return self.confirm.sides[suite]
+
+    def fresh_folder(self, suite: str, side: SideName) -> Path:
+        """Where a side's fresh trials go, apart from those that enter estimates."""
+        return self.suite_folder(suite) / "fresh" / side
 
     def suite_folder(self, name: str) -> Path:
         """Where a suite's simulations go: the run folder itself, or a part of it where there are several."""
@@ -169,23 +203,24 @@ def make_plan(
             suite: Baseline(label, read_evidence(baseline_copy(shared.run_folder, suite)))
             for suite, label in shared.baselines.items()
         }
+    planned = {
+        one.name: PlannedSuite(
+            suite=one.suite,
+            path=one.path,
+            lock=one.lock,
+            agent=chosen[one.name],
+            trials=options.trials or one.suite.trials,
+            recorded=recorded.get(one.suite.mode),
+            baseline=baselines.get(one.name),
+            guidelines=None if options.live is None or listing else _guidelines(one.suite, worlds),
+        )
+        for one in locked
+    }
     return Plan(
         project=project,
         candidate=lineage[0],
         lineage=lineage,
-        suites={
-            one.name: PlannedSuite(
-                suite=one.suite,
-                path=one.path,
-                lock=one.lock,
-                agent=chosen[one.name],
-                trials=options.trials or one.suite.trials,
-                recorded=recorded.get(one.suite.mode),
-                baseline=baselines.get(one.name),
-                guidelines=None if options.live is None or listing else _guidelines(one.suite, worlds),
-            )
-            for one in locked
-        },
+        suites=planned,
         policy=policy,
         goal=options.goal,
         run_id=run.run_id,
@@ -197,11 +232,38 @@ def make_plan(
         live=options.live,
         fresh=options.fresh,
         budgets=options.budgets,
+        confirm=None if listing else _confirm(options, project, policy, planned),
     )
 
 
 def _guidelines(suite: Suite, worlds: Worlds) -> str:
     return digest_text(worlds.open(suite.provider, suite.domain).guidelines())
+
+
+def _confirm(
+    options: Options, project: Project, policy: Policy | None, suites: Mapping[str, PlannedSuite]
+) -> Confirm | None:
+    """How falls are confirmed; None under a policy that takes them as they are."""
+    if policy is None or not policy.confirms:
+        if options.confirm:
+            told = "the gate is off" if policy is None else f"policy {policy.name!r} takes each fall as it is"
+            raise ConfigError(f"--t2e-confirm {options.confirm} says nothing here: {told}")
+        return None
+    sides = Sides(
+        live=options.live,
+        candidates=project.candidates,
+        endpoint=options.baseline_endpoint,
+        prices=read_prices(project.root / PRICES_NAME),
+        priced=options.budgets.cost is not None,
+    )
+    confirm = sides.find(
+        {name: one.baseline for name, one in suites.items() if one.baseline is not None},
+        {name: one.agent for name, one in suites.items()},
+        policy.confirm if options.confirm is None else options.confirm,
+    )
+    if confirm.possible:
+        refuse_colliding({name: suites[name].trials for name in confirm.sides})
+    return confirm
 
 
 def _new_run(options: Options, project: Project, candidate: str) -> Shared:

@@ -11,11 +11,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Job:
-    """One simulation to be made: a trial of a suite's task."""
+    """One simulation to be made: a trial of a suite's task, of the candidate or of the baseline."""
 
     suite: str
     task_id: str
     trial: int
+    baseline: bool = False
 
 
 Perform = Callable[[Job], Coroutine[Any, Any, None]]

@@ -62,14 +62,22 @@ class Simulations:
         agents: Who can talk, by name.
         pool: Where simulations run.
         live: What a live run shares; None where the agents are no models.
+        baselines: Who talks in fresh trials of the baselines, by suite.
     """
 
     def __init__(
-        self, plan: Plan, worlds: Worlds, agents: Mapping[str, AgentFactory], pool: Pool, live: Live | None
+        self,
+        plan: Plan,
+        worlds: Worlds,
+        agents: Mapping[str, AgentFactory],
+        pool: Pool,
+        live: Live | None,
+        baselines: Mapping[str, AgentFactory] | None = None,
     ) -> None:
         self._plan = plan
         self._worlds = worlds
         self._agents = agents
+        self._baselines = baselines or {}
         self._pool = pool
         self._live = live
         self._news = threading.Event()
@@ -88,10 +96,20 @@ class Simulations:
     def need(self, suite: str, task_id: str) -> list[Job]:
         """Put a task's trials before all others."""
         jobs = self.jobs(suite, task_id)
+        self.ask(jobs)
+        return jobs
+
+    def ask(self, jobs: list[Job]) -> None:
+        """Put simulations before all others."""
         # Of one that was begun and handed out nothing is left: an item that runs again makes its own.
         self._begun -= {job for job in jobs if job in self._begun and job not in self._futures}
         self._ask(jobs)
-        return jobs
+
+    def again(self, jobs: list[Job]) -> None:
+        """Ask once more for simulations that were lost."""
+        if self._live is not None:
+            self._live.account.forget_lost([self._key(job) for job in jobs])
+        self.ask(jobs)
 
     def jobs(self, suite: str, task_id: str) -> list[Job]:
         """A task's trials."""
@@ -213,6 +231,10 @@ class Simulations:
             # In a thread: a flush to the disk would hold up every other conversation.
             await asyncio.to_thread((live.lost if lost else live.finished).put, key, simulation)
         except (BudgetError, EndpointError, asyncio.CancelledError) as error:
+            if isinstance(error, EndpointError) and job.baseline:
+                # The baseline's model may be gone; the run is the candidate's.
+                account.settle(key, State.LOST, note=f"the baseline's side: {error}")
+                return
             if isinstance(error, EndpointError):
                 account.stop(str(error), refused=True)
             account.unclaim(key)
@@ -240,7 +262,9 @@ class Simulations:
         limits = Limits(suite.max_steps, suite.max_errors, suite.timeout)
         alone = {"solo": True} if suite.solo else {}
         try:
-            agent, user = self._agents[planned.agent](task, world, self._plan.candidate, job.trial, **alone)
+            party = self._plan.party(job.suite, baseline=job.baseline)
+            made_by = self._baselines[job.suite] if job.baseline else self._agents[planned.agent]
+            agent, user = made_by(task, world, party.candidate, job.trial, **alone)
             return await converse(
                 task, world, agent, user, limits=limits, trial=job.trial, seed=job.trial, **alone
             )
@@ -267,7 +291,8 @@ class Simulations:
         if job not in self._keys:
             planned = self._plan.suites[job.suite]
             task = self._world(planned).tasks()[job.task_id]
-            self._keys[job] = key_of(self._plan, planned, task, job.trial)
+            party = self._plan.party(job.suite, baseline=job.baseline)
+            self._keys[job] = key_of(self._plan, planned, task, job.trial, party)
         return self._keys[job]
 
     def _world(self, planned: PlannedSuite) -> World:

@@ -31,7 +31,7 @@ def start(
         plan: What to run.
         worlds: Opens worlds.
         agents: Who can talk, by name, agent `chat` apart.
-        account: The run's, where it is live.
+        account: The run's, where it is live or confirms.
         concurrency: Simulations at once.
 
     Raises:
@@ -40,10 +40,16 @@ def start(
     """
     pool = Pool(concurrency)
     everyone, live = dict(agents), None
+    sides = plan.confirm.sides if plan.confirm is not None and plan.confirm.possible else {}
+    baselines = {suite: agents[plan.suites[suite].agent] for suite, party in sides.items() if not party.live}
     if plan.live is not None and account is not None:
         stores = {"cache": plan.project.answers_cache, "recording": recording(plan.run_folder)}
         try:
-            everyone[CHAT] = ChatFactory(plan.live, pool, account, **stores)
+            everyone[CHAT] = own = ChatFactory(plan.live, pool, account, **stores)
+            for suite, party in sides.items():
+                if party.live is not None:
+                    same = party.live == plan.live
+                    baselines[suite] = own if same else ChatFactory(party.live, pool, account, **stores)
         except ConfigError:
             pool.close()
             raise
@@ -53,7 +59,8 @@ def start(
             lost=FinishedStore(account.path.parent / "lost"),
             expected=expected_usage(plan),
         )
-    return Runner(plan, worlds, Simulations(plan, worlds, everyone, pool, live))
+    simulations = Simulations(plan, worlds, everyone, pool, live, baselines)
+    return Runner(plan, worlds, simulations, account)
 
 
 def refuse_damaged(plan: Plan) -> None:

@@ -2,11 +2,12 @@
 
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
+from pathlib import Path
 
 from pytest_trace2evolve.errors import BudgetError, EndpointError, LockError
+from pytest_trace2evolve.evidence.account import Account
 from pytest_trace2evolve.evidence.store import RunStore
 from pytest_trace2evolve.evidence.tau2_format import simulation_record
 from pytest_trace2evolve.lock import LOCK_NAME, RENEW
@@ -17,37 +18,12 @@ from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation, TerminationReason
 from pytest_trace2evolve.scoring.evidence import as_evidence
 from pytest_trace2evolve.scoring.reward import score
+from pytest_trace2evolve.workflow.fresh import Confirmer
 from pytest_trace2evolve.workflow.plan import Plan, PlannedSuite
+from pytest_trace2evolve.workflow.pool import Job
 from pytest_trace2evolve.workflow.simulations import Simulations
+from pytest_trace2evolve.workflow.taskrun import TaskRun
 from pytest_trace2evolve.worlds.registry import Worlds
-
-
-@dataclass(frozen=True)
-class TaskRun:
-    """What came of one task.
-
-    Attributes:
-        records: One a trial.
-        left_out: Which of its recorded simulations were not compared, since their task differs from the lock;
-            empty where all were.
-        absent: Why there was nothing to run: the replayed files hold no simulation of it.
-        unfinished: Why not all of its trials were made; empty where they were.
-    """
-
-    records: tuple[SimulationEvidence, ...] = ()
-    left_out: str = ""
-    absent: str = ""
-    unfinished: str = ""
-
-    @property
-    def lost(self) -> list[SimulationEvidence]:
-        """The trials that infrastructure took."""
-        return [record for record in self.records if record.status is Status.INFRASTRUCTURE_ERROR]
-
-    @property
-    def unmeasured(self) -> list[SimulationEvidence]:
-        """The trials that ran and have no reward."""
-        return [record for record in self.records if record.status is Status.NOT_MEASURED]
 
 
 class Runner:
@@ -57,15 +33,19 @@ class Runner:
         plan: What to run.
         worlds: Opens worlds.
         simulations: Makes what is not replayed.
+        account: Counts the run's fresh trials; None where none can be made.
     """
 
-    def __init__(self, plan: Plan, worlds: Worlds, simulations: Simulations) -> None:
+    def __init__(
+        self, plan: Plan, worlds: Worlds, simulations: Simulations, account: Account | None = None
+    ) -> None:
         self._plan = plan
         self._worlds = worlds
         self._simulations = simulations
+        self._confirmer = Confirmer(plan, simulations, account)
 
     def run(self, suite: str, task_id: str) -> TaskRun:
-        """Finish (or replay) every trial of a task, score each and store its trace.
+        """Finish (or replay) every trial of a task, score each and store its trace; confirm a fall.
 
         A trial that is lost (an exception in the world, a trace that could not be stored) becomes an
         infrastructure error; nothing is scored for it.
@@ -75,8 +55,10 @@ class Runner:
             LockError: the world's task differs from the lock.
         """
         planned = self._plan.suites[suite]
-        if planned.recorded is not None:
-            return self._replay(planned, task_id)
+        run = (self._make if planned.recorded is None else self._replay)(planned, task_id)
+        return self._confirmer.confirmed(planned, task_id, run, self._measure_fresh)
+
+    def _make(self, planned: PlannedSuite, task_id: str) -> TaskRun:
         task = self._world(planned).tasks()[task_id]
         if task.digest_in(solo=planned.suite.solo) != planned.lock.tasks[task_id]:
             raise LockError(
@@ -84,12 +66,18 @@ class Runner:
                 f"since {LOCK_NAME} was written; {RENEW}"
             )
         records, unfinished = [], ""
-        for job in self._simulations.need(suite, task_id):
+        for job in self._simulations.need(planned.name, task_id):
             try:
                 records.append(self._trial(planned, task, job.trial, partial(self._simulations.outcome, job)))
             except BudgetError as error:
                 unfinished = str(error)
         return TaskRun(tuple(records), unfinished=unfinished)
+
+    def _measure_fresh(self, job: Job) -> SimulationEvidence:
+        planned = self._plan.suites[job.suite]
+        task = self._world(planned).tasks()[job.task_id]
+        folder = self._plan.fresh_folder(job.suite, "baseline" if job.baseline else "candidate")
+        return self._trial(planned, task, job.trial, partial(self._simulations.outcome, job), folder)
 
     @property
     def shared(self) -> bool:
@@ -139,7 +127,12 @@ class Runner:
         return TaskRun(tuple(records), left_out=left_out)
 
     def _trial(
-        self, planned: PlannedSuite, task: Task, trial: int, simulate: Callable[[], Simulation]
+        self,
+        planned: PlannedSuite,
+        task: Task,
+        trial: int,
+        simulate: Callable[[], Simulation],
+        folder: Path | None = None,
     ) -> SimulationEvidence:
         try:
             world = self._world(planned)
@@ -147,7 +140,7 @@ class Runner:
             result = score(simulation, task, world, self._plan.judge)
             types = world.tool_types()
             record = as_evidence(simulation, task, result, types, solo=planned.suite.solo)
-            store = RunStore(self._plan.suite_folder(planned.suite.name))
+            store = RunStore(folder or self._plan.suite_folder(planned.suite.name))
             store.write_simulation(simulation_record(simulation, result))
         except (BudgetError, EndpointError):
             raise

@@ -1,5 +1,6 @@
 """From the records of a run to its evidence and verdicts, suite by suite."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -7,7 +8,7 @@ from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.gate.comparable import differences, unrecorded
 from pytest_trace2evolve.gate.decide import decide, worst
 from pytest_trace2evolve.gate.pairs import natural_order, pair, told
-from pytest_trace2evolve.records.evidence import Evidence, Provenance, Settings, SimulationEvidence
+from pytest_trace2evolve.records.evidence import Evidence, Fresh, Provenance, Settings, SimulationEvidence
 from pytest_trace2evolve.records.verdict import Decision, Label, Verdict
 from pytest_trace2evolve.scoring.metrics import Metrics, metrics
 from pytest_trace2evolve.scoring.reward import SCORER_VERSION
@@ -15,7 +16,8 @@ from pytest_trace2evolve.suites import Role
 from pytest_trace2evolve.workflow.agents import user_settings
 from pytest_trace2evolve.workflow.plan import Plan, PlannedSuite
 from pytest_trace2evolve.workflow.sides import provenance
-from pytest_trace2evolve.workflow.trials import TaskRun, lost_trial
+from pytest_trace2evolve.workflow.taskrun import TaskRun
+from pytest_trace2evolve.workflow.trials import lost_trial
 
 
 @dataclass
@@ -40,6 +42,21 @@ class SuiteRun:
         """All records, in order of task and trial, whatever order they came in."""
         everything = [record for run in self.runs.values() for record in run.records]
         return tuple(sorted(everything, key=lambda record: (natural_order(record.task_id), record.trial)))
+
+    @property
+    def fresh(self) -> dict[str, Fresh]:
+        """Fresh trials of the tasks that have any, by task id."""
+        return {task_id: run.fresh for task_id, run in self.runs.items() if run.fresh is not None}
+
+    @property
+    def unconfirmed(self) -> list[str]:
+        """Why tasks that fell have no fresh trials, a note for each reason."""
+        reasons = Counter(run.unconfirmed for run in self.runs.values() if run.unconfirmed)
+        return [
+            f"{self.planned.name}: {count} task{'' if count == 1 else 's'} that fell could not be confirmed: "
+            f"{reason}"
+            for reason, count in sorted(reasons.items())
+        ]
 
     def in_split(self, split: str) -> tuple[SimulationEvidence, ...]:
         """The records of one split."""
