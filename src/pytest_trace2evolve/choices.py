@@ -57,6 +57,7 @@ def read_options(config: pytest.Config) -> Options:
         ),
         fresh=bool(option.t2e_fresh or option.t2e_record or option.t2e_playback),
         confirm=option.t2e_confirm,
+        stages=option.t2e_stages or (),
         baseline_endpoint=Endpoint(option.t2e_baseline_base_url, option.t2e_baseline_key_var),
         invocation_dir=here,
     )

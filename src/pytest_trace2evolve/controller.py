@@ -25,6 +25,7 @@ from pytest_trace2evolve.workflow.finish import EXIT_STATUS, keep, keep_totals
 from pytest_trace2evolve.workflow.plan import Plan, baseline_copy
 from pytest_trace2evolve.workflow.run_verdict import keep_verdict
 from pytest_trace2evolve.workflow.saving import refuse_unmergeable
+from pytest_trace2evolve.workflow.stages import goes_on, stage_note
 from pytest_trace2evolve.workflow.taskrun import TaskRun
 from pytest_trace2evolve.workflow.verdicts import SuiteOutcome, SuiteRun, outcome, refuse_incomparable
 
@@ -89,7 +90,8 @@ class Controller(Participant):
         except ConfigError as error:
             raise usage_error(error) from None
         finished = FinishedStore(plan.project.finished_folder)
-        text = forecast(estimate(plan, expected, self.worlds, finished), plan.budgets)
+        made = self.account.finished() if self.account is not None else ()
+        text = forecast(estimate(plan, expected, self.worlds, finished, made), plan.budgets)
         option = self.config.option
         narrowing = [name for name, value in (("-m", option.markexpr), ("-k", option.keyword)) if value]
         return f"{text} (before {' and '.join(narrowing)})" if narrowing else text
@@ -141,7 +143,8 @@ class Controller(Participant):
         for name, planned in self.plan.suites.items():
             against = f", baseline {planned.baseline.name}" if planned.baseline else ""
             parts.append(f"{name} (agent {planned.agent}{against})")
-        lines = [f"candidate {self.plan.candidate.id} on {', '.join(parts)}"]
+        stage = "" if self.plan.stage is None else str(self.plan.stage)
+        lines = [f"candidate {self.plan.candidate.id} on {', '.join(parts)}", stage]
         lines += [*baseline_lines(self.plan), *age_warnings(self.plan, self.max_age), self.forecast]
         return [f"trace2evolve: {line}" for line in lines if line]
 
@@ -227,7 +230,12 @@ class Controller(Participant):
         try:
             self.outcomes = [outcome(self.plan, run, interrupted=narrowed, stopped=stopped) for run in ran]
             self.notes += [note for run in ran for note in run.unconfirmed]
-            self.notes += keep(self.plan, ran, self.outcomes, self.worlds)
+            if self.staged is not None and self.plan.stage is not None:
+                whole = not stopped and not self.others_failed and exitstatus in _OVERRIDABLE
+                self.staged.goes_on = whole and goes_on(self.plan.stage, self.outcomes)
+                self.notes.append(stage_note(self.plan.stage, goes_on=self.staged.goes_on))
+            provisional = self.staged is not None and self.staged.goes_on
+            self.notes += keep(self.plan, ran, self.outcomes, self.worlds, provisional=provisional)
             if self.account is not None:
                 totals = self.account.totals()
                 keep_totals(self.plan, totals, exhausted)
@@ -240,6 +248,8 @@ class Controller(Participant):
             told = f"{type(error).__name__}: {error}"
             self.trouble = f"the evidence could not be kept whole ({told}); the verdict does not count"
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
+            if self.staged is not None:
+                self.staged.goes_on = False
             return
         if not any(figures.measured for one in self.outcomes for figures in one.metrics.values()):
             why = f" ({exhausted})" if exhausted else ""

@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 GOALS = ("improve", "hold")
 INCONCLUSIVE = ("fail", "pass")
 BASELINE_MODES = ("save", "update", "new-only")
+DEFAULT_STAGES = (2, 4, 8)
 
 
 def _positive(text: str) -> int:
@@ -30,6 +32,20 @@ def _count(text: str) -> int:
     if value < 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 0 or more")
     return value
+
+
+def _stages(text: str) -> tuple[int, ...]:
+    if text == "default":
+        return DEFAULT_STAGES
+    try:
+        stages = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        stages = ()
+    if len(stages) < 2 or stages[0] < 1 or any(one >= next_ for one, next_ in pairwise(stages)):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no schedule: two or more rising numbers of trials, as in 2,4,8, or default"
+        )
+    return stages
 
 
 def _amount(text: str) -> float:
@@ -288,6 +304,15 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
             "metavar": "N",
             "type": _count,
             "help": "fresh simulations that may confirm falls, both sides together (default: 640; 0: none)",
+        },
+    ),
+    (
+        ("--t2e-stages",),
+        {
+            "dest": "t2e_stages",
+            "metavar": "N,N,…|default",
+            "type": _stages,
+            "help": "live: add trials in stages and stop where the gate decides (default: 2,4,8)",
         },
     ),
     (

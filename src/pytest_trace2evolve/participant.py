@@ -16,6 +16,7 @@ from pytest_trace2evolve.collect import SuiteFile, TaskItem, planned_suite
 from pytest_trace2evolve.errors import ConfigError, Trace2EvolveError
 from pytest_trace2evolve.evidence.account import MAIN, Account
 from pytest_trace2evolve.options import DESTINATIONS
+from pytest_trace2evolve.staging import staged_run
 from pytest_trace2evolve.workflow.agents import BUILT_IN_AGENTS, AgentFactory, refuse_without_solo
 from pytest_trace2evolve.workflow.live import CHAT, DEFAULT_CONCURRENCY
 from pytest_trace2evolve.workflow.plan import Plan, Shared, make_plan
@@ -54,6 +55,7 @@ class Participant:
         self.runner: Runner | None = None
         self.account: Account | None = None
         self.counts: Account | None = None
+        self.staged = staged_run(config)
         self._own_folder: Path | None = None
         self._order: dict[pytest.Item, int] = {}
         self._looking_ahead = False
@@ -97,6 +99,7 @@ class Participant:
                 judge=read_judge(self.config),
                 shared=shared,
                 listing=bool(self.config.option.collectonly),
+                stage=0 if self.staged is None else self.staged.number,
             )
             if not self.config.option.collectonly:
                 refuse_without_solo(plan, self.agents)
@@ -126,6 +129,10 @@ class Participant:
             return Account(shared.account, worker, plan.budgets)
         # On the local disk: SQLite's shared memory does not work over a network.
         try:
+            if self.staged is not None:
+                account = Account(self.staged.account_folder() / "account.sqlite", MAIN, plan.budgets)
+                account.forget_lost()  # by an earlier stage; this one tries again
+                return account
             self._own_folder = Path(tempfile.mkdtemp(prefix="trace2evolve-"))
             return Account(self._own_folder / "account.sqlite", MAIN, plan.budgets)
         except (OSError, sqlite3.Error) as error:

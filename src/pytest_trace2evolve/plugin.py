@@ -31,7 +31,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> int | pytest.ExitCode | None:
-    """Start over where a path given to one of our options made pytest choose a wrong rootdir."""
+    """Start over, where a path given to one of our options moved the rootdir; or once for each stage."""
     given = config.invocation_params
     fixed = options.joined([str(argument) for argument in given.args], given.dir)
-    return None if fixed is None else pytest.main(fixed, plugins=given.plugins)
+    if fixed is not None:
+        return pytest.main(fixed, plugins=given.plugins)
+    if getattr(config.option, "t2e_stages", None) and not hasattr(config, "workerinput"):
+        from pytest_trace2evolve.staging import run_stages
+
+        return run_stages(config)
+    return None

@@ -1,11 +1,13 @@
 """What the controller tells its workers, and how a crashed worker's item is reported."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pytest_trace2evolve.gate.stages import Stage
 from pytest_trace2evolve.workflow.plan import Plan, Shared
 
 
@@ -21,6 +23,7 @@ def worker_input(plan: Plan, account: Path | None) -> dict[str, Any]:
             if planned.baseline is not None
         },
         "account": None if account is None else str(account),
+        "stage": None if plan.stage is None else asdict(plan.stage),
     }
 
 
@@ -33,6 +36,7 @@ def taken_over(raw: Mapping[str, Any]) -> Shared:
         started=raw["started"],
         baselines=raw["baselines"],
         account=None if account is None else Path(account),
+        stage=None if raw["stage"] is None else Stage(**raw["stage"]),
     )
 
 

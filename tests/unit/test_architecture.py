@@ -43,6 +43,7 @@ LEVELS = {
         "active",
         "controller",
         "participant",
+        "staging",
         "choices",
     },
 }

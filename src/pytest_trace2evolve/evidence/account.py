@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pytest_trace2evolve.errors import BudgetError, EndpointError
-from pytest_trace2evolve.records.account import NO_BUDGETS, Budgets, Claim, Entry, State, Totals
+from pytest_trace2evolve.records.account import DONE, NO_BUDGETS, Budgets, Claim, Entry, State, Totals
 from pytest_trace2evolve.records.completion import NOTHING_USED, Usage
 
 BUSY_SECONDS = 60.0
@@ -217,12 +217,21 @@ class Account:
         (taken,) = self._database.execute("SELECT coalesce(sum(simulations), 0) FROM fresh").fetchone()
         return int(taken)
 
-    def forget_lost(self, keys: Sequence[str]) -> None:
-        """Let simulations that were lost be made again."""
+    def forget_lost(self, keys: Sequence[str] | None = None) -> None:
+        """Let simulations that were lost be made again: those of some keys, or all."""
         with self._lock:
+            if keys is None:
+                self._database.execute("DELETE FROM claims WHERE state = ?", (State.LOST,))
+                return
             self._database.executemany(
                 "DELETE FROM claims WHERE key = ? AND state = ?", [(key, State.LOST) for key in keys]
             )
+
+    def finished(self) -> frozenset[str]:
+        """The keys of all simulations that are made or kept."""
+        with self._lock:
+            rows = self._database.execute("SELECT key FROM claims WHERE state IN (?, ?)", tuple(DONE))
+            return frozenset(key for (key,) in rows)
 
     def unclaim(self, key: str) -> None:
         """Give a simulation back that this process will not finish."""

@@ -58,7 +58,6 @@ class Calibrated:
         block_suspected: Whether suspected tasks withhold a promotion.
         within: Whether these very tasks are meant (estimand `suite`), not those they were drawn from.
         confirm: Most fresh simulations of a live run, both sides together.
-        stages: Trials at which a live run may stop, where it is asked to go by stages.
         further: Checks of others.
     """
 
@@ -69,7 +68,6 @@ class Calibrated:
     block_suspected: bool = False
     within: bool = False
     confirm: int = 640
-    stages: tuple[int, ...] = (2, 4, 8)
     further: tuple[Check, ...] = ()
 
     confirms = True

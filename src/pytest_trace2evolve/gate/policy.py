@@ -5,7 +5,6 @@ alpha = 0.05
 estimand = "tasks"            # or "suite": these very tasks
 suspected = "list"            # or "block"
 confirm = 640                 # most fresh simulations of a live run
-stages = [2, 4, 8]
 
 [checks.reward]
 margin = 0.10                 # how much worse still passes as not worse
@@ -44,7 +43,6 @@ class Strict:
     watched: tuple[Check, ...]
     confirms: bool = False
     confirm: int = 0
-    stages: tuple[int, ...] = ()
     alpha: float = 0.05
 
     equal_trials = False
@@ -82,7 +80,6 @@ class _Settings(Record):
     estimand: Literal["tasks", "suite"] | None = None
     suspected: Literal["list", "block"] | None = None
     confirm: Annotated[int, Field(ge=0, strict=True)] | None = None
-    stages: tuple[Annotated[int, Field(ge=1, strict=True)], ...] | None = None
     checks: dict[str, _CheckSettings] = Field(default_factory=dict)
 
 
@@ -169,8 +166,6 @@ def _calibrated(path: Path, settings: _Settings, further: Mapping[str, Check]) -
             if one.margin is not None or one.alpha is not None:
                 raise PolicyError(f"{path}: checks.{name}: 'watch = false' leaves it out; remove the rest")
             weights[name] = 0.0
-    if settings.stages is not None and list(settings.stages) != sorted(set(settings.stages)):
-        raise PolicyError(f"{path}: stages: {list(settings.stages)} does not rise from each to the next")
     added = tuple(further[name] for name, one in settings.checks.items() if name in further and one.watch)
     return Calibrated(
         name=path.stem,
@@ -180,6 +175,5 @@ def _calibrated(path: Path, settings: _Settings, further: Mapping[str, Check]) -
         block_suspected=settings.suspected == "block",
         within=settings.estimand == "suite",
         confirm=CALIBRATED.confirm if settings.confirm is None else settings.confirm,
-        stages=settings.stages or CALIBRATED.stages,
         further=added,
     )

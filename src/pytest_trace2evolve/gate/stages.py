@@ -7,9 +7,6 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-DEFAULT_STAGES = (2, 4, 8)
-"""Trials a task and side, by stage, where nothing else is said."""
-
 _Rule = tuple[NDArray[np.float64], NDArray[np.float64]]
 """Points of an integral and their weights."""
 

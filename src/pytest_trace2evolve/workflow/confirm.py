@@ -3,16 +3,20 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pytest_trace2evolve._secrets import REMOVED
 from pytest_trace2evolve.candidates import Candidate, Candidates
 from pytest_trace2evolve.errors import CandidateError, ConfigError
+from pytest_trace2evolve.gate.judgement import Policy
 from pytest_trace2evolve.models.prices import Price
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.records.evidence import CandidateRef, Settings
 from pytest_trace2evolve.workflow.baselines import Baseline
 from pytest_trace2evolve.workflow.live import CHAT, LiveSettings, Party
+
+if TYPE_CHECKING:
+    from pytest_trace2evolve.workflow.plan import PlannedSuite
 
 MOST_FRESH = 32
 """Fresh simulations of one task at most, both sides together."""
@@ -161,16 +165,36 @@ class Sides:
 AS_THE_AGENT = Endpoint()
 
 
-def refuse_colliding(trials: Mapping[str, int]) -> None:
-    """See that fresh trials have numbers of their own; `trials` are those of a task, by suite.
+def how_to_confirm(
+    policy: Policy | None, given: int | None, sides: Sides, suites: Mapping[str, "PlannedSuite"]
+) -> Confirm | None:
+    """How a run confirms falls; None under a policy that takes them as they are.
+
+    Args:
+        policy: The gate's; None where it is off.
+        given: The budget of fresh simulations that the user named; None where none was.
+        sides: Finds who makes the baselines' sides.
+        suites: The run's suites.
 
     Raises:
-        ConfigError: a suite has so many that they do not.
+        ConfigError: a budget was named and nothing is confirmed, or a suite's trials have the numbers of
+            fresh ones.
     """
+    if policy is None or not policy.confirms:
+        if given:
+            told = "the gate is off" if policy is None else f"policy {policy.name!r} takes each fall as it is"
+            raise ConfigError(f"--t2e-confirm {given} says nothing here: {told}")
+        return None
+    confirm = sides.find(
+        {name: one.baseline for name, one in suites.items() if one.baseline is not None},
+        {name: one.agent for name, one in suites.items()},
+        policy.confirm if given is None else given,
+    )
     first = min(FIRST_TRIAL.values())
-    for suite, count in trials.items():
-        if count > first:
+    for name in confirm.sides if confirm.possible else ():
+        if suites[name].trials > first:
             raise ConfigError(
-                f"suite {suite!r} has {count} trials a task, and fresh trials are numbered from {first}: "
-                "run fewer, or give --t2e-confirm 0"
+                f"suite {name!r} has {suites[name].trials} trials a task, and fresh trials are numbered from "
+                f"{first}: run fewer, or give --t2e-confirm 0"
             )
+    return confirm

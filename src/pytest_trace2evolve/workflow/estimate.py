@@ -1,6 +1,6 @@
 """What a live run is likely to use, from what its baselines used, and whether its budgets can pay."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import add
@@ -69,8 +69,14 @@ def expected_usage(plan: Plan) -> Expected:
     return Expected(found)
 
 
-def estimate(plan: Plan, expected: Expected, worlds: Worlds, finished: FinishedStore) -> Estimate:
-    """What a live run has before it, from the baselines' own usage."""
+def estimate(
+    plan: Plan,
+    expected: Expected,
+    worlds: Worlds,
+    finished: FinishedStore,
+    made: Collection[str] = (),
+) -> Estimate:
+    """What a live run has before it, from the baselines' own usage; `made` are keys that it need not make."""
     kept, used, known = 0, NOTHING_USED, True
     seen: set[str] = set()  # two suites may share tasks: what has one key is made once
     for name, planned in plan.suites.items():
@@ -82,7 +88,7 @@ def estimate(plan: Plan, expected: Expected, worlds: Worlds, finished: FinishedS
                 if key in seen:
                     continue
                 seen.add(key)
-                if not plan.fresh and finished.holds(key):
+                if key in made or (not plan.fresh and finished.holds(key)):
                     kept += 1
                 elif one is None:
                     known = False

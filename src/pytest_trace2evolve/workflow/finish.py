@@ -3,6 +3,7 @@
 import json
 import subprocess
 from collections.abc import Iterable
+from dataclasses import asdict
 
 from pytest_trace2evolve.evidence.atomic import write_atomic
 from pytest_trace2evolve.evidence.scoreboard import ScoreboardLine, append
@@ -19,8 +20,17 @@ from pytest_trace2evolve.workflow.verdicts import SuiteOutcome, SuiteRun, eviden
 from pytest_trace2evolve.worlds.registry import Worlds
 
 
-def keep(plan: Plan, runs: Iterable[SuiteRun], outcomes: Iterable[SuiteOutcome], worlds: Worlds) -> list[str]:
+def keep(
+    plan: Plan,
+    runs: Iterable[SuiteRun],
+    outcomes: Iterable[SuiteOutcome],
+    worlds: Worlds,
+    *,
+    provisional: bool = False,
+) -> list[str]:
     """Write the headers of the run folder, the baselines asked for, and the scoreboard.
+
+    A provisional outcome, of a stage after which another follows, is no line of the scoreboard.
 
     Returns:
         Notes for the user, a line each.
@@ -38,7 +48,7 @@ def keep(plan: Plan, runs: Iterable[SuiteRun], outcomes: Iterable[SuiteOutcome],
         _line(plan, run.planned, verdict)
         for run, outcome in pairs
         for verdict in outcome.verdicts
-        if outcome.whole and not verdict.partial
+        if outcome.whole and not verdict.partial and not provisional
     ]
     if lines:
         append(plan.project.scoreboard, lines)
@@ -62,6 +72,7 @@ def keep_totals(plan: Plan, totals: Totals, stopped: str) -> None:
         "simulations": {state.value: totals.states.get(state, 0) for state in State},
         "fresh": totals.fresh,
         "seconds": round(totals.seconds, 3),
+        "stage": None if plan.stage is None else asdict(plan.stage),
         "stopped": stopped or None,
     }
     write_atomic(plan.run_folder / "run.json", json.dumps(record, indent=1) + "\n")

@@ -15,6 +15,7 @@ from pytest_trace2evolve.evidence.results import SIMULATIONS
 from pytest_trace2evolve.evidence.saving import SaveMode, Saving, require_name, settle
 from pytest_trace2evolve.gate.judgement import Policy
 from pytest_trace2evolve.gate.policy import DEFAULT_POLICY, get_policy
+from pytest_trace2evolve.gate.stages import Stage
 from pytest_trace2evolve.models.prices import PRICES_NAME, read_prices
 from pytest_trace2evolve.records.account import NO_BUDGETS, Budgets
 from pytest_trace2evolve.records.evidence import Mode
@@ -29,12 +30,18 @@ from pytest_trace2evolve.workflow.confirm import (
     Endpoint,
     SideName,
     Sides,
-    refuse_colliding,
+    how_to_confirm,
 )
 from pytest_trace2evolve.workflow.live import CHAT, LiveSettings, Party
 from pytest_trace2evolve.workflow.locked import LockedSuite
 from pytest_trace2evolve.workflow.project import Project
 from pytest_trace2evolve.workflow.replays import Recorded, read_replays, refuse_strays
+from pytest_trace2evolve.workflow.stages import (
+    first_trials,
+    refuse_short_baselines,
+    refuse_unstaged,
+    stage_of,
+)
 from pytest_trace2evolve.worlds.registry import Worlds
 
 REPLAY = "replay"
@@ -61,6 +68,7 @@ class Options:
     fresh: bool = False
     budgets: Budgets = NO_BUDGETS
     confirm: int | None = None
+    stages: tuple[int, ...] = ()
     baseline_endpoint: Endpoint = AS_THE_AGENT
     invocation_dir: Path = field(default_factory=Path.cwd)
 
@@ -103,12 +111,13 @@ class Plan:
     fresh: bool = False
     budgets: Budgets = NO_BUDGETS
     confirm: Confirm | None = None
+    stage: Stage | None = None
 
     @property
     def alpha(self) -> float:
         """The level of the gate's tests."""
         assert self.policy is not None
-        return self.policy.alpha
+        return self.policy.alpha if self.stage is None else self.stage.alpha
 
     @property
     def everyone(self) -> list[LiveSettings]:
@@ -144,6 +153,7 @@ class Shared:
     started: str
     baselines: Mapping[str, str]
     account: Path | None = None
+    stage: Stage | None = None
 
 
 def make_plan(
@@ -156,6 +166,7 @@ def make_plan(
     judge: Judge | None = None,
     shared: Shared | None = None,
     listing: bool = False,
+    stage: int = 0,
 ) -> Plan:
     """Check what the user asked for and settle every choice.
 
@@ -168,6 +179,7 @@ def make_plan(
         judge: Judge of natural-language assertions.
         shared: On a worker, what the controller settled.
         listing: Only items are listed: locks are not held against worlds, and nobody needs to talk.
+        stage: The number of the run's stage, where `options` has any.
 
     Raises:
         ConfigError: anything the user wrote is wrong.
@@ -176,6 +188,8 @@ def make_plan(
     """
     _refuse_contradictions(options)
     _refuse_unpriced(options, project)
+    if options.stages:
+        refuse_unstaged(options)
     name = options.candidate or DEFAULT_CANDIDATE
     lineage = tuple(project.candidates.lineage(name))
     policy = None if options.gate == "off" else get_policy(options.gate or DEFAULT_POLICY)
@@ -185,7 +199,8 @@ def make_plan(
     chosen = {suite.name: "" if listing else _agent(options, suite, agents, recorded) for suite in suites}
     verify = shared is None and not listing
     locked = [_locked(suite, project, worlds, verify=verify) for suite in suites]
-    run = shared or _new_run(options, project, name)
+    run = shared or _new_run(options, project, name, stage, policy)
+    trials = options.trials if run.stage is None else run.stage.trials
     notes = tuple(note for group in recorded.values() for note in group.notes)
     saving = None
     if shared is None:
@@ -196,6 +211,9 @@ def make_plan(
             options.baseline, locked, project, lineage, worlds, here=here, judge=judge
         )
         notes += told
+        if run.stage is not None and not listing:
+            refuse_short_baselines(baselines, locked, options.stages)
+            baselines = {suite: first_trials(one, run.stage.trials) for suite, one in baselines.items()}
         if options.live is not None and options.live.cassette is not None:
             notes += differences(options.live.cassette, lineage[0], locked)
     else:
@@ -209,7 +227,7 @@ def make_plan(
             path=one.path,
             lock=one.lock,
             agent=chosen[one.name],
-            trials=options.trials or one.suite.trials,
+            trials=trials or one.suite.trials,
             recorded=recorded.get(one.suite.mode),
             baseline=baselines.get(one.name),
             guidelines=None if options.live is None or listing else _guidelines(one.suite, worlds),
@@ -232,7 +250,10 @@ def make_plan(
         live=options.live,
         fresh=options.fresh,
         budgets=options.budgets,
-        confirm=None if listing else _confirm(options, project, policy, planned),
+        confirm=None
+        if listing
+        else how_to_confirm(policy, options.confirm, _sides(options, project), planned),
+        stage=run.stage,
     )
 
 
@@ -240,37 +261,29 @@ def _guidelines(suite: Suite, worlds: Worlds) -> str:
     return digest_text(worlds.open(suite.provider, suite.domain).guidelines())
 
 
-def _confirm(
-    options: Options, project: Project, policy: Policy | None, suites: Mapping[str, PlannedSuite]
-) -> Confirm | None:
-    """How falls are confirmed; None under a policy that takes them as they are."""
-    if policy is None or not policy.confirms:
-        if options.confirm:
-            told = "the gate is off" if policy is None else f"policy {policy.name!r} takes each fall as it is"
-            raise ConfigError(f"--t2e-confirm {options.confirm} says nothing here: {told}")
-        return None
-    sides = Sides(
+def _sides(options: Options, project: Project) -> Sides:
+    return Sides(
         live=options.live,
         candidates=project.candidates,
         endpoint=options.baseline_endpoint,
         prices=read_prices(project.root / PRICES_NAME),
         priced=options.budgets.cost is not None,
     )
-    confirm = sides.find(
-        {name: one.baseline for name, one in suites.items() if one.baseline is not None},
-        {name: one.agent for name, one in suites.items()},
-        policy.confirm if options.confirm is None else options.confirm,
-    )
-    if confirm.possible:
-        refuse_colliding({name: suites[name].trials for name in confirm.sides})
-    return confirm
 
 
-def _new_run(options: Options, project: Project, candidate: str) -> Shared:
+def _new_run(
+    options: Options, project: Project, candidate: str, number: int, policy: Policy | None
+) -> Shared:
     """A fresh run's name and place; its baselines are settled later."""
     started = datetime.now(UTC).isoformat(timespec="seconds")
     run_id = f"{started[:19].replace(':', '')}-{candidate}-{uuid4().hex[:6]}"
-    return Shared(run_id, options.run_folder or project.runs_folder / run_id, started, {})
+    folder = options.run_folder or project.runs_folder / run_id
+    if not options.stages or policy is None:
+        return Shared(run_id, folder, started, {})
+    stage = stage_of(number, options.stages, policy)
+    if options.run_folder is not None:
+        folder /= f"stage-{stage.number}"
+    return Shared(run_id, folder, started, {}, stage=stage)
 
 
 def baseline_copy(run_folder: Path, suite: str) -> Path:
