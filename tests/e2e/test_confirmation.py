@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ElementTree
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,9 +15,9 @@ import pytest
 
 from pytest_trace2evolve.gate import policy
 from pytest_trace2evolve.models import settings
-from pytest_trace2evolve.testing import ChatRequest, ChatServer, Fault, FaultPlan, Reply
+from pytest_trace2evolve.testing import ChatRequest, ChatServer, Reply
 from tests.e2e.test_kills import TASK
-from tests.e2e.test_live import SCENARIOS, SECRET, SOLVED
+from tests.e2e.test_live import SECRET, SOLVED
 from tests.plugin.conftest import CONFTEST, DeskProject, Letters, letters, project
 
 __all__ = ["letters", "project"]
@@ -28,6 +29,12 @@ from pytest_trace2evolve.gate.policy import POLICIES, STRICT
 
 POLICIES.setdefault("noisy", replace(STRICT, name="noisy", confirms=True, confirm=640))
 """
+WAITING = """
+from tests.e2e.test_stages import Patient
+
+POLICIES.setdefault("waiting", replace(STRICT, name="waiting", improve=Patient(), watched=(), confirms=True))
+"""
+TRIES = settings.Retries().attempts
 QUICK = "Be quick."
 """The instruction of the candidate that breaks a task."""
 
@@ -273,43 +280,45 @@ def test_a_baseline_whose_endpoint_refuses_costs_the_run_nothing(desk: DeskProje
 def test_what_infrastructure_takes_is_tried_again_once(
     desk: DeskProject, letters: Letters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Each fresh simulation of `note` hangs up in all tries of its first call; one does nothing else."""
     monkeypatch.setattr(settings.Retries, "pause", lambda *_: 0.001)
-    monkeypatch.setattr(settings.ModelSettings, "retries", settings.Retries(attempts=1))
-    with ChatServer(script()) as server:
+    tries: Counter[int] = Counter()
+    good = script()
+
+    def hanging_up(request: ChatRequest) -> Reply:
+        seed = request.body["seed"]
+        if "<policy>" in request.system and "(task <note>)" in str(request.messages) and seed >= 10_000:
+            tries[seed] += 1
+            if tries[seed] <= TRIES or seed == 20_003:
+                raise ConnectionError
+        return good(request)
+
+    with ChatServer(hanging_up) as server:
         baseline(desk, server)
-        port = server.port
-        assert port
-        failed: set[tuple[str, int]] = set()
-        server._faults = FaultPlan({})
-
-        class Once:
-            """The first request of each fresh simulation is answered with a server error."""
-
-            def draw(self) -> Any:
-                request = server.requests[-1]
-                system, seed = request["messages"][0]["content"], request["seed"]
-                if seed < 100 or "<policy>" not in system or (system, seed) in failed:
-                    return None
-                failed.add((system, seed))
-                return replace(misbehaviour)
-
-        from pytest_trace2evolve.testing import Misbehaviour
-
-        misbehaviour = Misbehaviour(Fault.SERVER_ERROR)
-        server._faults = Once()  # type: ignore[assignment]
         result = compared(desk, server)
-    assert len(failed) == 16
-    assert letters(result)["note"] == "FAILED"
-    assert len(fresh_traces(desk, "baseline")) >= 16
+    assert letters(result)["note"] == "FAILED"  # 15 of 16 against none
+    result.stdout.no_fnmatch_line("*set aside*")
+    assert tries[20_003] == 2 * TRIES
+    lost = [one for one in fresh_traces(desk, "baseline") if one["reward_info"] is None]
+    assert {one["trial"] for one in lost} == {20_003}
+    assert len([one for one in fresh_traces(desk, "baseline") if one["task_id"] == "note"]) == 16
 
 
-def test_a_spent_budget_leaves_the_task_suspected(desk: DeskProject, letters: Letters) -> None:
+def test_a_budget_that_ends_amid_confirmation_leaves_the_task_suspected(
+    desk: DeskProject, letters: Letters
+) -> None:
     with ChatServer(script()) as server:
         baseline(desk, server)
-        result = compared(desk, server, "--t2e-max-tokens=12000", "--t2e-concurrency=1")
-    told = letters(result)
-    assert "FAILED" not in told.values(), result.stdout.str()
-    result.stdout.fnmatch_lines(["*INCONCLUSIVE*"])
+        compared(desk, server, "--t2e-confirm=0")  # so that the main trials are there
+        result = compared(desk, server, "--t2e-max-tokens=6000", "--t2e-concurrency=2")
+        assert (letters(result)["close"], letters(result)["note"]) == ("SUSPECTED", "SUSPECTED")
+        result.stdout.fnmatch_lines(
+            ["note: desk: 2 tasks that fell could not be confirmed: the budget is spent: *tokens of *"]
+        )
+        result.stdout.fnmatch_lines(["desk · heldout: INCONCLUSIVE *"])
+        assert result.ret == 10
+        again = compared(desk, server)  # what was made is kept
+        assert letters(again)["note"] == "FAILED"
 
 
 def test_killed_amid_confirmation_a_run_goes_on_where_it_stopped(desk: DeskProject, letters: Letters) -> None:
@@ -407,6 +416,23 @@ def test_a_plugins_agent_is_confirmed_too(desk: DeskProject, processes: str) -> 
     again.stdout.fnmatch_lines(["* 1 suspected *"])
 
 
-def test_scenarios_name_every_task() -> None:
-    """What the script above relies on: a task's own name in its user's first message."""
-    assert all(SCENARIOS.values())
+def test_a_later_stage_takes_the_fresh_trials_of_an_earlier_one(desk: DeskProject, letters: Letters) -> None:
+    """The first stage decides nothing, since its policy waits for two trials; both flag the same task."""
+    desk.pytester.makeconftest(CONFTEST + NOISY + WAITING)
+    with ChatServer(script(lambda task, quick, trial: quick and task == "note")) as server:
+        baseline(desk, server)
+        asked = len(server.requests)
+        given = ["--candidate=v3", "--t2e-stages=1,2", "--t2e-gate=waiting", "-v", "-pno:xdist"]
+        result = desk.pytester.runpytest_subprocess(*command(server, *given, "--t2e-confirm=16"))
+        seeds = Counter(
+            request["seed"]
+            for request in server.requests[asked:]
+            if "<policy>" in request["messages"][0]["content"]
+            and [one["role"] for one in request["messages"]][-1] == "user"
+            and sum(one["role"] == "user" for one in request["messages"]) == 1
+        )
+    result.stdout.fnmatch_lines(["*stage 1 of 2*", "*::note FAILED*", "*stage 2 of 2*", "*::note FAILED*"])
+    fresh = {seed: count for seed, count in seeds.items() if seed >= 10_000}
+    assert set(fresh.values()) == {1}
+    assert len(fresh) == 16
+    assert len(fresh_traces(desk, "baseline")) == 8

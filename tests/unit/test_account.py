@@ -237,3 +237,48 @@ def test_without_budgets_everything_is_admitted(account: Account) -> None:
     account.spend(Usage(prompt_tokens=10**9, cost=1e6))
     assert account.admit() == 0.0
     assert account.seconds_left is None
+
+
+def test_fresh_simulations_are_set_aside_once_for_what_they_are_for(path: Path, account: Account) -> None:
+    other = Account(path, "gw1")
+    assert account.reserve("a", 16, 40)
+    assert other.reserve("b", 16, 40)
+    assert not other.reserve("c", 16, 40)
+    assert account.reserve("b", 16, 40)  # the same again takes nothing more
+    assert other.reserve("d", 8, 40)
+    assert account.totals().fresh == 40
+    other.close()
+
+
+def test_the_budget_of_fresh_simulations_holds_whoever_asks(path: Path, account: Account) -> None:
+    """Four processes and this one ask for 16 of 100 at the same time, each for 20 tasks."""
+    code = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from pytest_trace2evolve.evidence.account import Account\n"
+        "account = Account(Path(sys.argv[1]), sys.argv[2])\n"
+        "print(sum(account.reserve(f'{sys.argv[2]} {i}', 16, 100) for i in range(20)))\n"
+    )
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(path), f"gw{number}"], stdout=subprocess.PIPE, text=True
+        )
+        for number in range(1, 5)
+    ]
+    mine = sum(account.reserve(f"gw0 {number}", 16, 100) for number in range(20))
+    granted = mine + sum(int(child.communicate()[0]) for child in children)
+    assert granted == 6
+    assert account.totals().fresh == 96
+
+
+def test_what_was_lost_can_be_forgotten_and_nothing_else(account: Account) -> None:
+    for key, state in (("a", State.LOST), ("b", State.LOST), ("c", State.MADE)):
+        account.claim(key)
+        account.settle(key, state)
+    account.claim("d")
+    account.keep("e")
+    account.forget_lost(["a", "c", "d"])
+    assert account.entries(["a"]) == {}
+    account.forget_lost()
+    assert account.totals().states == {State.MADE: 1, State.RUNNING: 1, State.KEPT: 1}
+    assert account.finished() == {"c", "e"}

@@ -95,19 +95,19 @@ def _keep_header(plan: Plan, run: SuiteRun, worlds: Worlds) -> list[str]:
             max_errors=planned.suite.max_errors,
         )
     )
-    dropped += _keep_fresh(plan, run, worlds)
+    _keep_fresh(plan, run, worlds)
     return [f"{len(dropped)} traces that no worker reported were set aside in unreported/"] if dropped else []
 
 
-def _keep_fresh(plan: Plan, run: SuiteRun, worlds: Worlds) -> list[str]:
-    """Write the headers of fresh trials, a folder a side; returns the ids of traces that nobody reported."""
-    planned, dropped = run.planned, []
+def _keep_fresh(plan: Plan, run: SuiteRun, worlds: Worlds) -> None:
+    """Write the headers of fresh trials, a folder a side; what was lost and made again is set aside."""
+    planned = run.planned
     for side in SIDES:
         store = RunStore(plan.fresh_folder(planned.name, side))
         if not store.folder.exists():
             continue
         records = [record for fresh in run.fresh.values() for record in getattr(fresh, side)]
-        dropped += store.drop_unreported(records)
+        store.drop_unreported(records)
         world = worlds.open(planned.suite.provider, planned.suite.domain)
         origin = provenance_of(plan, planned)
         if side == "baseline" and planned.baseline is not None:
@@ -124,7 +124,6 @@ def _keep_fresh(plan: Plan, run: SuiteRun, worlds: Worlds) -> list[str]:
                 max_errors=planned.suite.max_errors,
             )
         )
-    return dropped
 
 
 def _tasks(planned: PlannedSuite, run: SuiteRun, worlds: Worlds) -> list[Task]:
