@@ -44,7 +44,6 @@ class Policy(Protocol):
         name: Under which it is chosen.
         confirms: Whether a live run tries a flagged task again before it counts as a regression.
         confirm: Most fresh simulations of a run, both sides together.
-        stages: Trials at which a live run may stop, where it is asked to go by stages; empty: it has none.
         equal_trials: Whether both sides must have the same number of trials of a task.
         alpha: Level at which a task is confirmed as a regression.
     """
@@ -57,9 +56,6 @@ class Policy(Protocol):
 
     @property
     def confirm(self) -> int: ...
-
-    @property
-    def stages(self) -> tuple[int, ...]: ...
 
     @property
     def equal_trials(self) -> bool: ...
