@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pytest_trace2evolve import __version__
-from pytest_trace2evolve.commands import baselines, compare, lock, promote, score
+from pytest_trace2evolve.commands import baselines, compare, ledger, lock, promote, score, show
 from pytest_trace2evolve.errors import Trace2EvolveError
+from pytest_trace2evolve.report.inert import inert_line
 
 EXIT_USAGE = 2
 
@@ -27,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (Trace2EvolveError, OSError) as error:
-        print(f"trace2evolve: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"trace2evolve: {inert_line(str(error))}", file=sys.stderr)
         return EXIT_USAGE
 
 
@@ -38,7 +39,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"trace2evolve {__version__}")
     parser.add_argument("--root", type=Path, help="project folder (default: the nearest parent with suites/)")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (score, compare, lock, baselines, promote):
+    for command in (score, compare, lock, baselines, promote, show, ledger):
         command.add(commands)
     return parser
 

@@ -22,6 +22,7 @@ from pytest_trace2evolve.report.watch import Watch
 from pytest_trace2evolve.workflow.cassettes import export, recording
 from pytest_trace2evolve.workflow.estimate import estimate, expected_usage, refuse_impossible
 from pytest_trace2evolve.workflow.finish import EXIT_STATUS, keep, keep_totals
+from pytest_trace2evolve.workflow.ledger import Looks
 from pytest_trace2evolve.workflow.plan import Plan, baseline_copy
 from pytest_trace2evolve.workflow.run_verdict import keep_verdict
 from pytest_trace2evolve.workflow.saving import refuse_unmergeable
@@ -228,14 +229,17 @@ class Controller(Participant):
             narrowed = "the session was stopped early" if early else exhausted
         ran = [run for run in self.runs.values() if run.runs or stopped]
         try:
-            self.outcomes = [outcome(self.plan, run, interrupted=narrowed, stopped=stopped) for run in ran]
+            looks = Looks(self.plan.project)
+            self.outcomes = [
+                outcome(self.plan, run, looks, interrupted=narrowed, stopped=stopped) for run in ran
+            ]
             self.notes += [note for run in ran for note in run.unconfirmed]
             if self.staged is not None and self.plan.stage is not None:
                 whole = not stopped and not self.others_failed and exitstatus in _OVERRIDABLE
                 self.staged.goes_on = whole and goes_on(self.plan.stage, self.outcomes)
                 self.notes.append(stage_note(self.plan.stage, goes_on=self.staged.goes_on))
             provisional = self.staged is not None and self.staged.goes_on
-            self.notes += keep(self.plan, ran, self.outcomes, self.worlds, provisional=provisional)
+            self.notes += keep(self.plan, ran, self.outcomes, self.worlds, looks, provisional=provisional)
             if self.account is not None:
                 totals = self.account.totals()
                 keep_totals(self.plan, totals, exhausted)

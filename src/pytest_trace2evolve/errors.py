@@ -9,6 +9,7 @@
     │   ├── CassetteError         a cassette cannot be written, trusted or played back as asked
     │   ├── EndpointError         an endpoint refuses the key, the model or the request: every further one too
     │   └── MissingExtraError     an optional package is not installed
+    ├── LedgerError               a look at a trace cannot be recorded: the trace is not shown
     ├── ResultsError              a results file or baseline cannot be trusted
     ├── WorldError                a benchmark domain cannot be opened, or its data are at odds with a task
     ├── TraceError                one trace is malformed: it is not measured, and never scored
@@ -67,6 +68,10 @@ class EndpointError(ConfigError):
 
 class MissingExtraError(ConfigError):
     """An optional package is needed and not installed."""
+
+
+class LedgerError(Trace2EvolveError):
+    """The ledger cannot be written."""
 
 
 class ResultsError(Trace2EvolveError):

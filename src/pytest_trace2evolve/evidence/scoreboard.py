@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
 
+from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.records.base import Record
 
 COLUMNS = (
@@ -82,6 +83,28 @@ def append(path: Path, lines: list[ScoreboardLine]) -> None:
             with contextlib.suppress(OSError):
                 os.ftruncate(file.fileno(), end)
             raise
+
+
+def read(path: Path) -> Iterator[dict[str, str]]:
+    """The lines of a scoreboard as they stand, by column; headings that a merge left between them are none.
+
+    Raises:
+        ResultsError: it cannot be read, or a line has not as many columns as the heading; names the line.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return
+    except (OSError, UnicodeDecodeError) as error:
+        raise ResultsError(f"{path}: cannot be read: {error}; restore it from git") from None
+    for number, line in enumerate(lines, start=1):
+        cells = line.split("\t")
+        if len(cells) != len(COLUMNS):
+            raise ResultsError(
+                f"{path}:{number}: {len(cells)} columns, not {len(COLUMNS)}; restore the line from git"
+            )
+        if tuple(cells) != COLUMNS:
+            yield dict(zip(COLUMNS, cells, strict=True))
 
 
 def _write_all(file: FileIO, data: bytes) -> None:

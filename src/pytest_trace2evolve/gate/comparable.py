@@ -6,11 +6,10 @@ the scorer's version; the judge; the user simulator with its settings and guidel
 tool errors and time. Versions of packages are recorded and never compared.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from pytest_trace2evolve.gate.pairs import natural_order
-from pytest_trace2evolve.records.evidence import Provenance, SimulationEvidence
+from pytest_trace2evolve.records.evidence import Provenance
 
 _FIELDS = ("domain", "provider", "suite", "scorer_version", "judge", "max_steps", "max_errors", "timeout")
 _USER_FIELDS = ("implementation", "model", "guidelines")
@@ -97,12 +96,14 @@ def unrecorded(baseline: Provenance, candidate: Provenance) -> str:
     return "; ".join(told)
 
 
-def unequal_trials(baseline: Iterable[SimulationEvidence], candidate: Iterable[SimulationEvidence]) -> str:
+def unequal_trials(baseline: Mapping[str, int], candidate: Mapping[str, int]) -> str:
     """One line where the sides ran a common task in unequal numbers of trials; else empty.
 
-    A trial that was lost counts: it was begun, and `measured` and `worst_case` answer for it.
+    Args:
+        baseline, candidate: Trials by task. One that was lost counts: it was begun, and `measured` and
+            `worst_case` answer for it. A task without trials is not common.
     """
-    old, new = (Counter(record.task_id for record in side) for side in (baseline, candidate))
+    old, new = (({name: count for name, count in side.items() if count}) for side in (baseline, candidate))
     common = sorted(old.keys() & new.keys(), key=natural_order)
     unequal = [name for name in common if old[name] != new[name]]
     if not unequal:

@@ -1,6 +1,5 @@
 """From pairs and a policy to a verdict, and from several verdicts to one."""
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -9,6 +8,7 @@ import numpy as np
 from pytest_trace2evolve.gate.bounds import bounds
 from pytest_trace2evolve.gate.columns import KINDS, Floats
 from pytest_trace2evolve.gate.judgement import Judgement, Policy, Question
+from pytest_trace2evolve.gate.looks import share
 from pytest_trace2evolve.gate.pairs import Pairs, told
 from pytest_trace2evolve.gate.tally import Tally
 from pytest_trace2evolve.records.verdict import (
@@ -59,7 +59,10 @@ def decide(
         with every missing simulation filled in at its worst, and needs 90 % measured on both sides.
     """
     question = Question(
-        goal=Goal.HOLD if guard else goal, guard=guard, share=share_of(look), stage_alpha=stage_alpha
+        goal=Goal.HOLD if guard else goal,
+        guard=guard,
+        share=1.0 if look is None else share(look),
+        stage_alpha=stage_alpha,
     )
     judged = policy.judge(pairs, question)
     results, reason = list(judged.results), partial
@@ -96,11 +99,6 @@ def decide(
         baseline=_figures(pairs, 0, judged),
         candidate=_figures(pairs, 1, judged),
     )
-
-
-def share_of(look: int | None) -> float:
-    """How much of its level the k-th look may spend: 6 / (π² k²), which sums to 1 over all k."""
-    return 1.0 if look is None else 6.0 / (math.pi**2 * look**2)
 
 
 def worst(decisions: Iterable[Decision | None]) -> Decision | None:

@@ -1,4 +1,4 @@
-"""The end of a run, on the controller: headers, baselines and the scoreboard."""
+"""The end of a run, on the controller: headers, baselines, the ledger and the scoreboard."""
 
 import json
 import subprocess
@@ -14,9 +14,10 @@ from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.verdict import CheckStatus, Decision, SideFigures, Verdict
 from pytest_trace2evolve.workflow.confirm import MOST_FRESH
 from pytest_trace2evolve.workflow.fresh import SIDES
+from pytest_trace2evolve.workflow.ledger import DECIDING, Looks
 from pytest_trace2evolve.workflow.plan import Plan, PlannedSuite
 from pytest_trace2evolve.workflow.saving import save_baseline
-from pytest_trace2evolve.workflow.verdicts import SuiteOutcome, SuiteRun, evidence, provenance_of
+from pytest_trace2evolve.workflow.verdicts import SuiteOutcome, SuiteRun, claim_of, evidence, provenance_of
 from pytest_trace2evolve.worlds.registry import Worlds
 
 
@@ -25,12 +26,13 @@ def keep(
     runs: Iterable[SuiteRun],
     outcomes: Iterable[SuiteOutcome],
     worlds: Worlds,
+    looks: Looks,
     *,
     provisional: bool = False,
 ) -> list[str]:
-    """Write the headers of the run folder, the baselines asked for, and the scoreboard.
+    """Write the headers of the run folder, the baselines asked for, the ledger, and the scoreboard.
 
-    A provisional outcome, of a stage after which another follows, is no line of the scoreboard.
+    A provisional outcome, of a stage after which another follows, is neither an entry nor a line.
 
     Returns:
         Notes for the user, a line each.
@@ -44,14 +46,19 @@ def keep(
         notes += _keep_header(plan, run, worlds)
     if plan.saving is not None:
         notes += [save_baseline(plan, run, outcome) for run, outcome in pairs]
-    lines = [
-        _line(plan, run.planned, verdict)
+    whole = [
+        (run, verdict)
         for run, outcome in pairs
         for verdict in outcome.verdicts
         if outcome.whole and not verdict.partial and not provisional
     ]
-    if lines:
-        append(plan.project.scoreboard, lines)
+    # The ledger first: a line of the scoreboard without an entry would pass for an entry taken out.
+    for run, verdict in whole:
+        split = verdict.split or ""
+        if verdict.decision is not None and plan.project.splits[split].role in DECIDING:
+            looks.record(plan, run.planned, verdict, claim_of(plan, run, split))
+    if whole:
+        append(plan.project.scoreboard, [_line(plan, run.planned, verdict) for run, verdict in whole])
     return notes
 
 

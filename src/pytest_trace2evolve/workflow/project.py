@@ -60,6 +60,11 @@ class Project:
         """One line a gated run."""
         return self.root / "results" / "scoreboard.tsv"
 
+    @property
+    def ledger_folder(self) -> Path:
+        """Who looked at which traces and what was judged on which split, a file an entry."""
+        return self.root / "ledger"
+
     @cached_property
     def candidates(self) -> Candidates:
         """The project's candidates."""

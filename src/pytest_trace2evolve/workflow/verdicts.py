@@ -4,16 +4,20 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from pytest_trace2evolve._canonical import digest
 from pytest_trace2evolve.errors import ResultsError
-from pytest_trace2evolve.gate.comparable import differences, unrecorded
+from pytest_trace2evolve.gate.comparable import differences, unequal_trials, unrecorded
+from pytest_trace2evolve.gate.confirm import fresh_result
 from pytest_trace2evolve.gate.decide import decide, worst
+from pytest_trace2evolve.gate.looks import Claim, Look
 from pytest_trace2evolve.gate.pairs import natural_order, pair, told
 from pytest_trace2evolve.records.evidence import Evidence, Fresh, Provenance, Settings, SimulationEvidence
-from pytest_trace2evolve.records.verdict import Decision, Label, Verdict
+from pytest_trace2evolve.records.verdict import Decision, Goal, Label, Verdict
 from pytest_trace2evolve.scoring.metrics import Metrics, metrics
 from pytest_trace2evolve.scoring.reward import SCORER_VERSION
 from pytest_trace2evolve.suites import Role
 from pytest_trace2evolve.workflow.agents import user_settings
+from pytest_trace2evolve.workflow.ledger import Looks, evidence_digest, trials_of
 from pytest_trace2evolve.workflow.plan import Plan, PlannedSuite
 from pytest_trace2evolve.workflow.sides import provenance
 from pytest_trace2evolve.workflow.taskrun import TaskRun
@@ -118,12 +122,15 @@ def evidence(plan: Plan, run: SuiteRun) -> Evidence:
     return Evidence(provenance=provenance_of(plan, run.planned), simulations=run.records)
 
 
-def outcome(plan: Plan, run: SuiteRun, *, interrupted: str = "", stopped: bool = False) -> SuiteOutcome:
+def outcome(
+    plan: Plan, run: SuiteRun, looks: Looks, *, interrupted: str = "", stopped: bool = False
+) -> SuiteOutcome:
     """Judge one suite.
 
     Args:
         plan: The run's plan.
         run: What came in of the suite; nothing, where the session ended before it.
+        looks: What the ledger says.
         interrupted: Why the session may have stopped early or been narrowed; empty where it was not.
         stopped: Whether it ended before its time: then nothing it measured decides.
     """
@@ -133,7 +140,7 @@ def outcome(plan: Plan, run: SuiteRun, *, interrupted: str = "", stopped: bool =
     verdicts: list[Verdict] = []
     reason = _no_gate_reason(plan, run.planned)
     if not reason:
-        verdicts = list(_verdicts(plan, run, interrupted, stopped=stopped))
+        verdicts = list(_verdicts(plan, run, looks, interrupted, stopped=stopped))
         if not any(verdict.decision for verdict in verdicts):
             reason = "no split that decides was run, and the others showed no harm"
     unread = tuple(entry for split in splits for entry in told(run.left_out(split)))
@@ -151,7 +158,9 @@ def _no_gate_reason(plan: Plan, planned: PlannedSuite) -> str:
     return f"none of its ancestors ({ancestors}) has a baseline for this suite; name a --t2e-baseline"
 
 
-def _verdicts(plan: Plan, run: SuiteRun, interrupted: str, *, stopped: bool) -> Iterable[Verdict]:
+def _verdicts(
+    plan: Plan, run: SuiteRun, looks: Looks, interrupted: str, *, stopped: bool
+) -> Iterable[Verdict]:
     planned, policy = run.planned, plan.policy
     assert planned.baseline is not None
     assert policy is not None
@@ -163,18 +172,59 @@ def _verdicts(plan: Plan, run: SuiteRun, interrupted: str, *, stopped: bool) -> 
         comparable = [record for record in baseline if record.task_digest == tasks[record.task_id]]
         candidate = run.in_split(split)
         reasons = {**_other_content(baseline, tasks), **run.left_out(split)}
-        yield decide(
-            pair(comparable, candidate).leaving_out(reasons),
+        labelled = looks.label(plan.lineage, planned, split, plan.project.splits[split].role)
+        partial = _partial(run, split, interrupted, stopped)
+        if not partial and not guard:
+            partial = _without_baseline(tasks, {record.task_id for record in baseline})
+        claims = plan.goal is Goal.IMPROVE and labelled.label is Label.CLEAN and not guard and not partial
+        look = looks.look(claim_of(plan, run, split)) if claims else None
+        pairs = pair(comparable, candidate).leaving_out(reasons)
+        if plan.confirm is not None and plan.confirm.possible:
+            pairs = pairs.tried_again({name: fresh_result(one) for name, one in run.fresh.items()})
+        verdict = decide(
+            pairs,
             policy,
             goal=plan.goal,
-            label=_label(plan, planned, split),
+            label=labelled.label,
             suite=planned.suite.name,
             split=split,
             guard=guard,
-            partial=_partial(run, split, interrupted, stopped)
-            or ("" if guard else _without_baseline(tasks, {record.task_id for record in baseline})),
+            partial=partial,
             expected=len(tasks),
+            look=look.number if look else None,
+            stage_alpha=plan.stage.alpha if plan.stage else None,
         )
+        yield _as_recorded(verdict, look, labelled.reason)
+
+
+def _as_recorded(verdict: Verdict, look: Look | None, reason: str) -> Verdict:
+    """The verdict, or what was decided of the same claim before: a second test of it would spend more."""
+    reasons, decision = [verdict.reason, reason], verdict.decision
+    if look is not None and look.recorded is not None and decision is not None:
+        decision = look.recorded.decision
+        told = f"judged before: {decision.value.upper()} on {look.recorded.at:%Y-%m-%d}, and so again"
+        reasons.append(told if decision is verdict.decision else f"{told}, whatever these trials say")
+    text = "; ".join(part for part in reasons if part)
+    return verdict.model_copy(update={"decision": decision, "reason": text})
+
+
+def claim_of(plan: Plan, run: SuiteRun, split: str) -> Claim:
+    """What is judged on a split."""
+    planned = run.planned
+    assert planned.baseline is not None
+    assert plan.policy is not None
+    tasks = planned.lock.splits[split]
+    baseline = (record for record in planned.baseline.evidence.simulations if record.task_id in tasks)
+    return Claim(
+        suite=planned.name,
+        split=split,
+        lock=planned.lock.digest,
+        candidate=plan.candidate.digest,
+        agent=digest(provenance_of(plan, planned).agent.model_dump(mode="json")),
+        baseline=evidence_digest(baseline),
+        policy=plan.policy.name,
+        trials=trials_of(run.in_split(split)),
+    )
 
 
 def refuse_incomparable(plan: Plan, planned: PlannedSuite) -> tuple[str, ...]:
@@ -195,6 +245,11 @@ def refuse_incomparable(plan: Plan, planned: PlannedSuite) -> tuple[str, ...]:
             f"baseline {planned.baseline.name!r} of {planned.name!r} and this run cannot be compared: "
             + "; ".join(found)
         )
+    if plan.policy is not None and plan.policy.equal_trials:
+        counts = Counter(record.task_id for record in old.simulations)
+        unequal = unequal_trials(counts, {name: planned.trials_of(name) for name in counts})
+        if unequal:
+            raise ResultsError(f"{planned.name}: policy {plan.policy.name!r}: {unequal}")
     missing = unrecorded(old.provenance, new)
     return (f"{planned.name}: {missing}",) if missing else ()
 
@@ -206,14 +261,6 @@ def _deciding(plan: Plan, planned: PlannedSuite) -> Iterable[tuple[str, bool]]:
     for split, role in roles.items():
         if role in (gated, Role.GUARD):
             yield split, role is Role.GUARD
-
-
-def _label(plan: Plan, planned: PlannedSuite, split: str) -> Label:
-    role = plan.project.splits[split].role
-    if role is Role.GUARD:
-        return Label.SYNTHETIC if split == Label.SYNTHETIC else Label.TRANSFER
-    seen = any(candidate.saw(planned.suite.name, split) for candidate in plan.lineage)
-    return Label.DEVELOPMENT if seen or role is not Role.GATE else Label.CLEAN
 
 
 def _partial(run: SuiteRun, split: str, interrupted: str, stopped: bool) -> str:

@@ -1,0 +1,221 @@
+"""The ledger: a folder of small files, one an entry, each named by its digest and naming its parents.
+
+Reading verifies everything, so that what was edited, taken out, dated back or copied in is named. No file
+is ever changed, so two branches that both wrote merge without conflict; the next entry names both heads.
+"""
+
+import contextlib
+import os
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TypeVar
+from uuid import uuid4
+
+import pydantic_core
+from pydantic import ValidationError
+
+from pytest_trace2evolve._canonical import digest
+from pytest_trace2evolve.evidence.atomic import write_atomic
+from pytest_trace2evolve.evidence.ledger_check import problems_among
+from pytest_trace2evolve.records.base import complaint
+from pytest_trace2evolve.records.ledger import ENTRIES, LEDGER_SCHEMA, AnyEntry, Dated, Entry, Root
+
+CLOCK_TOLERANCE = timedelta(minutes=5)
+"""How far another machine's clock may be ahead before an entry of its counts as dated in the future."""
+
+_RESTORE = "restore it from git"
+
+GIT_PATIENCE = 10.0
+"""Seconds to wait for git."""
+
+Made = TypeVar("Made", bound=Dated)
+
+
+@dataclass(frozen=True)
+class History:
+    """What a ledger holds.
+
+    Attributes:
+        root: The name of the root that its entries chain to; None where the ledger is empty.
+        entries: The entries by name that are as they were written and belong to it.
+        problems: What is wrong with it, a line each: the file, the cause and the mend.
+    """
+
+    root: str | None
+    entries: Mapping[str, Dated]
+    problems: tuple[str, ...]
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """The names of entries that no other names: the parents of the next. The root, where it has none."""
+        named = {parent for entry in self.entries.values() for parent in entry.parents}
+        heads = tuple(sorted(self.entries.keys() - named))
+        return heads or (() if self.root is None else (self.root,))
+
+    @property
+    def in_time(self) -> list[Dated]:
+        """The entries, oldest first."""
+        return sorted(self.entries.values(), key=lambda entry: (entry.at, entry.name))
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """A project's ledger."""
+
+    folder: Path
+
+    def read(self, now: datetime | None = None) -> History:
+        """Everything in the folder, verified. A damaged ledger is read too: its problems are told.
+
+        Args:
+            now: The time; entries dated well after it are named.
+        """
+        try:
+            paths = sorted(self.folder.glob("*.json")) if self.folder.exists() else []
+            if self.folder.exists() and not self.folder.is_dir():
+                raise NotADirectoryError("it is no folder")
+        except OSError as error:
+            return History(None, {}, (f"{self._named()}: cannot be read: {error}; {_RESTORE}",))
+        sound: dict[str, AnyEntry] = {}
+        broken: dict[str, str] = {}
+        present = {path.stem for path in paths}
+        for path in paths:
+            try:
+                sound[path.stem] = _parsed(path, present)
+            except ValueError as error:
+                broken[path.stem] = str(error)
+        roots = {name: entry for name, entry in sound.items() if isinstance(entry, Root)}
+        dated = {name: entry for name, entry in sound.items() if isinstance(entry, Dated)}
+        root = self._own_root(roots, Counter(entry.root for entry in dated.values()))
+        latest = (now or datetime.now(UTC)) + CLOCK_TOLERANCE
+        found = broken | problems_among(dated, roots.keys(), root, present, latest)
+        return History(
+            root=root,
+            entries={name: entry for name, entry in dated.items() if entry.root == root},
+            problems=tuple(f"{self._named()}/{name}.json: {found[name]}" for name in sorted(found)),
+        )
+
+    def append(self, make: Callable[[str, tuple[str, ...], datetime], Made]) -> Made:
+        """Write an entry whose parents are the heads.
+
+        Writers of one machine take turns; others (another branch's, another machine's) write beside it.
+
+        Args:
+            make: Makes the entry of the name of the ledger's root, its parents' names and the time.
+
+        Raises:
+            OSError: it could not be written; nothing is left behind.
+        """
+        with self._turn():
+            while True:
+                history = self.read()
+                root = history.root or self._begin()
+                parents = history.heads or (root,)
+                before = [history.entries[name].at for name in parents if name in history.entries]
+                # A parent may come from a machine whose clock is ahead: an entry is dated after its parents.
+                at = max([datetime.now(UTC), *(moment + timedelta(microseconds=1) for moment in before)])
+                entry = make(root, parents, at)
+                try:
+                    write_atomic(self.folder / f"{entry.name}.json", render(entry), exclusive=True)
+                except FileExistsError:
+                    continue  # a writer that took no turn wrote the same in the same microsecond
+                return entry
+
+    def _own_root(self, roots: Mapping[str, Root], claimed: Counter[str]) -> str | None:
+        """The root that is this project's: the only one, or the repository's own, or that of most entries."""
+        names = {*roots, *claimed}
+        if len(names) <= 1:
+            return names.pop() if names else None
+        own = _first_commit(self.folder.parent)
+        for name, root in roots.items():
+            if root.origin == own:
+                return name
+        return max(names, key=lambda name: (name in roots, claimed[name], name))
+
+    def _begin(self) -> str:
+        """Write the root; returns its name."""
+        root = Root(origin=_first_commit(self.folder.parent) or uuid4().hex)
+        with contextlib.suppress(FileExistsError):
+            write_atomic(self.folder / f"{root.name}.json", render(root), exclusive=True)
+        return root.name
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Hold the folder, where the system can: else entries may come to lie beside each other."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            import fcntl
+        except ImportError:
+            yield
+            return
+        handle = os.open(self.folder, os.O_RDONLY)
+        try:
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)
+
+    def _named(self) -> str:
+        return self.folder.name
+
+
+def render(entry: Entry) -> str:
+    """An entry's file: indented JSON with sorted keys."""
+    return pydantic_core.to_json(dict(sorted(entry.to_json().items())), indent=1).decode("utf-8") + "\n"
+
+
+def _parsed(path: Path, present: Collection[str]) -> AnyEntry:
+    """The entry of a file.
+
+    Raises:
+        ValueError: it is not as it was written; says how, and the mend.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        record = pydantic_core.from_json(text, allow_inf_nan=False)
+    except OSError as error:
+        raise ValueError(f"cannot be read: {error.strerror or error}; {_RESTORE}") from None
+    except ValueError as error:
+        raise ValueError(f"is no entry ({error}); {_RESTORE}") from None
+    version = record.get("schema_version") if isinstance(record, dict) else None
+    if isinstance(version, int) and version > LEDGER_SCHEMA:
+        raise ValueError(f"has format {version}, and this version reads {LEDGER_SCHEMA}; upgrade")
+    try:
+        entry = ENTRIES.validate_json(text)
+    except ValidationError as error:
+        raise ValueError(f"is no entry ({complaint(error)}); {_RESTORE}") from None
+    if entry.name != path.stem:
+        if entry.name in present:
+            raise ValueError(f"is a copy of entry {entry.name} under another name; remove it")
+        raise ValueError(f"was edited or renamed: its content is that of {entry.name}; {_RESTORE}")
+    if text.replace("\r\n", "\n") != render(entry):
+        raise ValueError(f"was edited: its text is not as it was written; {_RESTORE}")
+    return entry
+
+
+def _first_commit(folder: Path) -> str | None:
+    """What the branches of a repository share: a digest of its first commit and the project's place in it.
+
+    None without git, before the first commit, or where the history was cut off (a shallow clone).
+    """
+    shallow = _git(folder, "rev-parse", "--is-shallow-repository")
+    if shallow != "false":
+        return None
+    commits = _git(folder, "rev-list", "--max-parents=0", "HEAD")
+    place = _git(folder, "rev-parse", "--show-prefix")
+    return digest([min(commits.split()), place]) if commits and place is not None else None
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=GIT_PATIENCE
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

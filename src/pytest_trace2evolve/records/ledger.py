@@ -1,0 +1,171 @@
+"""Entries of the ledger: who looked at which traces, and which candidate was judged on which split.
+
+An entry is named by the digest of its content and names the entries that were there before it, so that an
+entry cannot be changed, or one that others name be taken away, without its being found.
+"""
+
+from datetime import date, datetime, timedelta
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import AfterValidator, AwareDatetime, Field, TypeAdapter, model_validator
+
+from pytest_trace2evolve._canonical import digest
+from pytest_trace2evolve.records.base import Record
+from pytest_trace2evolve.records.verdict import Decision, Goal, Label
+
+LEDGER_SCHEMA: Final = 1
+"""Version of the format of entries; one of another version is named and not read."""
+
+ENTRY_NAME = r"^[0-9a-f]{32}$"
+"""What an entry's name looks like: see `_canonical.digest`."""
+
+Name = Annotated[str, Field(pattern=ENTRY_NAME)]
+Text = Annotated[str, Field(min_length=1)]
+
+
+def _utc(value: datetime) -> datetime:
+    if value.utcoffset() != timedelta(0):
+        raise ValueError("a time is written in UTC")
+    return value
+
+
+UtcTime = Annotated[AwareDatetime, AfterValidator(_utc)]
+
+
+class Entry(Record):
+    """What every entry has. Its name is the digest of all its fields."""
+
+    schema_version: Literal[1] = LEDGER_SCHEMA
+
+    @property
+    def name(self) -> str:
+        """The entry's name: the digest of its content."""
+        return digest(self.to_json())
+
+    def to_json(self) -> dict[str, Any]:
+        """The entry's content as its file holds it."""
+        return self.model_dump(mode="json")
+
+
+class Root(Entry):
+    """The beginning of a ledger, by which its entries are told from another project's.
+
+    `origin` is drawn from the repository's first commit, so that two branches which both begin the ledger
+    begin the same one; without such a commit it is random.
+    """
+
+    kind: Literal["root"] = "root"
+    origin: Text
+
+
+class Dated(Entry):
+    """An entry with its place in the ledger.
+
+    Attributes:
+        root: The name of the ledger's root.
+        parents: The names of the entries that no other entry named when this one was written, sorted.
+        at: When it was written, in UTC.
+    """
+
+    root: Name
+    parents: tuple[Name, ...] = Field(min_length=1)
+    at: UtcTime
+
+
+class Seen(Dated):
+    """Traces of a task were opened.
+
+    Attributes:
+        domain: The task's domain, by which suites are found that come to hold the task later.
+        suite, split: Where the task belonged when it was looked at.
+        task: The task's id.
+        trials: The trials whose traces were shown.
+        run: Where the traces lay: a run's name, or a file's.
+        who: Who looked, as the machine calls them.
+        day: The day on the calendar where they stood, which may be another than that of `at`.
+    """
+
+    kind: Literal["look"] = "look"
+    domain: Text
+    suite: Text
+    split: Text
+    task: Text
+    trials: tuple[int, ...]
+    run: Text
+    who: Text
+    day: date
+
+    @model_validator(mode="after")
+    def _day_of_its_time(self) -> Self:
+        if abs(self.day - self.at.date()) > timedelta(days=1):
+            raise ValueError(f"the day {self.day} is not that of {self.at:%Y-%m-%d}")
+        return self
+
+    @property
+    def first_day(self) -> date:
+        """The earlier of both calendars' days: a candidate frozen on it may have been changed afterwards."""
+        return min(self.day, self.at.date())
+
+
+class Version(Record):
+    """Something that has a name and may be changed under it: a candidate or a baseline, with its digest."""
+
+    id: Text
+    digest: Text
+
+
+class Evaluation(Dated):
+    """A candidate was judged on a whole split that decides.
+
+    Attributes:
+        suite, split, lock: What it was judged on: the split, and the digest of the suite's lock.
+        candidate, ancestors: Who was judged, and whom it descends from, nearest first.
+        agent: Digest of the settings of the agent that carried out the candidate's instruction.
+        baseline: What it was compared with; its digest is that of the split's evidence.
+        policy, goal: By which rule, and what was claimed.
+        trials: The candidate's trials a task; where tasks differ, the smallest number.
+        decision, label: The gate's answer, and what kind of evidence it rests on.
+        look: The number of this clean claim among those on the split; None where none was made.
+        alpha: The level of the checks; None where the policy states none.
+        repeats: The entry whose verdict is repeated, where the same claim was judged before.
+        run: The run's id.
+    """
+
+    kind: Literal["evaluation"] = "evaluation"
+    suite: Text
+    split: Text
+    lock: Text
+    candidate: Version
+    ancestors: tuple[Version, ...] = ()
+    agent: Text
+    baseline: Version
+    policy: Text
+    goal: Goal
+    trials: Annotated[int, Field(ge=0)]
+    decision: Decision
+    label: Label
+    look: Annotated[int, Field(ge=1)] | None = None
+    alpha: Annotated[float, Field(gt=0, lt=1)] | None = None
+    repeats: Name | None = None
+    run: Text
+
+    @model_validator(mode="after")
+    def _numbered_where_it_claims(self) -> Self:
+        if (self.look is not None) != self.claims_clean:
+            raise ValueError(f"look {self.look!r} with goal {self.goal.value} and label {self.label.value}")
+        return self
+
+    @property
+    def claims_clean(self) -> bool:
+        """Whether it claims an improvement on clean evidence: only such a claim is counted."""
+        return self.goal is Goal.IMPROVE and self.label is Label.CLEAN
+
+    @property
+    def versions(self) -> tuple[Version, ...]:
+        """The candidate and its ancestors."""
+        return (self.candidate, *self.ancestors)
+
+
+AnyEntry = Root | Seen | Evaluation
+ENTRIES: TypeAdapter[AnyEntry] = TypeAdapter(Annotated[AnyEntry, Field(discriminator="kind")])
+"""Reads an entry of any kind."""

@@ -1,0 +1,87 @@
+"""What `trace2evolve ledger` prints."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.text import Text
+
+from pytest_trace2evolve.gate.looks import share
+from pytest_trace2evolve.records.ledger import Evaluation, Seen
+from pytest_trace2evolve.report.inert import inert_line
+from pytest_trace2evolve.report.score import terminal
+from pytest_trace2evolve.report.terminal import rendered
+from pytest_trace2evolve.workflow.ledger import Looks
+from pytest_trace2evolve.workflow.story import Story
+
+SHOWN_ALPHA = 0.05
+"""The level that the next claim's share is told of; the policy's own may differ."""
+
+
+def ledger_json(looks: Looks, stories: Sequence[Story]) -> dict[str, Any]:
+    """The documented JSON form."""
+    return {
+        "entries": len(looks.entries),
+        "problems": list(looks.problems),
+        "splits": [
+            {
+                "suite": one.suite,
+                "split": one.split,
+                "lock": one.lock,
+                "informed": list(one.informed),
+                "entries": [{"name": entry.name, **entry.to_json()} for entry in one.entries],
+                "next": None
+                if one.next_look is None or looks.problems
+                else {"look": one.next_look, "share": share(one.next_look)},
+            }
+            for one in stories
+        ],
+    }
+
+
+def ledger_text(looks: Looks, stories: Sequence[Story]) -> str:
+    """The stories, split by split, in order of time."""
+    target = terminal()
+    for number, one in enumerate(stories):
+        if number:
+            target.print()
+        lines = [(f"{one.suite} · {one.split}", "bold")]
+        for name in one.informed:
+            lines.append((f"  candidate {name} was informed by it, as its front matter says", ""))
+        lines += [(f"  {entry.at:%Y-%m-%d %H:%M} UTC  {_told(entry, one)}", "") for entry in one.entries]
+        if not one.informed and not one.entries:
+            lines.append(("  nobody has looked at it by a command of ours, and nothing was judged on it", ""))
+        lines += [(f"  {text}", "") for text in _next(one, damaged=bool(looks.problems))]
+        for text, style in lines:
+            indent = text[: len(text) - len(text.lstrip())]
+            target.print(Text(indent + inert_line(text), style=style), soft_wrap=True)
+    if not stories:
+        target.print("no suite is locked, and nothing is written in the ledger")
+    return rendered(target)
+
+
+def _told(entry: Seen | Evaluation, story: Story) -> str:
+    """An entry in a line."""
+    if isinstance(entry, Seen):
+        trials = ", ".join(map(str, entry.trials))
+        return f"{entry.who} looked at task {entry.task}, trial {trials}, of {entry.run}"
+    facts = [f"{entry.label.value} evidence"]
+    if entry.look is not None:
+        facts.append(f"look {entry.look}")
+    facts.append(f"policy {entry.policy}" + (f" at alpha {entry.alpha:.4g}" if entry.alpha else ""))
+    facts += [f"goal {entry.goal.value}", f"{entry.trials} trial{'' if entry.trials == 1 else 's'}"]
+    if entry.repeats is not None:
+        facts.append("judged before")
+    if entry.lock != story.lock:
+        facts.append("under another lock")
+    judged = f"{entry.candidate.id} against {entry.baseline.id}: {entry.decision.value.upper()}"
+    return f"{judged} · {', '.join(facts)} · run {entry.run}"
+
+
+def _next(story: Story, *, damaged: bool) -> list[str]:
+    if story.next_look is None:
+        return []
+    if damaged:
+        return ["the next candidate gets development evidence: the ledger is damaged"]
+    part = share(story.next_look)
+    level = f"{part:.4f} of its policy's alpha ({SHOWN_ALPHA * part:.3g} of {SHOWN_ALPHA:g})"
+    return [f"the next new candidate with clean evidence makes look {story.next_look} and tests at {level}"]
