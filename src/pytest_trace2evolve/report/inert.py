@@ -3,8 +3,8 @@
 import unicodedata
 
 _SHOWN = frozenset("\n\t")
-_COMMANDS = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-"""Unicode categories of signs that steer instead of being read."""
+_COMMANDS = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+"""Unicode categories of signs that steer instead of being read, or that nobody knows."""
 
 
 def inert(text: str) -> str:

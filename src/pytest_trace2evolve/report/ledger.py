@@ -49,7 +49,7 @@ def ledger_text(looks: Looks, stories: Sequence[Story]) -> str:
             lines.append((f"  candidate {name} was informed by it, as its front matter says", ""))
         lines += [(f"  {entry.at:%Y-%m-%d %H:%M} UTC  {_told(entry, one)}", "") for entry in one.entries]
         if not one.informed and not one.entries:
-            lines.append(("  nobody has looked at it by a command of ours, and nothing was judged on it", ""))
+            lines.append(("  no command of ours opened a trace of it, and nothing was judged on it", ""))
         lines += [(f"  {text}", "") for text in _next(one, damaged=bool(looks.problems))]
         for text, style in lines:
             indent = text[: len(text) - len(text.lstrip())]
@@ -84,4 +84,4 @@ def _next(story: Story, *, damaged: bool) -> list[str]:
         return ["the next candidate gets development evidence: the ledger is damaged"]
     part = share(story.next_look)
     level = f"{part:.4f} of its policy's alpha ({SHOWN_ALPHA * part:.3g} of {SHOWN_ALPHA:g})"
-    return [f"the next new candidate with clean evidence makes look {story.next_look} and tests at {level}"]
+    return [f"the next clean claim is look {story.next_look}, tested at {level}"]

@@ -113,10 +113,10 @@ def _places(
 ) -> tuple[Sequence[Place], str]:
     """The sealed splits that hold a task, or why there is none."""
     if origin.suite is not None and (project is None or origin.suite not in project.lock.suites):
-        where = project.lock_path if project else "no project here"
+        where = f"{project.lock_path} does not hold" if project else "no project here holds"
         raise ConfigError(
-            f"the run is of suite {origin.suite!r}, and {where} does not hold it, so the look could not be "
-            "recorded; give the run's project as --root"
+            f"the run is of suite {origin.suite!r}, which {where}: the look could not be recorded; "
+            "give the run's project as --root"
         )
     if project is None:
         return (), "nothing was recorded: there is no project here"

@@ -1,0 +1,315 @@
+"""What a session writes to the ledger, and what the ledger does to its labels."""
+
+import json
+from typing import Any
+
+import pytest
+
+from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.evidence.ledger import Ledger
+from pytest_trace2evolve.records.ledger import Evaluation
+from pytest_trace2evolve.records.verdict import Decision, Goal, Label
+from tests.plugin.conftest import CONFTEST, SUITE, DeskProject
+
+
+def evaluations(project: DeskProject) -> list[Evaluation]:
+    """The ledger's evaluations, oldest first; it must be sound."""
+    history = Ledger(project.root / "ledger").read()
+    assert history.problems == ()
+    return [entry for entry in history.in_time if isinstance(entry, Evaluation)]
+
+
+def frozen(project: DeskProject, name: str, text: str, parent: str, day: str = "2020-01-01") -> None:
+    """A candidate that was frozen long ago."""
+    front = f"id: {name}\nparent: {parent}\nfrozen_at: {day}"
+    project.write(f"candidates/{name}.md", f"---\n{front}\n---\n{text}\n")
+
+
+def look(project: DeskProject, task: str = "close") -> None:
+    """Open a trace of the latest run."""
+    assert main(["--root", str(project.root), "show", project.runs[-1].name, task]) == 0
+
+
+def test_a_whole_run_that_decides_is_written_down(project: DeskProject) -> None:
+    project.baseline("v0")
+    project.run("--candidate=v1")
+    (entry,) = evaluations(project)
+    assert (entry.suite, entry.split, entry.run) == ("desk", "heldout", project.runs[-1].name)
+    assert (entry.candidate.id, [one.id for one in entry.ancestors]) == ("v1", ["v0"])
+    assert (entry.baseline.id, entry.policy, entry.goal) == ("v0", "strict", Goal.IMPROVE)
+    assert (entry.decision, entry.label, entry.look) == (Decision.PROMOTE, Label.CLEAN, 1)
+    assert (entry.trials, entry.alpha, entry.repeats) == (1, None, None)
+
+
+def test_candidates_are_counted_and_the_same_claim_repeats(project: DeskProject) -> None:
+    project.baseline("v0")
+    for name in ("v1", "v2", "v1"):
+        project.run(f"--candidate={name}", "--t2e-baseline=v0")
+    first, second, third = evaluations(project)
+    assert [one.look for one in (first, second, third)] == [1, 2, 1]
+    assert [one.repeats for one in (first, second, third)] == [None, None, first.name]
+    assert third.parents == (second.name,)
+
+
+def test_the_number_does_not_depend_on_workers(project: DeskProject) -> None:
+    project.baseline("v0")
+    project.run("--candidate=v1")
+    project.run("--candidate=v1", "-n", "2")
+    first, second = evaluations(project)
+    assert second.repeats == first.name
+    assert second.baseline == first.baseline
+
+
+def test_more_trials_are_another_claim(project: DeskProject) -> None:
+    project.baseline("v0")
+    project.run("--candidate=v1")
+    project.run("--candidate=v1", "--t2e-trials=2")
+    first, second = evaluations(project)
+    assert (first.trials, second.trials) == (1, 2)
+    assert second.repeats is None
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--candidate=v1", "--collect-only"),
+        ("--candidate=v1", "--t2e-gate=off"),
+        ("--candidate=v1", "-k", "close"),
+        ("--candidate=v1", "-m", "discovery"),
+        ("--candidate=v2", "--t2e-baseline=v1", "-x"),
+    ],
+)
+def test_what_decides_nothing_is_not_written_down(project: DeskProject, arguments: tuple[str, ...]) -> None:
+    project.baseline("v0")
+    project.baseline("v1")
+    project.run(*arguments)
+    assert not (project.root / "ledger").exists()
+
+
+def test_without_a_baseline_nothing_is_written_down(project: DeskProject) -> None:
+    project.run("--candidate=v1")
+    assert not (project.root / "ledger").exists()
+
+
+def test_a_split_that_can_only_discard_is_not_written_down(project: DeskProject) -> None:
+    project.write("suites/desk.toml", SUITE.replace("heldout", "transfer"))
+    project.lock()
+    project.baseline("v1")
+    assert project.run("--candidate=v2").ret == 1
+    assert not (project.root / "ledger").exists()
+
+
+def test_a_run_that_only_holds_claims_nothing(project: DeskProject) -> None:
+    project.baseline("v0")
+    project.run("--candidate=v1", "--t2e-goal=hold")
+    project.run("--candidate=v2", "--t2e-baseline=v0")
+    held, claimed = evaluations(project)
+    assert (held.label, held.look, claimed.look) == (Label.CLEAN, None, 1)
+
+
+def test_a_development_split_is_written_down_and_claims_nothing(project: DeskProject) -> None:
+    project.write("suites/desk.toml", SUITE.replace("heldout", "development"))
+    project.lock()
+    project.baseline("v0")
+    project.run("--candidate=v1")
+    (entry,) = evaluations(project)
+    assert (entry.split, entry.label, entry.look) == ("development", Label.DEVELOPMENT, None)
+
+
+def test_after_a_look_only_what_was_frozen_before_it_is_clean(project: DeskProject) -> None:
+    project.baseline("v0")
+    frozen(project, "v0", "", "none")
+    project.write("candidates/v0.md", "---\nid: v0\nfrozen_at: 2020-01-01\n---\n")
+    frozen(project, "v3", "close note", "v0")
+    look(project)
+    project.run("--candidate=v3").stdout.fnmatch_lines(["desk · heldout: PROMOTE *, clean evidence, *"])
+    project.run("--candidate=v1").stdout.fnmatch_lines(
+        [
+            "traces of desk::heldout were looked at (task close, *), and candidate v1 is not frozen: *",
+            "desk · heldout: PROMOTE *, development evidence, *",
+        ]
+    )
+    assert [entry.look for entry in evaluations(project)] == [1, None]
+
+
+def test_a_look_at_a_task_that_may_be_read_changes_nothing(project: DeskProject) -> None:
+    project.baseline("v0")
+    look(project, "idle")
+    assert not (project.root / "ledger").exists()
+    project.run("--candidate=v1").stdout.fnmatch_lines(["*clean evidence*"])
+
+
+def test_an_edited_candidate_loses_its_freeze(project: DeskProject) -> None:
+    project.baseline("v0")
+    project.write("candidates/v0.md", "---\nid: v0\nfrozen_at: 2020-01-01\n---\n")
+    frozen(project, "v3", "close note", "v0")
+    project.run("--candidate=v3")
+    look(project)
+    frozen(project, "v3", "close note restart", "v0")
+    project.run("--candidate=v3").stdout.fnmatch_lines(
+        ["*candidate v3 was changed after it had been judged: give it a new id", "*development evidence*"]
+    )
+
+
+def test_a_damaged_ledger_gives_no_clean_label_and_the_session_goes_on(project: DeskProject) -> None:
+    project.baseline("v0")
+    project.run("--candidate=v1")
+    project.run("--candidate=v2", "--t2e-baseline=v0")
+    first = evaluations(project)[0]
+    (project.root / "ledger" / f"{first.name}.json").unlink()
+    result = project.run("--candidate=v1")
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(
+        [
+            "the ledger is damaged (2): 'trace2evolve ledger' names what is wrong",
+            "desk · heldout: PROMOTE *, development evidence, *",
+        ]
+    )
+
+
+def test_a_ledger_that_cannot_be_written_keeps_the_verdict_from_counting(project: DeskProject) -> None:
+    project.baseline("v0")
+    project.write("ledger", "no folder")
+    result = project.run("--candidate=v1")
+    assert result.ret == 3
+    result.stdout.fnmatch_lines(["the evidence could not be kept whole (*); the verdict does not count"])
+    assert not (project.root / "results").exists()
+
+
+def told(
+    project: DeskProject, capsys: pytest.CaptureFixture[str], *arguments: str
+) -> tuple[int, list[str], list[str]]:
+    """Exit status, output and complaints of `trace2evolve ledger`."""
+    capsys.readouterr()
+    status = main(["--root", str(project.root), "ledger", *arguments])
+    captured = capsys.readouterr()
+    return status, captured.out.splitlines(), captured.err.splitlines()
+
+
+def test_the_story_of_a_split(project: DeskProject, capsys: pytest.CaptureFixture[str]) -> None:
+    assert told(project, capsys) == (
+        0,
+        [
+            "desk · heldout",
+            "  no command of ours opened a trace of it, and nothing was judged on it",
+            "  the next clean claim is look 1, tested at 0.6079 of its policy's alpha (0.0304 of 0.05)",
+        ],
+        [],
+    )
+    project.baseline("v0")
+    project.candidate("v7", "close", parent="v0", informed="desk::heldout::note")
+    project.run("--candidate=v1")
+    first = project.runs[-1].name
+    look(project)
+    project.run("--candidate=v2", "--t2e-baseline=v0", "--t2e-goal=hold")
+    status, lines, errors = told(project, capsys, "--suite", "desk", "--split", "heldout")
+    assert (status, errors) == (0, [])
+    assert lines[:2] == ["desk · heldout", "  candidate v7 was informed by it, as its front matter says"]
+    assert [line[2:6] for line in lines[2:5]] == ["20" + line[4:6] for line in lines[2:5]]
+    assert lines[2].endswith(
+        f"v1 against v0: PROMOTE · clean evidence, look 1, policy strict, goal improve, 1 trial · run {first}"
+    )
+    assert lines[3].endswith(f" looked at task close, trial 0, of {first}")
+    assert (
+        "v2 against v0: PROMOTE · development evidence, policy strict, goal hold, 1 trial · run" in lines[4]
+    )
+    assert lines[5].startswith("  the next clean claim is look 2, tested at 0.1520 of")
+
+
+def test_the_story_as_json(project: DeskProject, capsys: pytest.CaptureFixture[str]) -> None:
+    project.baseline("v0")
+    project.run("--candidate=v1")
+    status, lines, _ = told(project, capsys, "--json")
+    record: dict[str, Any] = json.loads("\n".join(lines))
+    assert (status, record["entries"], record["problems"]) == (0, 1, [])
+    (split,) = record["splits"]
+    assert set(split) == {"suite", "split", "lock", "informed", "entries", "next"}
+    (entry,) = split["entries"]
+    assert (entry["kind"], entry["candidate"]["id"], entry["look"]) == ("evaluation", "v1", 1)
+    assert entry["lock"] == split["lock"]
+    assert split["next"]["look"] == 2
+    assert entry["name"] == evaluations(project)[0].name
+
+
+def test_what_is_wrong_is_named_with_exit_status_1(
+    project: DeskProject, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project.baseline("v0")
+    project.run("--candidate=v1")
+    (entry,) = evaluations(project)
+    path = project.root / "ledger" / f"{entry.name}.json"
+    path.write_text(path.read_text(encoding="utf-8").replace("promote", "discard"), encoding="utf-8")
+    status, lines, errors = told(project, capsys)
+    assert status == 1
+    assert lines[-1] == "  the next candidate gets development evidence: the ledger is damaged"
+    edited, missing = errors
+    assert edited.startswith(f"trace2evolve: ledger/{path.name}: was edited or renamed: ")
+    what = f"run {entry.run} on desk::heldout, which scoreboard.tsv calls clean"
+    assert missing == f"trace2evolve: ledger: holds no entry of {what}; restore the entry from git"
+
+
+def test_a_deleted_head_is_found_by_the_scoreboard(
+    project: DeskProject, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project.baseline("v0")
+    project.run("--candidate=v1")
+    (entry,) = evaluations(project)
+    (project.root / "ledger" / f"{entry.name}.json").unlink()
+    status, _, (error,) = told(project, capsys)
+    assert status == 1
+    assert f"holds no entry of run {entry.run} on desk::heldout" in error
+
+
+def test_a_scoreboard_that_cannot_be_read_is_named(
+    project: DeskProject, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project.write("results/scoreboard.tsv", "not\ta\tscoreboard\n")
+    status, _, (error,) = told(project, capsys)
+    assert status == 1
+    assert error.endswith("scoreboard.tsv:1: 3 columns, not 19; restore the line from git")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("--suite=disk",), "unknown suite 'disk', neither locked nor in the ledger; did you mean 'desk'?"),
+        (
+            ("--split=held",),
+            "unknown split 'held', neither locked nor in the ledger; did you mean 'heldout'?",
+        ),
+    ],
+)
+def test_what_the_ledger_does_not_know_is_one_line(
+    project: DeskProject, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], line: str
+) -> None:
+    assert told(project, capsys, *arguments) == (2, [], [f"trace2evolve: {line}"])
+
+
+def test_a_project_without_a_lock_has_no_story(
+    project: DeskProject, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project.root / "suites" / "suites.lock").unlink()
+    assert told(project, capsys) == (0, ["no suite is locked, and nothing is written in the ledger"], [])
+
+
+LOSING = (
+    CONFTEST
+    + """
+def losing(task, world, candidate, trial):
+    if task.id == "note" and trial == 1:
+        raise RuntimeError("gone")
+    return listed(task, world, candidate, trial)
+
+
+def pytest_t2e_agents(config):
+    return {"listed": losing}
+"""
+)
+
+
+def test_a_lost_simulation_counts_among_the_trials(project: DeskProject) -> None:
+    project.baseline("v0")
+    project.pytester.makeconftest(LOSING)
+    project.run("--candidate=v1", "--t2e-trials=2")
+    (entry,) = evaluations(project)
+    assert entry.trials == 2

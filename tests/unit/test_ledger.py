@@ -1,0 +1,327 @@
+"""The ledger's folder: what is found wrong with it, many writers at once, and branches."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_trace2evolve.errors import ResultsError
+from pytest_trace2evolve.evidence import ledger as module
+from pytest_trace2evolve.evidence.ledger import CLOCK_TOLERANCE, Ledger, render
+from pytest_trace2evolve.evidence.scoreboard import COLUMNS, read
+from pytest_trace2evolve.records.ledger import Dated, Entry, Root
+from tests.ledger_helpers import ROOT, at, chained, judged, seen
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+NOW = at(days=30)
+
+
+def write(folder: Path, *entries: Entry) -> Path:
+    """Lay entries down as they are, the root too."""
+    folder.mkdir(exist_ok=True)
+    for entry in (ROOT, *entries):
+        (folder / f"{entry.name}.json").write_text(render(entry), encoding="utf-8")
+    return folder
+
+
+def problems(folder: Path, now: datetime = NOW) -> list[str]:
+    return list(Ledger(folder).read(now).problems)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "ledger"
+
+
+@pytest.fixture
+def three(folder: Path) -> list[Dated]:
+    """A look and two evaluations, each after the one before."""
+    entries = chained((seen, {}), (judged, {}), (judged, {"name": "v2", "look": 2}))
+    write(folder, *entries)
+    return entries
+
+
+def add(folder: Path, make: Callable[..., Dated] = judged, **fields: Any) -> Dated:
+    """Append an entry as the plugin does."""
+    return Ledger(folder).append(
+        lambda root, parents, moment: make(moment, root=root, parents=parents, **fields)
+    )
+
+
+def test_a_sound_ledger_has_no_problem_and_is_told_in_time(folder: Path, three: list[Dated]) -> None:
+    history = Ledger(folder).read(NOW)
+    assert history.problems == ()
+    assert history.in_time == three
+    assert history.heads == (three[-1].name,)
+    assert history.root == ROOT.name
+
+
+def test_without_a_folder_the_ledger_is_empty_and_reading_makes_none(folder: Path) -> None:
+    history = Ledger(folder).read()
+    assert (history.problems, history.in_time, history.root, history.heads) == ((), [], None, ())
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda text: text.replace("promote", "discard"), "was edited or renamed: its content is that of "),
+        (lambda text: text.replace('"v1"', '"v1",\n "id": "v1"'), "was edited: its text is not as it was "),
+        (lambda text: text.replace("\n", " "), "was edited: its text is not as it was written; restore it "),
+        (
+            lambda text: text.replace('"look": 1', '"look": null'),
+            "is no entry (evaluation: Value error, ",
+        ),
+        (lambda text: text.replace('"kind"', '"sort"'), "is no entry ("),
+        (lambda text: text.replace("0.03", "NaN"), "is no entry ("),
+        (lambda text: text[:80], "is no entry ("),
+        (lambda text: "", "is no entry ("),
+        (lambda text: "[]", "is no entry ("),
+        (lambda text: text.replace('version": 1', 'version": 2'), "has format 2, and this version reads 1; "),
+    ],
+)
+def test_an_edited_entry_is_named(
+    folder: Path, three: list[Dated], change: Callable[[str], str], told: str
+) -> None:
+    path = folder / f"{three[1].name}.json"
+    path.write_text(change(path.read_text(encoding="utf-8")), encoding="utf-8")
+    (line,) = problems(folder)
+    assert line.startswith(f"ledger/{path.name}: {told}")
+    assert "\n" not in line
+
+
+def test_an_entry_that_is_no_text_is_named(folder: Path, three: list[Dated]) -> None:
+    (folder / f"{three[1].name}.json").write_bytes(b"\xff\xfe")
+    (line,) = problems(folder)
+    assert line.startswith(f"ledger/{three[1].name}.json: is no entry ('utf-8' codec can't decode")
+
+
+def test_line_ends_that_git_changed_are_no_edit(folder: Path, three: list[Dated]) -> None:
+    for path in folder.iterdir():
+        path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    assert problems(folder) == []
+
+
+def test_a_deleted_entry_that_another_names_is_named(folder: Path, three: list[Dated]) -> None:
+    (folder / f"{three[0].name}.json").unlink()
+    assert problems(folder) == [
+        f"ledger/{three[0].name}.json: was deleted, and entry {three[1].name} names it; restore it from git"
+    ]
+    (folder / f"{ROOT.name}.json").unlink()
+    assert len(problems(folder)) == 2
+
+
+def test_a_back_dated_entry_is_named(folder: Path, three: list[Dated]) -> None:
+    late = judged(at(1, days=-3), name="v3", look=3, parents=(three[-1].name,))
+    write(folder, late)
+    (line,) = problems(folder)
+    dates = f"2026-11-17 10:01:00 UTC, not after its parent {three[-1].name} (2026-11-20 10:02:00 UTC)"
+    assert line == f"ledger/{late.name}.json: is dated {dates}; restore it from git"
+
+
+def test_an_entry_dated_in_the_future_is_named_beyond_what_clocks_differ_by(
+    folder: Path, three: list[Dated]
+) -> None:
+    write(folder, seen(at(60), parents=(three[-1].name,)))
+    assert problems(folder, at(60) - CLOCK_TOLERANCE) == []
+    (line,) = problems(folder, at(60) - CLOCK_TOLERANCE - timedelta(seconds=1))
+    assert line.endswith(
+        "is dated 2026-11-20 11:00:00 UTC, in the future; set the clock, or restore it from git"
+    )
+
+
+def test_a_copy_under_another_name_is_named(folder: Path, three: list[Dated]) -> None:
+    text = render(three[1])
+    for name in ("copy", "0" * 32):
+        (folder / f"{name}.json").write_text(text, encoding="utf-8")
+        assert problems(folder) == [
+            f"ledger/{name}.json: is a copy of entry {three[1].name} under another name; remove it"
+        ]
+        (folder / f"{name}.json").unlink()
+    (folder / f"{three[1].name}.json").rename(folder / "moved.json")
+    assert len(problems(folder)) == 2
+
+
+def test_the_same_run_written_again_is_named(folder: Path, three: list[Dated]) -> None:
+    again = judged(at(9), run=f"run of v1 at {at(1)}", parents=(three[-1].name,))
+    write(folder, again)
+    (line,) = problems(folder)
+    what = f"run run of v1 at {at(1)} on desk::heldout again, after {three[1].name}"
+    assert line == f"ledger/{again.name}.json: records {what}; remove it"
+
+
+def test_an_entry_of_another_project_is_named(folder: Path, three: list[Dated]) -> None:
+    root = Root(origin="another project")
+    foreign = judged(at(5), name="v9", root=root.name)
+    write(folder, foreign)
+    roots = f"root {root.name}, and this project's root is {ROOT.name}; remove it"
+    assert problems(folder) == [f"ledger/{foreign.name}.json: belongs to the ledger of {roots}"]
+    write(folder, root)
+    told = f"is the root of another ledger, and this project's is {ROOT.name}; remove it"
+    assert f"ledger/{root.name}.json: {told}" in problems(folder)
+    assert foreign not in Ledger(folder).read(NOW).in_time
+
+
+def test_a_folder_that_cannot_be_read_is_a_problem(folder: Path) -> None:
+    folder.write_text("", encoding="utf-8")
+    assert problems(folder) == ["ledger: cannot be read: it is no folder; restore it from git"]
+
+
+def test_other_files_of_the_folder_are_none_of_its_business(folder: Path, three: list[Dated]) -> None:
+    (folder / "README.md").write_text("what this is", encoding="utf-8")
+    (folder / ".half-written.json.x.tmp").write_text("{", encoding="utf-8")
+    assert problems(folder) == []
+
+
+def test_entries_are_appended_one_after_the_other(folder: Path) -> None:
+    first, second = add(folder), add(folder, seen)
+    history = Ledger(folder).read()
+    assert history.problems == ()
+    assert first.parents == (history.root,)
+    assert second.parents == (first.name,)
+    assert first.at < second.at
+
+
+def test_an_entry_is_dated_after_its_parents_whatever_the_clock_says(folder: Path) -> None:
+    ahead = add(folder, lambda moment, **fields: seen(moment + timedelta(minutes=3), **fields))
+    late = add(folder)
+    assert late.at == ahead.at + timedelta(microseconds=1)
+    assert problems(folder, ahead.at) == []
+
+
+def test_a_damaged_ledger_can_be_written_and_stays_damaged(folder: Path, three: list[Dated]) -> None:
+    (folder / f"{three[0].name}.json").unlink()
+    entry = add(folder, name="v3", look=3)
+    assert entry.parents == (three[-1].name,)
+    assert len(problems(folder, entry.at)) == 1
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from pytest_trace2evolve.evidence.ledger import Ledger
+from tests.ledger_helpers import judged
+
+for number in range(5):
+    Ledger(Path(sys.argv[1])).append(
+        lambda root, parents, moment: judged(
+            moment, root=root, parents=parents, run=f"{sys.argv[2]}-{number}"
+        )
+    )
+"""
+
+
+@pytest.mark.parametrize("locks", [True, False])
+def test_eight_writers_at_once_lose_nothing(folder: Path, locks: bool) -> None:
+    folder.mkdir()
+    script = WRITER if locks else "import sys; sys.modules['fcntl'] = None\n" + WRITER
+    if not locks:
+        write(folder)  # where no lock is to be had, two could begin two ledgers at the same moment
+    writers = [
+        subprocess.Popen([sys.executable, "-c", script, str(folder), str(one)], cwd=REPOSITORY)
+        for one in range(8)
+    ]
+    assert [writer.wait(60) for writer in writers] == [0] * 8
+    history = Ledger(folder).read()
+    assert history.problems == ()
+    runs = sorted(entry.run for entry in history.in_time)  # type: ignore[attr-defined]
+    assert runs == sorted(f"{one}-{number}" for one in range(8) for number in range(5))
+    if locks:
+        assert len(history.heads) == 1
+
+
+def git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-c", "user.name=t", "-c", "user.email=t@example.invalid", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    git(tmp_path, "init", "-q", "-b", "main")
+    (tmp_path / "one.txt").write_text("one", encoding="utf-8")
+    git(tmp_path, "add", "-A")
+    git(tmp_path, "commit", "-qm", "one")
+    return tmp_path
+
+
+def commit(repository: Path) -> None:
+    git(repository, "add", "-A")
+    git(repository, "commit", "-qm", "an entry")
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_branches_that_both_judged_merge_without_conflict(repository: Path, begun: bool) -> None:
+    folder = repository / "ledger"
+    if begun:
+        add(folder, name="v1")
+        commit(repository)
+    git(repository, "switch", "-qc", "other")
+    theirs = add(folder, name="v2", look=2)
+    commit(repository)
+    git(repository, "switch", "-q", "main")
+    ours = add(folder, name="v3", look=2)
+    add_seen = add(folder, seen)
+    commit(repository)
+    git(repository, "merge", "-q", "--no-edit", "other")
+    history = Ledger(folder).read()
+    assert history.problems == ()
+    assert len(history.entries) == 3 + begun
+    assert set(history.heads) == {theirs.name, add_seen.name}
+    after = add(folder, name="v4", look=4)
+    assert after.parents == tuple(sorted((theirs.name, add_seen.name)))
+    assert ours.root == theirs.root == after.root
+
+
+def test_projects_of_one_repository_have_ledgers_of_their_own(repository: Path) -> None:
+    for name in ("a", "b"):
+        (repository / name).mkdir()
+    first, second = (add(repository / name / "ledger") for name in ("a", "b"))
+    assert first.root != second.root
+
+
+def test_the_repositorys_own_root_is_known_among_two(repository: Path) -> None:
+    folder = repository / "ledger"
+    own = add(folder)
+    other = Root(origin="another project")
+    entries = [judged(at(n), name=f"x{n}", root=other.name, run=f"x{n}") for n in range(3)]
+    for entry in (other, *entries):
+        (folder / f"{entry.name}.json").write_text(render(entry), encoding="utf-8")
+    history = Ledger(folder).read()
+    assert history.in_time == [own]
+    assert len(history.problems) == 4
+
+
+def test_a_shallow_clone_begins_a_ledger_of_its_own(repository: Path, tmp_path_factory: Any) -> None:
+    (repository / "two.txt").write_text("two", encoding="utf-8")
+    commit(repository)
+    clone = tmp_path_factory.mktemp("clone")
+    git(clone, "clone", "-q", "--depth", "1", f"file://{repository}", "c")
+    assert module._first_commit(clone / "c") is None
+    assert module._first_commit(repository) is not None
+    assert add(clone / "c" / "ledger").root != add(repository / "ledger").root
+
+
+def test_the_scoreboard_is_read_line_by_line(tmp_path: Path) -> None:
+    path = tmp_path / "scoreboard.tsv"
+    assert list(read(path)) == []
+    heading, line = "\t".join(COLUMNS), "\t".join(f"<{name}>" for name in COLUMNS)
+    path.write_text(f"{heading}\n{line}\n{heading}\n{line}\n", encoding="utf-8")
+    assert [one["run"] for one in read(path)] == ["<run>", "<run>"]
+    path.write_text(f"{heading}\n{line}\tmore\n", encoding="utf-8")
+    with pytest.raises(ResultsError, match=r"\.tsv:2: 20 columns, not 19; restore the line from git"):
+        list(read(path))
+    path.write_bytes(b"\xff")
+    with pytest.raises(ResultsError, match=r"scoreboard.tsv: cannot be read: .*; restore it from git"):
+        list(read(path))
+
+
+def test_an_entrys_file_reads_well_in_a_diff() -> None:
+    text = render(seen())
+    assert text.startswith('{\n "at": "2026-11-20T10:00:00Z",\n "day": "2026-11-20",\n "domain": "desk",\n')
+    assert json.loads(text)["who"] == "ann"
