@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.evidence.ledger import Ledger, render
@@ -19,6 +19,7 @@ from tests.unit.test_labels import Made
 
 NOW = at(days=30)
 STAGES = (2, 4)
+ON_DISK = settings(max_examples=40)
 
 
 @st.composite
@@ -64,6 +65,7 @@ def problems(folder: Path) -> tuple[str, ...]:
     return Ledger(folder).read(NOW).problems
 
 
+@ON_DISK
 @given(ledgers())
 def test_what_was_written_in_order_is_sound_and_comes_back(entries: list[Dated]) -> None:
     with laid_down(entries) as folder:
@@ -73,6 +75,7 @@ def test_what_was_written_in_order_is_sound_and_comes_back(entries: list[Dated])
         assert [entry.at for entry in history.in_time] == sorted(entry.at for entry in entries)
 
 
+@ON_DISK
 @given(ledgers(), st.data())
 def test_any_edited_sign_is_found(entries: list[Dated], data: st.DataObject) -> None:
     with laid_down(entries) as folder:
@@ -85,6 +88,7 @@ def test_any_edited_sign_is_found(entries: list[Dated], data: st.DataObject) -> 
         assert any(line.startswith(f"{folder.name}/{path.name}: ") for line in problems(folder))
 
 
+@ON_DISK
 @given(ledgers(), st.data())
 def test_any_changed_field_is_found(entries: list[Dated], data: st.DataObject) -> None:
     with laid_down(entries) as folder:
@@ -98,6 +102,7 @@ def test_any_changed_field_is_found(entries: list[Dated], data: st.DataObject) -
         assert any(line.startswith(f"{folder.name}/{path.name}: ") for line in problems(folder))
 
 
+@ON_DISK
 @given(ledgers(), st.data())
 def test_any_deleted_entry_that_others_name_is_found(entries: list[Dated], data: st.DataObject) -> None:
     with laid_down(entries) as folder:
@@ -108,6 +113,7 @@ def test_any_deleted_entry_that_others_name_is_found(entries: list[Dated], data:
         assert line.startswith(f"{folder.name}/{victim}.json: was deleted, and entry ")
 
 
+@ON_DISK
 @given(ledgers(), st.integers(0, 5000))
 def test_any_entry_written_into_the_past_is_found(entries: list[Dated], minutes: int) -> None:
     last = max(entries, key=lambda entry: entry.at)
@@ -117,6 +123,7 @@ def test_any_entry_written_into_the_past_is_found(entries: list[Dated], minutes:
         assert line.startswith(f"{folder.name}/{late.name}.json: is dated ")
 
 
+@ON_DISK
 @given(ledgers(), st.data())
 def test_any_replayed_entry_is_found(entries: list[Dated], data: st.DataObject) -> None:
     victim = data.draw(st.sampled_from(entries))

@@ -1,6 +1,7 @@
 """The ledger's folder: what is found wrong with it, many writers at once, and branches."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -169,11 +170,22 @@ def test_an_entry_of_another_project_is_named(folder: Path, three: list[Dated]) 
 
 def test_a_folder_that_cannot_be_read_is_a_problem(folder: Path) -> None:
     folder.write_text("", encoding="utf-8")
-    assert problems(folder) == ["ledger: cannot be read: it is no folder; restore it from git"]
+    assert problems(folder) == ["ledger: cannot be read: Not a directory; restore it from git"]
+
+
+def test_who_writes_while_the_folder_is_listed_damages_nothing(
+    folder: Path, three: list[Dated], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listings = [[name for name in os.listdir(folder) if three[0].name not in name]]  # noqa: PTH208
+    real = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda path: listings.pop() if listings else real(path))
+    assert problems(folder) == []
+    assert listings == []
 
 
 def test_other_files_of_the_folder_are_none_of_its_business(folder: Path, three: list[Dated]) -> None:
     (folder / "README.md").write_text("what this is", encoding="utf-8")
+    (folder / "._copied.json").write_text("a file system's own", encoding="utf-8")
     (folder / ".half-written.json.x.tmp").write_text("{", encoding="utf-8")
     assert problems(folder) == []
 

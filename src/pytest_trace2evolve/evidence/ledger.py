@@ -75,24 +75,37 @@ class Ledger:
             now: The time; entries dated well after it are named.
         """
         try:
-            paths = sorted(self.folder.glob("*.json")) if self.folder.exists() else []
-            if self.folder.exists() and not self.folder.is_dir():
-                raise NotADirectoryError("it is no folder")
+            names = self._names()
+            history = self._verified(names, now or datetime.now(UTC))
+            # Who writes while the folder is listed may show a child before its parent.
+            while history.problems and self._names() != names:
+                names = self._names()
+                history = self._verified(names, now or datetime.now(UTC))
         except OSError as error:
-            return History(None, {}, (f"{self._named()}: cannot be read: {error}; {_RESTORE}",))
+            why = error.strerror or error
+            return History(None, {}, (f"{self._named()}: cannot be read: {why}; {_RESTORE}",))
+        return history
+
+    def _names(self) -> set[str]:
+        """The names of the files of entries."""
+        try:
+            files = os.listdir(self.folder)  # noqa: PTH208 - a glob takes a folder it may not read for empty
+        except FileNotFoundError:
+            return set()
+        return {file.removesuffix(".json") for file in files if file.endswith(".json") and file[0] != "."}
+
+    def _verified(self, present: set[str], now: datetime) -> History:
         sound: dict[str, AnyEntry] = {}
         broken: dict[str, str] = {}
-        present = {path.stem for path in paths}
-        for path in paths:
+        for name in sorted(present):
             try:
-                sound[path.stem] = _parsed(path, present)
+                sound[name] = _parsed(self.folder / f"{name}.json", present)
             except ValueError as error:
-                broken[path.stem] = str(error)
+                broken[name] = str(error)
         roots = {name: entry for name, entry in sound.items() if isinstance(entry, Root)}
         dated = {name: entry for name, entry in sound.items() if isinstance(entry, Dated)}
         root = self._own_root(roots, Counter(entry.root for entry in dated.values()))
-        latest = (now or datetime.now(UTC)) + CLOCK_TOLERANCE
-        found = broken | problems_among(dated, roots.keys(), root, present, latest)
+        found = broken | problems_among(dated, roots.keys(), root, present, now + CLOCK_TOLERANCE)
         return History(
             root=root,
             entries={name: entry for name, entry in dated.items() if entry.root == root},
