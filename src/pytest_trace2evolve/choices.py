@@ -35,6 +35,9 @@ def refuse_empty(config: pytest.Config) -> None:
 def read_options(config: pytest.Config) -> Options:
     """The options as plain values, paths made absolute."""
     option, here = config.option, config.invocation_params.dir
+    for name in option.t2e_summary or ():
+        if (here / name).is_dir():
+            raise ConfigError(f"--t2e-summary {name} is a folder; name a file")
     return Options(
         candidate=option.t2e_candidate,
         suites=tuple(option.t2e_suite or ()),

@@ -8,6 +8,7 @@ import pytest
 from pytest_trace2evolve.errors import EndpointError, TaskFailed
 from pytest_trace2evolve.gate.trials import Trials
 from pytest_trace2evolve.records.evidence import SimulationEvidence
+from pytest_trace2evolve.report.junit import run_properties, task_properties
 from pytest_trace2evolve.scoring.reward import NO_JUDGE
 from pytest_trace2evolve.suites import Role
 from pytest_trace2evolve.workflow.fresh import suspected
@@ -59,9 +60,13 @@ class TaskItem(pytest.Item):
         """Run the trials. A lost trial ends the item here, so that it is an error and no failure."""
         participant = _participant(self)
         assert participant.runner is not None
+        planned = planned_suite(self)
+        # Before anything can end the setup: JUnit tells them of every item.
+        split = self.parent.name if self.parent else ""
+        self.user_properties += task_properties(planned.name, split, self.name)
         refusal = ""
         try:
-            self.task_run = run = participant.runner.run(planned_suite(self).suite.name, self.name)
+            self.task_run = run = participant.runner.run(planned.name, self.name)
         except EndpointError as error:
             refusal = str(error)
         if refusal:  # told outside of the handler: pytest would show the error there, and then itself again
@@ -70,9 +75,11 @@ class TaskItem(pytest.Item):
             if participant.runner.first_to_tell():
                 pytest.fail(refusal, pytrace=False)
             pytest.skip("not run: the endpoint refuses the run")
+        live = participant.plan is not None and participant.plan.live is not None
+        self.user_properties += run_properties(run, live=live)
         if run.unfinished:
             made = len(run.records)
-            pytest.skip(f"{made} of {planned_suite(self).trials} trials made: {run.unfinished}")
+            pytest.skip(f"{made} of {planned.trials} trials made: {run.unfinished}")
         if not run.records:
             pytest.skip(run.absent or f"left out: {run.left_out}")
         troubled = run.lost or [record for record in run.unmeasured if record.note != NO_JUDGE]

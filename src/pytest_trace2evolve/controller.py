@@ -12,6 +12,7 @@ from pytest_trace2evolve.evidence.answers import remove
 from pytest_trace2evolve.evidence.baselines import write_evidence
 from pytest_trace2evolve.evidence.resume import FinishedStore
 from pytest_trace2evolve.gate.decide import worst
+from pytest_trace2evolve.outlets import tell_elsewhere
 from pytest_trace2evolve.participant import WORKER_INPUT, Participant, usage_error
 from pytest_trace2evolve.records.verdict import Decision
 from pytest_trace2evolve.report.baselines import age_warnings, baseline_lines
@@ -51,6 +52,7 @@ class Controller(Participant):
         self.watch: Watch | None = None
         self.cassette = ""
         self.exported = False
+        self.untold: list[str] = []
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
@@ -188,6 +190,8 @@ class Controller(Participant):
             self._finish(session, exitstatus)
         if self.plan is not None and not self.config.option.collectonly:
             self._export(session, exitstatus)
+        if (report := self._report()) is not None:
+            self.untold = tell_elsewhere(self.config, report)
         return (yield)
 
     def _export(self, session: pytest.Session, exitstatus: int | pytest.ExitCode) -> None:
@@ -279,13 +283,11 @@ class Controller(Participant):
         """The verdict over all suites: the worst of theirs."""
         return worst(one.decision for one in self.outcomes)
 
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Print figures, the gate's tables and the verdict."""
-        if self.cassette:
-            terminalreporter.write_line(f"trace2evolve: {self.cassette}")
+    def _report(self) -> RunReport | None:
+        """What the run has to tell; None where nothing of ours was run."""
         if self.plan is None or not (self.outcomes or self.trouble):
-            return
-        report = RunReport(
+            return None
+        return RunReport(
             plan=self.plan,
             outcomes=tuple(self.outcomes),
             notes=tuple(self.notes),
@@ -293,6 +295,16 @@ class Controller(Participant):
             trouble=self.trouble,
             used=self.used,
         )
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Print figures, the gate's tables and the verdict."""
+        if self.cassette:
+            terminalreporter.write_line(f"trace2evolve: {self.cassette}")
+        for line in self.untold:
+            terminalreporter.write_line(f"trace2evolve: {line}")
+        report = self._report()
+        if report is None:
+            return
         terminalreporter.section("trace2evolve", sep="=")
         writer = terminalreporter._tw
         text = run_report(

@@ -155,6 +155,15 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
             "help": "where to keep the run (default: below .trace2evolve/runs)",
         },
     ),
+    (
+        ("--t2e-summary",),
+        {
+            "dest": "t2e_summary",
+            "metavar": "FILE",
+            "action": "append",
+            "help": "write the verdict to FILE as Markdown, or as JSON where it ends in .json (repeatable)",
+        },
+    ),
     (("--t2e-model",), {"dest": "t2e_model", "metavar": "MODEL", "help": "talk to this model (agent chat)"}),
     (
         ("--t2e-user-model",),
@@ -372,7 +381,14 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addini("t2e_baseline_max_age", "days after which a baseline draws a warning", default="")
 
 
-_WITH_PATHS = ("--t2e-replay", "--t2e-baseline", "--t2e-run-folder", "--t2e-record", "--t2e-playback")
+_WITH_PATHS = (
+    "--t2e-replay",
+    "--t2e-baseline",
+    "--t2e-run-folder",
+    "--t2e-summary",
+    "--t2e-record",
+    "--t2e-playback",
+)
 
 
 def joined(arguments: Sequence[str], folder: Path) -> list[str] | None:

@@ -42,6 +42,7 @@ LEVELS = {
         "commands",
         "active",
         "controller",
+        "outlets",
         "participant",
         "staging",
         "choices",

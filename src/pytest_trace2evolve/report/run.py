@@ -61,7 +61,7 @@ def run_report(report: RunReport, *, width: int, colour: bool, quiet: bool = Fal
             target.print(f"note: {escape(note)}", soft_wrap=True)
         if report.used:
             target.print(f"used: {escape(report.used)}", soft_wrap=True)
-        target.print(f"evidence: {escape(_shown(report.plan))}", soft_wrap=True)
+        target.print(f"evidence: {escape(shown_folder(report.plan))}", soft_wrap=True)
     if report.trouble:
         target.print(f"[bold red]{escape(report.trouble)}[/]", soft_wrap=True)
     elif len(report.outcomes) > 1 and report.decision is not None:
@@ -86,7 +86,8 @@ def _suite(target: Console, plan: Plan, one: SuiteOutcome, *, quiet: bool) -> No
         target.print(f"{escape(one.name)} · {verdict.split}: {decision_line(verdict)}", soft_wrap=True)
 
 
-def _shown(plan: Plan) -> str:
+def shown_folder(plan: Plan) -> str:
+    """Where the run's evidence lies: relative to the project where it lies in it."""
     try:
         return str(plan.run_folder.relative_to(plan.project.root))
     except ValueError:

@@ -1,0 +1,237 @@
+"""The Markdown of a run: the verdict first, every figure that there is, and nothing foreign that acts."""
+
+import pytest
+
+from pytest_trace2evolve.records.summary import RunSummary, SuiteSummary
+from pytest_trace2evolve.records.verdict import (
+    CheckResult,
+    CheckStatus,
+    Decision,
+    Goal,
+    Interval,
+    Label,
+    Settling,
+    SideFigures,
+    Verdict,
+)
+from pytest_trace2evolve.report.github import LEAST_LIMIT, run_markdown
+from pytest_trace2evolve.report.markdown import cell, code, fenced, figure, names, table
+from tests.hostile import HOSTILE, alive, headings, page
+
+CHECKS = (
+    CheckResult(
+        id="reward_improved",
+        status=CheckStatus.PASS,
+        estimate=0.25,
+        low=0.1,
+        threshold=0.0,
+        p=0.0004,
+        detectable=0.12,
+        detail="0.500 → 0.750 (n=40)",
+    ),
+    CheckResult(id="max_steps", status=CheckStatus.UNDECIDED, estimate=5, p=0.031),
+    CheckResult(id="read_action_match", status=CheckStatus.NOT_APPLICABLE),
+)
+VERDICT = Verdict(
+    decision=Decision.INCONCLUSIVE,
+    policy="calibrated",
+    goal=Goal.IMPROVE,
+    label=Label.CLEAN,
+    suite="tau2-retail",
+    split="heldout",
+    checks=CHECKS,
+    fixed=("1", "2", "3"),
+    broken=("7",),
+    suspected=("7",),
+    regressions=("8",),
+    tasks=40,
+    left_out=("9: its content in the baseline differs from the lock",),
+    alpha=0.05 / 3,
+    look=2,
+    settling=(
+        Settling(check="max_steps", trials=8, tasks=200, simulations=320, cost=12.5, tokens=1_000_000),
+        Settling(check="reward_improved", tasks=90),
+    ),
+    baseline=SideFigures(reward=0.5, pass_rate=0.5, measured=160),
+    candidate=SideFigures(
+        reward=0.75,
+        pass_rate=0.75,
+        measured=158,
+        missing=2,
+        pass_hat={1: Interval(estimate=0.75, low=0.6, high=0.9)},
+    ),
+)
+
+
+def summary(
+    *verdicts: Verdict, decision: Decision | None = Decision.INCONCLUSIVE, **fields: object
+) -> RunSummary:
+    """A run over one suite."""
+    suite = SuiteSummary(name="tau2-retail", baseline="v5", verdicts=verdicts)
+    return RunSummary.model_validate({"candidate": "v6", "decision": decision, "suites": (suite,), **fields})
+
+
+def first_line(one: RunSummary) -> str:
+    return run_markdown(one).splitlines()[0]
+
+
+def strict(decision: Decision | None, **fields: object) -> Verdict:
+    """A verdict with what the policy `strict` leaves empty."""
+    given = {"decision": decision, "policy": "strict", "goal": Goal.IMPROVE, "label": Label.CLEAN, **fields}
+    return Verdict.model_validate(given)
+
+
+@pytest.mark.parametrize(
+    ("decision", "fields", "line"),
+    [
+        (Decision.PROMOTE, {}, "## ✅ Promote: `v6` is better than its baseline"),
+        (Decision.PROMOTE, {"goal": Goal.HOLD}, "## ✅ Promote: `v6` is not worse than its baseline"),
+        (
+            Decision.PROMOTE,
+            {"suspected": ("1", "2")},
+            "## ✅ Promote: `v6` is better than its baseline; suspected regressions: 2",
+        ),
+        (
+            Decision.DISCARD,
+            {"checks": tuple(CheckResult(id=name, status=CheckStatus.FAIL) for name in "dcba")},
+            "## ❌ Discard: `v6` fails `a`, `b`, `c` and 1 more checks",
+        ),
+        (Decision.DISCARD, {}, "## ❌ Discard: `v6` fails the gate"),
+        (Decision.INCONCLUSIVE, {}, "## ⚠️ Inconclusive: not settled whether `v6` is better"),
+        (
+            Decision.INCONCLUSIVE,
+            {"goal": Goal.HOLD},
+            "## ⚠️ Inconclusive: not settled whether `v6` is not worse",
+        ),
+        (Decision.INCONCLUSIVE, {"partial": True}, "## ⚠️ Inconclusive: `v6` was not measured whole"),
+        (None, {}, "## No verdict on `v6`"),
+    ],
+)
+def test_the_first_line_is_the_verdict(
+    decision: Decision | None, fields: dict[str, object], line: str
+) -> None:
+    assert first_line(summary(strict(decision, **fields), decision=decision)) == line
+
+
+def test_a_run_in_trouble_has_no_verdict_whatever_was_decided() -> None:
+    told = summary(VERDICT, decision=Decision.PROMOTE, trouble="nothing was measured")
+    assert first_line(told) == "## ⚠️ No verdict on `v6`: `nothing was measured`"
+
+
+def test_everything_that_a_verdict_holds_is_told() -> None:
+    text = run_markdown(
+        summary(VERDICT, used="$4.20", notes=("a note",), command=("pytest", "-k", "a b"), evidence="runs/x")
+    )
+    for told in (
+        "### `tau2-retail` · `heldout`: ⚠️ inconclusive",
+        "`v6` against `v5` · clean evidence · policy `calibrated` · goal improve · α = 0.01667 · look 2",
+        " at this split · 40 tasks compared",
+        "| check | answer | estimate | interval | threshold | p | detectable | detail |",
+        "| `reward_improved` | ✅ pass | 0.250 | 0.100 … | 0.000 | &lt; 0.001 | 0.120 | `0.500 → 0.750",
+        "| `max_steps` | ⚠️ undecided | 5 | – | – | 0.031 | – | – |",
+        "| `read_action_match` | n/a | – | – | – | – | – | – |",
+        "**Confirmed regressions (1)**: `8`",
+        "**Suspected regressions (1)**: `7`",
+        "**Fixed (3)**: `1`, `2`, `3`",
+        "**Left out (1)**: `9: its content in the baseline differs from the lock`",
+        "|  | reward | pass^1 | passed | max steps | measured | missing |",
+        "| candidate | 0.750 | 0.750 (0.600 … 0.900) | 0.750 | 0 | 158 | 2 |",
+        "- `max_steps`: 8 trials a task (320 further simulations, 1,000,000 tokens, $12.50), or 200 tasks at",
+        "- `reward_improved`: no number of trials of these tasks, or 90 tasks at as many trials as now",
+        "used: `$4.20` · evidence: `runs/x`",
+        "- note: `a note`",
+        "```text\npytest -k 'a b'\n```",
+    ):
+        assert told in text, told
+
+
+def test_a_strict_verdict_shows_no_empty_columns() -> None:
+    checks = (
+        CheckResult(id="no_max_steps", status=CheckStatus.PASS, estimate=0, threshold=0, detail="0 → 0"),
+    )
+    text = run_markdown(summary(strict(Decision.PROMOTE, checks=checks), decision=Decision.PROMOTE))
+    assert "| check | answer | estimate | threshold | detail |" in text
+    for absent in ("α", "look", "settle", "None", "To reproduce", "note:"):
+        assert absent not in text
+
+
+def test_a_suite_without_a_verdict_says_why() -> None:
+    suite = SuiteSummary(name="desk", reason="the gate is off", left_out=("a: gone",))
+    text = run_markdown(RunSummary(candidate="v1", suites=(suite,)))
+    assert "### `desk`: no verdict\n\n`the gate is off`\n\n**Left out (1)**: `a: gone`" in text
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_foreign_text_is_one_dead_span(text: str) -> None:
+    for made in (code(text), f"- {code(text)}", f"x {code(text)} y {code(text)}", fenced(text)):
+        assert alive(made) == []
+    assert "\n" not in code(text)
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_foreign_text_stays_in_its_cell(text: str) -> None:
+    made = table(("a", "b"), [(cell(text), "1"), ("x", cell(text))])
+    cells = [token.type for token in page(made) if token.type in ("td_open", "th_open")]
+    assert len(cells) == 6
+    assert alive(made) == []
+
+
+@pytest.mark.parametrize("text", ["a", "a b", "`a`", "a``b", "[x]a|b[PERSONA:None]", "<b>", "\\", "a_b*c"])
+def test_an_ordinary_name_is_shown_as_it_is(text: str) -> None:
+    (shown,) = (token.content for token in page(code(text)) if token.type == "code_inline")
+    assert shown == text
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_no_field_of_a_summary_acts(text: str) -> None:
+    check = CheckResult(id=text, status=CheckStatus.FAIL, estimate=0.5, detail=text)
+    texts = {"policy": text, "suite": text, "split": text, "reason": text, "checks": (check,)}
+    lists = dict.fromkeys(("fixed", "broken", "regressions", "suspected", "left_out"), (text, "1"))
+    verdict = strict(Decision.DISCARD, **texts, **lists, settling=(Settling(check=text, trials=3),))
+    suites = (
+        SuiteSummary(name=text, baseline=text, verdicts=(verdict,)),
+        SuiteSummary(name=text, reason=text, left_out=(text,)),
+    )
+    fields = dict.fromkeys(("candidate", "trouble", "used", "run_id", "evidence"), text)
+    for trouble in ("", text):
+        told = RunSummary.model_validate(
+            {**fields, "trouble": trouble, "suites": suites, "notes": (text,), "command": ("pytest", text)}
+        )
+        made = run_markdown(told)
+        assert alive(made) == []
+        assert headings(made) == 3
+
+
+def test_lists_are_cut_and_the_rest_is_counted() -> None:
+    assert names("Fixed", ["1", "2", "3"], 2) == "**Fixed (3)**: `1`, `2` and 1 more"
+    assert names("Fixed", ["1", "2"], 0) == "**Fixed (2)**"
+    assert names("Fixed", ["1", "2"], 2) == "**Fixed (2)**: `1`, `2`"
+    assert code("x" * 500) == f"`{'x' * 239}…`"
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(None, ""), (0.0, "0.000"), (1.0, "1.000"), (5.0, "5"), (-0.25, "-0.250"), (1e300, "1e+300")],
+)
+def test_figures_are_short(value: float | None, shown: str) -> None:
+    assert figure(value) == shown
+
+
+def test_a_long_run_loses_lists_first_then_details_and_keeps_verdict_and_checks() -> None:
+    tasks = tuple(f"task-{number}" for number in range(2_000))
+    told = summary(VERDICT.model_copy(update={"fixed": tasks}), notes=("n" * 300,), command=("pytest",))
+    texts = [run_markdown(told, limit=limit) for limit in (30_000, 5_000, 2_500, 1_400)]
+    assert "`task-99` and 1900 more" in texts[0]
+    assert "**Fixed (2000)**" in texts[2]
+    assert "To reproduce" in texts[1]
+    assert "To reproduce" not in texts[3]
+    for text in texts:
+        assert text.startswith("## ⚠️ Inconclusive")
+        assert "| `reward_improved` | ✅ pass | 0.250 |" in text
+    assert "*Shortened: " in texts[3]
+
+
+def test_a_limit_that_no_verdict_fits_in_is_refused() -> None:
+    with pytest.raises(ValueError, match="10 bytes are too few for a verdict"):
+        run_markdown(summary(VERDICT), limit=10)
+    run_markdown(summary(*[VERDICT] * 50), limit=LEAST_LIMIT)
