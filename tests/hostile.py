@@ -32,7 +32,7 @@ HOSTILE = (
 )
 
 _PARSER = MarkdownIt("gfm-like")
-_LINKED = re.compile(r"@|https?:|www\.|#\d|GH-\d|[0-9a-f]{40}|<|:tada:|\[\^")
+_LINKED = re.compile(r"@|https?:|www\.|#\d|GH-\d|[0-9a-f]{40}|<[a-z/!]|:tada:|\[\^")
 
 
 def page(markdown: str) -> list[Token]:

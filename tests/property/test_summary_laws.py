@@ -106,7 +106,7 @@ def size(text: str) -> int:
 
 
 @given(SUMMARIES, st.sampled_from([LEAST_LIMIT, 20_000, COMMENT_LIMIT]))
-@settings(max_examples=25)
+@settings(max_examples=40)
 def test_any_run_fits_and_nothing_of_it_acts(summary: RunSummary, limit: int) -> None:
     text = run_markdown(summary, limit=limit)
     assert size(text) <= limit
@@ -117,7 +117,7 @@ def test_any_run_fits_and_nothing_of_it_acts(summary: RunSummary, limit: int) ->
 
 
 @given(VERDICTS, st.integers(1, 20_000))
-@settings(max_examples=25)
+@settings(max_examples=40)
 def test_lists_of_any_length_cost_no_check(verdict: Verdict, tasks: int) -> None:
     long = verdict.model_copy(update={"fixed": tuple(f"task {number}" for number in range(tasks))})
     suite = SuiteSummary(name="desk", verdicts=(long,))

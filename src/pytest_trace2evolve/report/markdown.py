@@ -73,7 +73,7 @@ def figure(value: float | None) -> str:
 
 def _visible(text: str) -> str:
     """A text without control, format, private and unassigned characters: none moves or hides another."""
-    return "".join(_shown(character) for character in text)
+    return text if text.isprintable() else "".join(_shown(character) for character in text)
 
 
 def _shown(character: str) -> str:
