@@ -132,6 +132,15 @@ def read_candidate(path: Path) -> Candidate:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise CandidateError(f"{path}: cannot be read: {error}") from None
+    return parse_candidate(text, path)
+
+
+def parse_candidate(text: str, path: Path) -> Candidate:
+    """A candidate from its file's text, as it is or as it was.
+
+    Raises:
+        CandidateError: its front matter is broken; names file, place and mend.
+    """
     fields, instruction = _split(path, text)
     if "instruction" in fields:
         raise CandidateError(f"{path}: instruction: is the text below the front matter, not a part of it")

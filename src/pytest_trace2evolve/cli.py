@@ -7,7 +7,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pytest_trace2evolve import __version__
-from pytest_trace2evolve.commands import baselines, compare, ledger, lock, promote, score, show
+from pytest_trace2evolve.commands import (
+    baselines,
+    comment,
+    compare,
+    ledger,
+    lint,
+    lock,
+    promote,
+    score,
+    show,
+)
 from pytest_trace2evolve.errors import Trace2EvolveError
 from pytest_trace2evolve.report.inert import inert_line
 
@@ -39,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"trace2evolve {__version__}")
     parser.add_argument("--root", type=Path, help="project folder (default: the nearest parent with suites/)")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (score, compare, lock, baselines, promote, show, ledger):
+    for command in (score, compare, lock, lint, baselines, promote, show, ledger, comment):
         command.add(commands)
     return parser
 

@@ -10,6 +10,7 @@
     │   ├── EndpointError         an endpoint refuses the key, the model or the request: every further one too
     │   └── MissingExtraError     an optional package is not installed
     ├── LedgerError               a look at a trace cannot be recorded: the trace is not shown
+    ├── GitHubError               GitHub refuses a request, or does not answer
     ├── ResultsError              a results file or baseline cannot be trusted
     ├── WorldError                a benchmark domain cannot be opened, or its data are at odds with a task
     ├── TraceError                one trace is malformed: it is not measured, and never scored
@@ -72,6 +73,10 @@ class MissingExtraError(ConfigError):
 
 class LedgerError(Trace2EvolveError):
     """The ledger cannot be written."""
+
+
+class GitHubError(Trace2EvolveError):
+    """GitHub refuses a request, or does not answer."""
 
 
 class ResultsError(Trace2EvolveError):

@@ -1,0 +1,34 @@
+"""`trace2evolve lint`: what is wrong with candidates, suites, the lock and baselines, found offline."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from pytest_trace2evolve.commands.common import project_of
+
+
+def add(commands: Any) -> None:
+    """Declare the command."""
+    lint = commands.add_parser("lint", help="check candidates, suites, their lock and baselines offline")
+    lint.add_argument(
+        "--against",
+        metavar="COMMIT",
+        default="HEAD",
+        help="hold frozen candidates against it (default: HEAD)",
+    )
+    lint.set_defaults(command=_lint)
+
+
+def _lint(options: argparse.Namespace) -> int:
+    from pytest_trace2evolve.workflow.lint import Linted, lint
+
+    project = project_of(options)
+    findings = lint(Linted(project, options.against))
+    for finding in findings:
+        kind = "warning: " if finding.warning else ""
+        print(f"{_shown(finding.path, project.root)}: {kind}{finding.text}")
+    return 1 if any(not finding.warning for finding in findings) else 0
+
+
+def _shown(path: Path, root: Path) -> str:
+    return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)

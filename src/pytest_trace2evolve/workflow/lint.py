@@ -1,0 +1,246 @@
+"""What is wrong with a project's own files, found offline: no world is opened, no model and no network asked.
+
+`CHECKS` lists the checks; a further one is a function and a line there.
+"""
+
+import subprocess
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_trace2evolve.candidates import Candidate, Candidates, parse_candidate, read_candidate
+from pytest_trace2evolve.errors import (
+    CandidateError,
+    ConfigError,
+    LockError,
+    ResultsError,
+    SuiteError,
+    nearest,
+)
+from pytest_trace2evolve.evidence.baselines import read_evidence
+from pytest_trace2evolve.lock import LOCK_NAME, RENEW, Lock
+from pytest_trace2evolve.scoring.reward import SCORER_VERSION
+from pytest_trace2evolve.suites import SPLITS_NAME, Suite, read_suite
+from pytest_trace2evolve.workflow.project import Project
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong: `path: what; mend`. A warning fails nothing."""
+
+    path: Path
+    text: str
+    warning: bool = False
+
+
+@dataclass(frozen=True)
+class Linted:
+    """What the checks look at.
+
+    Attributes:
+        project: Where things lie.
+        against: The commit that frozen candidates are held against.
+    """
+
+    project: Project
+    against: str = "HEAD"
+
+
+def lint(linted: Linted) -> list[Finding]:
+    """Everything that the checks find, in their order, then by path.
+
+    Raises:
+        ConfigError: `against` is no commit of a project that has commits.
+    """
+    return [
+        finding for check in CHECKS for finding in sorted(check(linted), key=lambda one: (one.path, one.text))
+    ]
+
+
+def _candidates(linted: Linted) -> Iterator[Finding]:
+    """Every candidate can be read, and its ancestors are there and turn in no circle."""
+    folder = linted.project.root / "candidates"
+    everything = Candidates(folder)
+    told: set[frozenset[str]] = set()
+    for name in everything:
+        path = folder / f"{name}.md"
+        try:
+            everything.lineage(name)
+        except CandidateError as error:
+            # A broken ancestor is told once, and so is a circle, wherever one enters it.
+            words = frozenset(str(error).split())
+            if words not in told:
+                told.add(words)
+                yield _found(path, error)
+
+
+def _frozen(linted: Linted) -> Iterator[Finding]:
+    """A candidate that was frozen in the last commit is as it was there."""
+    root = linted.project.root
+    names = _changed(root, linted.against)
+    if names is None:
+        if any(candidate.frozen_at for candidate in _sound(linted.project)):
+            what = "frozen texts were not compared: git shows no commit here; commit, or mind them yourself"
+            yield Finding(root / "candidates", what, warning=True)
+        return
+    for name in names:
+        path = root / name
+        if path.suffix != ".md" or path.parent != root / "candidates" or not path.exists():
+            continue
+        before_text = _git(root, "show", f"{linted.against}:./{name}")
+        try:
+            before, after = parse_candidate(before_text or "", path), read_candidate(path)
+        except CandidateError:  # it was broken then, or is now, which another check tells
+            continue
+        if before.frozen_at is not None and (what := _moved(before, after)):
+            yield Finding(
+                path, f"{what} and {before.id} was frozen on {before.frozen_at}; make a new candidate"
+            )
+
+
+def _moved(before: Candidate, after: Candidate) -> str:
+    """What of a frozen candidate changed that its evidence rests on."""
+    if before.digest != after.digest:
+        return "its text changed,"
+    if before.frozen_at != after.frozen_at:
+        return "its frozen_at changed,"
+    if before.parent != after.parent:
+        return "its parent changed,"
+    gone = [seen for seen in before.informed_by if seen not in after.informed_by]
+    return f"its informed_by no longer names {gone[0]!r}," if gone else ""
+
+
+def _suites(linted: Linted) -> Iterator[Finding]:
+    """`_splits.toml` and every suite can be read."""
+    project = linted.project
+    try:
+        splits = project.splits
+    except SuiteError as error:
+        yield _found(project.suites_folder / SPLITS_NAME, error)
+        return
+    for name in project.suite_names:
+        path = project.suites_folder / f"{name}.toml"
+        try:
+            read_suite(path, splits)
+        except SuiteError as error:
+            yield _found(path, error)
+
+
+def _lock(linted: Linted) -> Iterator[Finding]:
+    """Each suite is in the lock, as its file is, and the lock names no other.
+
+    Whether the worlds are as they were locked, `trace2evolve lock --check` says.
+    """
+    project = linted.project
+    try:
+        lock = project.lock
+    except LockError as error:
+        yield _found(project.lock_path, error)
+        return
+    for name in lock.suites.keys() - set(project.suite_names):
+        yield Finding(
+            project.lock_path,
+            f"locks suite {name!r}, which has no file; restore it or run 'trace2evolve lock'",
+        )
+    for suite in _readable(project):
+        path = project.suites_folder / f"{suite.name}.toml"
+        locked = lock.suites.get(suite.name)
+        if locked is None:
+            yield Finding(path, f"not in {LOCK_NAME}; run 'trace2evolve lock' and commit the result")
+        elif locked.definition != suite.definition:
+            yield Finding(path, f"its settings changed since {LOCK_NAME} was written; {RENEW}")
+        elif locked.scorer_version != SCORER_VERSION:
+            yield Finding(
+                project.lock_path,
+                f"{suite.name} is locked for scorer {locked.scorer_version}, and this is {SCORER_VERSION}; "
+                f"{RENEW}",
+            )
+
+
+def _baselines(linted: Linted) -> Iterator[Finding]:
+    """Every baseline can be read, belongs to the suite of its folder and to what is locked now."""
+    project = linted.project
+    for path in project.baselines_folder.rglob("*.json"):
+        if path.parent.parent != project.baselines_folder:
+            yield Finding(path, "lies in no suite's folder; a baseline is baselines/<suite>/<name>.json")
+            continue
+        try:
+            origin = read_evidence(path).provenance
+        except ResultsError as error:
+            yield _found(path, error)
+            continue
+        suite = path.parent.name
+        if suite not in project.suite_names:
+            yield Finding(path, f"of unknown suite {suite!r}; {nearest(suite, project.suite_names)}")
+        elif origin.suite != suite:
+            yield Finding(
+                path, f"a baseline of suite {origin.suite!r}, not of {suite!r}; move it to its folder"
+            )
+        elif origin.lock is not None and (now := _locked_digest(project, suite)) not in (None, origin.lock):
+            # Evidence is kept, so a renewed lock leaves old baselines behind: nothing is broken.
+            yield Finding(
+                path,
+                f"measured under lock {origin.lock}, and {suite!r} is now {now}; "
+                "nothing can be compared with it: measure it again with --t2e-save-baseline",
+                warning=True,
+            )
+
+
+CHECKS: tuple[Callable[[Linted], Iterable[Finding]], ...] = (_candidates, _frozen, _suites, _lock, _baselines)
+"""What is checked, in the order in which it is told."""
+
+
+def _found(path: Path, error: Exception) -> Finding:
+    """An error as a finding: of the file that it names itself, where it names one."""
+    text = " ".join(str(error).split())
+    named, colon, rest = text.partition(": ")
+    return Finding(Path(named), rest) if colon and Path(named).is_absolute() else Finding(path, text)
+
+
+def _sound(project: Project) -> Iterator[Candidate]:
+    for path in (project.root / "candidates").glob("*.md"):
+        try:
+            yield read_candidate(path)
+        except CandidateError:  # another check tells
+            continue
+
+
+def _readable(project: Project) -> Iterator[Suite]:
+    for name in project.suite_names:
+        try:
+            yield project.suite(name)
+        except SuiteError:  # another check tells
+            continue
+
+
+def _locked_digest(project: Project, suite: str) -> str | None:
+    try:
+        lock: Lock = project.lock
+    except LockError:
+        return None
+    return lock.suites[suite].digest if suite in lock.suites else None
+
+
+def _changed(root: Path, against: str) -> list[str] | None:
+    """Candidates' files that differ from a commit, relative to the project; None where git has none.
+
+    Raises:
+        ConfigError: there is no such commit.
+    """
+    if _git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", "HEAD^{commit}") is None:
+        return None
+    if _git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{against}^{{commit}}") is None:
+        raise ConfigError(f"--against {against!r} is no commit here; fetch it or name another")
+    listed = _git(
+        root, "diff", "--relative", "--name-only", "--no-renames", "-z", against, "--", "candidates"
+    )
+    return [name for name in (listed or "").split("\0") if name]
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    """What git answers; None where it refuses or is not there."""
+    try:
+        done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else None

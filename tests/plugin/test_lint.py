@@ -1,0 +1,253 @@
+"""`trace2evolve lint`: what is wrong with a project's files, without a world, a model or a network."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pytest_trace2evolve.cli import main
+from tests.plugin.conftest import SUITE, DeskProject
+
+FROZEN = (
+    "---\nid: v2\nparent: v1\nfrozen_at: 2026-11-20\ninformed_by: [desk::discovery]\n---\nclose restart\n"
+)
+HEAVY = ("inspect_evals", "inspect_ai", "openai", "torch", "tau2", "httpx2", "pytest", "scipy")
+
+
+def git(root: Path, *arguments: str) -> None:
+    """git, without a thing of this machine's settings."""
+    surroundings = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    named = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false")
+    subprocess.run(["git", *named, *arguments], cwd=root, env=surroundings, check=True, capture_output=True)
+
+
+@pytest.fixture
+def desk(project: DeskProject, monkeypatch: pytest.MonkeyPatch) -> DeskProject:
+    """A sound project in git, with a frozen candidate; the working folder is in it."""
+    for name in [name for name in os.environ if name.startswith("GIT_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(project.root)
+    project.write("candidates/v2.md", FROZEN)
+    git(project.root, "init", "-q")
+    git(project.root, "add", "candidates", "suites")
+    git(project.root, "commit", "-qm", "first")
+    return project
+
+
+def linted(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, list[str]]:
+    """The exit status, and what was found."""
+    capsys.readouterr()
+    status = main(["lint", *arguments])
+    return status, capsys.readouterr().out.splitlines()
+
+
+def test_a_sound_project_has_no_findings(desk: DeskProject, capsys: pytest.CaptureFixture[str]) -> None:
+    desk.baseline("v1")
+    assert linted(capsys) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "finding"),
+    [
+        (
+            "candidates/v3.md",
+            "hello",
+            "candidates/v3.md: line 1 must be '---', the start of the front matter",
+        ),
+        (
+            "candidates/v3.md",
+            "---\nid: v4\n---\n",
+            "candidates/v3.md: its id is 'v4'; name the file v4.md or*",
+        ),
+        (
+            "candidates/v3.md",
+            "---\nid: v3\nparent: v9\n---\n",
+            "candidates/v3.md: unknown parent 'v9'; nearest*",
+        ),
+        ("suites/_splits.toml", "[x]\nrole = 1\n", "suites/_splits.toml: split 'x': *; roles are *"),
+        ("suites/desk.toml", "provider = ", "suites/desk.toml: not valid TOML: *"),
+        (
+            "suites/desk.toml",
+            SUITE.replace("discovery", "secret"),
+            "suites/desk.toml: unknown split 'secret'; known are *",
+        ),
+        (
+            "suites/desk.toml",
+            SUITE.replace(', "free"', ""),
+            "suites/desk.toml: its settings changed since suites.lock was written; run 'trace2evolve lock'*",
+        ),
+        (
+            "suites/other.toml",
+            SUITE,
+            "suites/other.toml: not in suites.lock; run 'trace2evolve lock' and commit the result",
+        ),
+        ("suites/suites.lock", "{", "suites/suites.lock: damaged (*); restore it or run *"),
+        ("baselines/desk/v1.json", "{", "baselines/desk/v1.json: *"),
+        (
+            "baselines/desk/v1.json",
+            "{}",
+            "baselines/desk/v1.json: is not evidence of trace2evolve; save one *",
+        ),
+        (
+            "baselines/v1.json",
+            "{}",
+            "baselines/v1.json: lies in no suite's folder; a baseline is baselines/<suite>/<name>.json",
+        ),
+    ],
+)
+def test_each_damage_is_one_line_with_its_mend(
+    desk: DeskProject, name: str, text: str, finding: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    desk.write(name, text)
+    status, lines = linted(capsys)
+    assert status == 1
+    assert len(lines) == 1
+    pytest.LineMatcher(lines).fnmatch_lines([finding.replace("[", "[[]")])
+
+
+def test_a_circle_is_told_once(desk: DeskProject, capsys: pytest.CaptureFixture[str]) -> None:
+    desk.candidate("a", "", parent="b")
+    desk.candidate("b", "", parent="a")
+    assert linted(capsys) == (1, ["candidates: the parents turn in a circle: a → b → a"])
+
+
+def test_a_broken_ancestor_is_told_once(desk: DeskProject, capsys: pytest.CaptureFixture[str]) -> None:
+    desk.write("candidates/v0.md", "---\nid: v0\n")
+    status, lines = linted(capsys)
+    assert (status, len(lines)) == (1, 1)
+    assert lines[0].startswith("candidates/v0.md: the front matter is not closed")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "what"),
+    [
+        ("close restart", "close restart look", "its text changed"),
+        ("frozen_at: 2026-11-20\n", "", "its frozen_at changed"),
+        ("frozen_at: 2026-11-20", "frozen_at: 2027-11-20", "its frozen_at changed"),
+        ("parent: v1", "parent: v0", "its parent changed"),
+        ("[desk::discovery]", "[]", "its informed_by no longer names 'desk::discovery'"),
+    ],
+)
+def test_a_frozen_candidate_stays_as_it_is(
+    desk: DeskProject, old: str, new: str, what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    desk.write("candidates/v2.md", FROZEN.replace(old, new))
+    told = f"candidates/v2.md: {what}, and v2 was frozen on 2026-11-20; make a new candidate"
+    assert linted(capsys) == (1, [told])
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("frozen_at", "hypothesis: It helps.\nfrozen_at"),
+        ("[desk::discovery]", "[desk::discovery, desk::heldout]"),
+        ("\n", "\r\n"),
+    ],
+)
+def test_what_evidence_does_not_rest_on_may_change(
+    desk: DeskProject, old: str, new: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (desk.root / "candidates" / "v2.md").write_bytes(FROZEN.replace(old, new).encode())
+    assert linted(capsys) == (0, [])
+
+
+def test_a_candidate_that_was_not_frozen_may_change(
+    desk: DeskProject, capsys: pytest.CaptureFixture[str]
+) -> None:
+    desk.candidate("v1", "close", parent="v0")
+    assert linted(capsys) == (0, [])
+
+
+def test_frozen_candidates_are_held_against_any_commit(
+    desk: DeskProject, capsys: pytest.CaptureFixture[str]
+) -> None:
+    desk.write("candidates/v2.md", FROZEN.replace("close", "look"))
+    git(desk.root, "commit", "-qam", "second")
+    assert linted(capsys) == (0, [])
+    status, lines = linted(capsys, "--against", "HEAD~1")
+    assert status == 1
+    assert "frozen on 2026-11-20" in lines[0]
+    assert main(["lint", "--against=--output=x"]) == 2
+    assert "--against '--output=x' is no commit here" in capsys.readouterr().err
+
+
+def test_without_git_frozen_texts_are_told_as_not_compared(
+    desk: DeskProject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    status, (line,) = linted(capsys)
+    assert status == 0
+    assert line.startswith("candidates: warning: frozen texts were not compared: git shows no commit here")
+
+
+def test_a_lock_of_a_suite_that_is_gone_is_found(
+    desk: DeskProject, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (desk.root / "suites" / "desk.toml").unlink()
+    told = "suites/suites.lock: locks suite 'desk', which has no file; restore it or run 'trace2evolve lock'"
+    assert linted(capsys) == (1, [told])
+
+
+def test_a_lock_of_another_scorer_is_found(desk: DeskProject, capsys: pytest.CaptureFixture[str]) -> None:
+    path = desk.root / "suites" / "suites.lock"
+    record = json.loads(path.read_text())
+    record["suites"]["desk"]["scorer_version"] = 0
+    path.write_text(json.dumps(record))
+    status, (line,) = linted(capsys)
+    assert status == 1
+    assert line.startswith("suites/suites.lock: desk is locked for scorer 0, and this is ")
+
+
+def test_baselines_are_held_against_suites_and_lock(
+    desk: DeskProject, capsys: pytest.CaptureFixture[str]
+) -> None:
+    desk.baseline("v1")
+    desk.write("suites/desk.toml", SUITE.replace(', "free"', ""))
+    desk.lock()
+    status, (line,) = linted(capsys)
+    assert status == 0
+    assert line.startswith("baselines/desk/v1.json: warning: measured under lock ")
+    assert line.endswith("measure it again with --t2e-save-baseline")
+    (desk.root / "baselines" / "desk").rename(desk.root / "baselines" / "disk")
+    assert linted(capsys) == (1, ["baselines/disk/v1.json: of unknown suite 'disk'; did you mean 'desk'?"])
+    desk.write("suites/disk.toml", SUITE)
+    desk.lock()
+    told = "baselines/disk/v1.json: a baseline of suite 'desk', not of 'disk'; move it to its folder"
+    assert linted(capsys) == (1, [told])
+
+
+def test_several_findings_are_told_together(desk: DeskProject, capsys: pytest.CaptureFixture[str]) -> None:
+    desk.write("candidates/v2.md", FROZEN.replace("close", "look"))
+    desk.write("candidates/v3.md", "")
+    desk.write("suites/other.toml", SUITE)
+    status, lines = linted(capsys)
+    assert status == 1
+    assert [line.partition(": ")[0] for line in lines] == [
+        "candidates/v3.md",
+        "candidates/v2.md",
+        "suites/other.toml",
+    ]
+
+
+def test_lint_loads_no_world_and_no_client_and_is_fast(desk: DeskProject) -> None:
+    desk.baseline("v1")
+    check = (
+        "import sys, time; start = time.perf_counter()\n"
+        "from pytest_trace2evolve.cli import main\n"
+        "status = main(['lint'])\n"
+        f"print(status, sorted(set(sys.modules) & set({HEAVY!r})), time.perf_counter() - start)"
+    )
+    best = 99.0
+    for _ in range(3):  # the machine may be busy with something else
+        done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+        status, _, rest = done.stdout.partition(" ")
+        assert (status, rest.partition("] ")[0]) == ("0", "["), done.stdout
+        best = min(best, float(rest.partition("] ")[2]))
+        if best < 1.0:
+            break
+        time.sleep(0.5)
+    assert best < 1.0

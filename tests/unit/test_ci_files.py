@@ -1,0 +1,152 @@
+"""The action, the workflow examples and the pre-commit hook: pinned, hardened, documented."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pytest_trace2evolve.cli import main
+from tests.ci_files import ACTION, EXAMPLES, EXPRESSION, REPOSITORY, load, steps
+
+FILES = [ACTION, *EXAMPLES]
+PINNED = re.compile(r"^[\w.-]+/[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$")
+OURS = "OWNER/pytest-trace2evolve@COMMIT # name the commit of a release"
+DOCS = REPOSITORY / "docs" / "ci.md"
+
+
+def names(paths: list[Path]) -> list[str]:
+    return [path.name for path in paths]
+
+
+@pytest.mark.parametrize("path", FILES, ids=names(FILES))
+def test_actions_of_others_are_pinned_to_a_commit(path: Path) -> None:
+    used = re.findall(r"(?m)^\s*(?:- )?uses: (.*)$", path.read_text(encoding="utf-8"))
+    assert len(used) == sum("uses" in step for step in steps(load(path))) > 0
+    for one in used:
+        assert one == OURS or PINNED.match(one), one
+
+
+def test_one_action_has_one_commit_everywhere() -> None:
+    found: dict[str, set[str]] = {}
+    for path in FILES:
+        for one in re.findall(r"uses: ([\w.-]+/[\w.-]+)\S*@(\S+ # \S+)", path.read_text(encoding="utf-8")):
+            found.setdefault(one[0], set()).add(one[1])
+    assert {name: len(pins) for name, pins in found.items() if len(pins) > 1} == {}
+
+
+@pytest.mark.parametrize("path", FILES, ids=names(FILES))
+def test_nothing_is_pasted_into_a_shell(path: Path) -> None:
+    for step in steps(load(path)):
+        assert "${{" not in step.get("run", "")
+        assert ("run" in step) != ("uses" in step)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=names(EXAMPLES))
+def test_workflows_say_what_they_may_do(path: Path) -> None:
+    workflow = load(path)
+    assert workflow["permissions"] in ({}, {"contents": "read"})
+    assert workflow["concurrency"]["group"]
+    rights = {"contents": "read", "pull-requests": "write", "actions": "read"}
+    for job in workflow["jobs"].values():
+        assert job.get("permissions", {}).items() <= rights.items()
+        assert job["timeout-minutes"] <= 60
+    assert "pull_request_target" not in path.read_text(encoding="utf-8")
+
+
+def by_name(name: str) -> dict[str, Any]:
+    (path,) = (one for one in EXAMPLES if one.name == name)
+    return load(path)
+
+
+def test_what_measures_forks_has_no_secret_and_cannot_write() -> None:
+    workflow = by_name("prompt-changes-forks.yml")
+    assert "pull_request" in workflow["on"]
+    text = yaml.safe_dump(workflow)
+    assert "secrets." not in text
+    assert "write" not in text
+    assert all("permissions" not in job for job in workflow["jobs"].values())
+
+
+def test_what_comments_on_forks_runs_nothing_of_theirs() -> None:
+    workflow = by_name("prompt-changes-comment.yml")
+    (job,) = workflow["jobs"].values()
+    uses = [step["uses"] for step in job["steps"] if "uses" in step]
+    assert [one.split("@")[0] for one in uses] == ["actions/setup-python", "actions/download-artifact"]
+    assert workflow["on"]["workflow_run"]["workflows"] == [by_name("prompt-changes-forks.yml")["name"]]
+    (post,) = (step for step in job["steps"] if "trace2evolve comment" in step.get("run", ""))
+    assert "--untrusted" in post["run"]
+    assert {EXPRESSION.findall(value)[0].split(".")[0] for value in post["env"].values()} == {"github"}
+    assert "secrets." not in yaml.safe_dump(workflow)
+
+
+def test_prompt_changes_are_filtered_by_path_and_only_the_gate_may_comment() -> None:
+    workflow = by_name("prompt-changes.yml")
+    assert {"candidates/**", "prompts/**"} <= set(workflow["on"]["pull_request"]["paths"])
+    writing = [
+        name for name, job in workflow["jobs"].items() if "write" in job.get("permissions", {}).values()
+    ]
+    assert writing == ["gate"]
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=names(EXAMPLES))
+def test_examples_give_the_action_only_inputs_that_it_has(path: Path) -> None:
+    declared = load(ACTION)["inputs"]
+    for step in steps(load(path)):
+        if step.get("uses", "").startswith("OWNER/"):
+            assert set(step["with"]) <= set(declared)
+            assert {name for name, one in declared.items() if one.get("required")} <= set(step["with"])
+
+
+def test_every_input_and_output_is_used_and_documented() -> None:
+    action = load(ACTION)
+    body = yaml.safe_dump(action["runs"])
+    docs = DOCS.read_text(encoding="utf-8")
+    for name, one in action["inputs"].items():
+        assert f"inputs.{name}" in body, name
+        assert f"| `{name}` |" in docs, name
+        assert one["description"], name
+    assert set(re.findall(r"inputs\.([\w-]+)", body)) <= set(action["inputs"])
+    for name in action["outputs"]:
+        assert f"`{name}`" in docs
+
+
+def test_the_keys_are_seen_by_the_steps_that_need_them_and_no_others() -> None:
+    seen: dict[str, list[str]] = {"api-key": [], "github-token": []}
+    for step in steps(load(ACTION)):
+        for name, ids in seen.items():
+            if f"inputs.{name}" in yaml.safe_dump(step):
+                ids.append(step["id"])
+    assert seen == {"api-key": ["base", "head"], "github-token": ["comment"]}
+
+
+def test_what_must_come_to_pass_after_a_failure_does() -> None:
+    after = [step for step in steps(load(ACTION)) if "always()" in str(step.get("if", ""))]
+    assert [step.get("id") or step["uses"].split("@")[0] for step in after] == [
+        "ended",
+        "actions/upload-artifact",
+        "comment",
+        "verdict",
+    ]
+
+
+def test_the_hook_starts_a_command_that_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (hook,) = yaml.safe_load((REPOSITORY / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))
+    program, *arguments = hook["entry"].split()
+    assert program == "trace2evolve"
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "suites").mkdir()
+    assert main(arguments) == 0
+    assert not hook["pass_filenames"]
+    matching = (
+        "candidates/v1.md",
+        "suites/a.toml",
+        "suites/suites.lock",
+        "baselines/a/b.json",
+        "sub/suites/a.toml",
+    )
+    assert all(re.search(hook["files"], name) for name in matching)
+    assert not any(re.search(hook["files"], name) for name in ("docs/a.md", "my-suites/a.toml", "a.json"))
