@@ -237,10 +237,11 @@ class Controller(Participant):
             self.outcomes = [
                 outcome(self.plan, run, looks, interrupted=narrowed, stopped=stopped) for run in ran
             ]
+            measured = any(figures.measured for one in self.outcomes for figures in one.metrics.values())
             self.notes += [note for run in ran for note in run.unconfirmed]
             if self.staged is not None and self.plan.stage is not None:
                 whole = not stopped and not self.others_failed and exitstatus in _OVERRIDABLE
-                self.staged.goes_on = whole and goes_on(self.plan.stage, self.outcomes)
+                self.staged.goes_on = whole and measured and goes_on(self.plan.stage, self.outcomes)
                 self.notes.append(stage_note(self.plan.stage, goes_on=self.staged.goes_on))
             provisional = self.staged is not None and self.staged.goes_on
             self.notes += keep(self.plan, ran, self.outcomes, self.worlds, looks, provisional=provisional)
@@ -259,7 +260,7 @@ class Controller(Participant):
             if self.staged is not None:
                 self.staged.goes_on = False
             return
-        if not any(figures.measured for one in self.outcomes for figures in one.metrics.values()):
+        if not measured:
             why = f" ({exhausted})" if exhausted else ""
             self.trouble = f"nothing was measured{why}: this run says nothing about the candidate"
             if exitstatus in _OVERRIDABLE:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from pytest_trace2evolve.gate.checks import Check
     from pytest_trace2evolve.workflow.agents import AgentFactory
     from pytest_trace2evolve.worlds.registry import WorldFactory
 
@@ -18,3 +19,8 @@ def pytest_t2e_worlds(config: pytest.Config) -> "Mapping[str, WorldFactory]":  #
 @pytest.hookspec
 def pytest_t2e_agents(config: pytest.Config) -> "Mapping[str, AgentFactory]":  # type: ignore[empty-body]  # as above
     """Agents by name; a factory makes the agent and the user of one simulation."""
+
+
+@pytest.hookspec
+def pytest_t2e_checks(config: pytest.Config) -> "Mapping[str, Check]":  # type: ignore[empty-body]  # as above
+    """Checks of the gate by their ids; a policy's file names those that it uses."""

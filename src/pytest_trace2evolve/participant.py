@@ -97,6 +97,7 @@ class Participant:
                 suite_names=names,
                 agents=sorted({*self.agents, CHAT}),
                 judge=read_judge(self.config),
+                checks=self._from_hooks(self.config.hook.pytest_t2e_checks(config=self.config)),
                 shared=shared,
                 listing=bool(self.config.option.collectonly),
                 stage=0 if self.staged is None else self.staged.number,

@@ -277,6 +277,27 @@ def test_a_baseline_whose_endpoint_refuses_costs_the_run_nothing(desk: DeskProje
     result.stdout.fnmatch_lines(["* 5 passed, 2 suspected in *"])
 
 
+def test_an_endpoint_that_refuses_amid_confirmation_ends_the_run_and_costs_no_main_trial(
+    desk: DeskProject, letters: Letters
+) -> None:
+    keys = {SECRET}
+    good = script()
+
+    def refusing(request: ChatRequest) -> Reply:
+        if request.body["seed"] >= 10_000:
+            keys.clear()
+        return good(request)
+
+    with ChatServer(refusing, keys=keys) as server:
+        baseline(desk, server)
+        result = compared(desk, server, "--t2e-concurrency=2")
+    assert letters(result)["close"] == "SUSPECTED"
+    assert result.parseoutcomes().get("errors") == 1
+    result.stdout.fnmatch_lines(["note: desk: * that fell could not be confirmed: *refuses model 'm': 401 *"])
+    index = json.loads((desk.runs[-1] / "results.json").read_text())["simulation_index"]
+    assert [one["trial"] for one in index if one["task_id"] == "close"] == [0, 1]
+
+
 def test_what_infrastructure_takes_is_tried_again_once(
     desk: DeskProject, letters: Letters, monkeypatch: pytest.MonkeyPatch
 ) -> None:

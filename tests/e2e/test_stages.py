@@ -13,8 +13,9 @@ from pytest_trace2evolve.gate import policy
 from pytest_trace2evolve.gate.pairs import Pairs
 from pytest_trace2evolve.gate.policy import Strict
 from pytest_trace2evolve.gate.stages import stage_alpha
+from pytest_trace2evolve.models import settings
 from pytest_trace2evolve.records.verdict import CheckResult, CheckStatus
-from pytest_trace2evolve.testing import ChatServer
+from pytest_trace2evolve.testing import ChatServer, Fault, FaultPlan
 from tests.e2e.test_confirmation import baseline, command, script
 from tests.e2e.test_kills import until
 from tests.e2e.test_live import SECRET, SOLVED
@@ -219,6 +220,21 @@ def test_an_interrupt_in_the_first_stage_ends_all(desk: DeskProject) -> None:
     assert child.returncode == 2
     assert "stage 2" not in text
     assert len(desk.runs) == runs + 1
+
+
+def test_a_stage_that_measured_nothing_is_the_last(
+    desk: DeskProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings.Retries, "pause", lambda *_: 0.001)
+    with ChatServer(SOLVED) as server:
+        saved(desk, server)
+    with ChatServer(SOLVED, faults=FaultPlan({Fault.SERVER_ERROR: 1.0})) as other:
+        record = desk.root / "baselines" / "desk" / "v0.json"
+        record.write_text(record.read_text().replace(server.base_url, other.base_url))
+        result = staged(desk, other, "--t2e-gate=never")
+    assert result.ret == 10
+    result.stdout.fnmatch_lines(["nothing was measured: *"])
+    result.stdout.no_fnmatch_line("*stage 2 of 3*")
 
 
 def test_budgets_hold_for_all_stages_together(desk: DeskProject) -> None:

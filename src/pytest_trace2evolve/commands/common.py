@@ -25,6 +25,11 @@ def judge_of(options: argparse.Namespace) -> Judge | None:
     return ChatJudge(options.judge, base_url=options.judge_base_url)
 
 
+def nearest_project(options: argparse.Namespace) -> Project | None:
+    """The project that the command stands in; None where it stands in none and none was named."""
+    return project_of(options) if options.root or find_root(Path.cwd()) else None
+
+
 def project_of(options: argparse.Namespace) -> Project:
     """The project that the command is about: `--root`, or the nearest folder upwards with `suites/`.
 

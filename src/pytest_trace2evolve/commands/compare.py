@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pytest_trace2evolve.commands.common import judge_of, judge_options, project_of
+from pytest_trace2evolve.commands.common import judge_of, judge_options, nearest_project, project_of
 from pytest_trace2evolve.errors import ConfigError
 
 
@@ -46,7 +46,7 @@ def _compare(options: argparse.Namespace) -> int:
         policy=options.policy,
         goal=Goal(options.goal),
         provider=options.provider,
-        project=project_of(options) if options.suite else None,
+        project=project_of(options) if options.suite else nearest_project(options),
         suite=options.suite,
         split=options.split,
         judge=judge_of(options),

@@ -5,8 +5,8 @@ A side of half a million simulations fits here where as many records would not.
 
 import math
 from array import array
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -66,6 +66,34 @@ class Columns:
     def size(self) -> int:
         """How many simulations there are."""
         return len(self.ids)
+
+    def of_tasks(self, tasks: Collection[str]) -> "Columns":
+        """The simulations of some tasks; the others' names are gone too."""
+        kept = [name in tasks for name in self.tasks]
+        places = np.cumsum(kept) - 1
+        rows = np.array(kept, dtype=np.bool_)[self.task]
+        return replace(
+            self,
+            tasks=tuple(name for name, keep in zip(self.tasks, kept, strict=True) if keep),
+            task=places[self.task[rows]],
+            digest=self.digest[rows],
+            measured=self.measured[rows],
+            reward=self.reward[rows],
+            shares={kind: share[rows] for kind, share in self.shares.items()},
+            asks={kind: asked[rows] for kind, asked in self.asks.items()},
+            max_steps=self.max_steps[rows],
+            ids=tuple(np.array(self.ids, dtype=object)[rows]),
+            cost=self.cost[rows],
+            tokens=self.tokens[rows],
+        )
+
+    def contents(self) -> dict[str, str]:
+        """The digest of each task's content; empty where several were run under one id."""
+        found: dict[str, str] = {}
+        for task, digest in np.unique(np.stack([self.task, self.digest]), axis=1).T.tolist():
+            name = self.tasks[task]
+            found[name] = "" if name in found else self.digests[digest]
+        return found
 
 
 Pattern = tuple[tuple[str, int, int | None], ...]

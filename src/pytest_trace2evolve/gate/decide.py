@@ -10,7 +10,7 @@ from pytest_trace2evolve.gate.columns import KINDS, Floats
 from pytest_trace2evolve.gate.judgement import Judgement, Policy, Question
 from pytest_trace2evolve.gate.looks import share
 from pytest_trace2evolve.gate.pairs import Pairs, told
-from pytest_trace2evolve.gate.tally import Tally
+from pytest_trace2evolve.gate.tally import Tally, pass_hat
 from pytest_trace2evolve.records.verdict import (
     CheckResult,
     CheckStatus,
@@ -183,32 +183,19 @@ def _figures(pairs: Pairs, index: int, judged: Judgement) -> SideFigures:
         max_steps=int(side.max_steps.sum()),
         measured=int(side.measured.sum()),
         missing=int(side.missing.sum()),
-        pass_hat={} if judged.alpha is None else pass_hat(pairs, side, judged.alpha),
+        pass_hat={} if judged.alpha is None else _pass_hat(pairs, side, judged.alpha),
     )
 
 
-def pass_hat(pairs: Pairs, side: Tally, alpha: float) -> dict[int, Interval]:
-    """pass^k with its interval over tasks, each bound one-sided at alpha, for k = 1, 2, 4, … trials.
-
-    Source: Yao et al., τ-bench, arXiv 2406.12045: the mean over tasks of C(successes, k) / C(trials, k).
-    """
-    both = pairs.both
-    if not both.any():
-        return {}
-    passed, measured = side.passed[both], side.measured[both]
+def _pass_hat(pairs: Pairs, side: Tally, alpha: float) -> dict[int, Interval]:
+    """pass^k over the tasks measured on both sides, with its interval, each bound one-sided at alpha."""
     found = {}
-    for k in _KS:
-        if k > measured.min():
-            break
-        share = np.ones(passed.shape)
-        for step in range(k):
-            share *= np.maximum(passed - step, 0) / (measured - step)
-        at = bounds(share[None, :], alpha, least=0.0, most=1.0)
+    for k, chances in pass_hat(side.only(pairs.both)).items():
+        at = bounds(chances[None, :], alpha, least=0.0, most=1.0)
         found[k] = Interval(estimate=float(at.mean[0]), low=float(at.low[0]), high=float(at.high[0]))
     return found
 
 
-_KS = (1, 2, 4, 8, 16)
 _FIGURES = ("reward", "pass_rate", *KINDS)
 
 

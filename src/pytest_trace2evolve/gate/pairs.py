@@ -116,7 +116,7 @@ def pair(baseline: Simulations, candidate: Simulations) -> Pairs:
     """
     old = baseline if isinstance(baseline, Columns) else columns(baseline)
     new = candidate if isinstance(candidate, Columns) else columns(candidate)
-    content = _contents(old), _contents(new)
+    content = old.contents(), new.contents()
     names, left_out = [], {}
     for name in sorted({*old.tasks, *new.tasks}, key=natural_order):
         seen = [one.get(name) for one in content]
@@ -141,16 +141,6 @@ def pair(baseline: Simulations, candidate: Simulations) -> Pairs:
         cost=cost,
         tokens=tokens,
     )
-
-
-def _contents(side: Columns) -> dict[str, str]:
-    """The digest of each task's content; empty where a side ran several under one id."""
-    kinds: Any = np.unique(np.stack([side.task, side.digest]), axis=1).T if side.size else []
-    found: dict[str, str] = {}
-    for task, digest in kinds:
-        name = side.tasks[task]
-        found[name] = "" if name in found else side.digests[digest]
-    return found
 
 
 def _asks(sides: tuple[Columns, Columns], places: list[Counts], sums: list[Tally]) -> dict[str, Flags]:

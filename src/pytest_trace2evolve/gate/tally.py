@@ -137,6 +137,27 @@ def tally(side: Columns, places: Counts, size: int) -> Tally:
     )
 
 
+PASS_HAT = (1, 2, 4, 8, 16)
+"""The k of pass^k that are told."""
+
+
+def pass_hat(side: Tally) -> dict[int, Floats]:
+    """By k, the chance of each task that k of its trials all succeed; as far as every task's trials go.
+
+    Source: Yao et al., τ-bench, arXiv 2406.12045: C(successes, k) / C(trials, k).
+    """
+    fewest = int(side.measured.min(initial=PASS_HAT[-1])) if side.measured.size else 0
+    found = {}
+    for k in PASS_HAT:
+        if k > fewest:
+            break
+        chance = np.ones(side.passed.shape)
+        for step in range(k):
+            chance *= np.maximum(side.passed - step, 0) / (side.measured - step)
+        found[k] = chance
+    return found
+
+
 def mean_of(sums: Floats | Counts, counts: Counts) -> Floats:
     """Sums over counts; NaN where there is none."""
     with np.errstate(invalid="ignore", divide="ignore"):

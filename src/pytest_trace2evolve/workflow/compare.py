@@ -1,21 +1,25 @@
 """Gating two sets of evidence without pytest."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pytest_trace2evolve.errors import ResultsError, SuiteError
-from pytest_trace2evolve.gate.comparable import differences, unrecorded
+from pytest_trace2evolve.evidence.compact import is_compact, read_columns
+from pytest_trace2evolve.gate.columns import Columns, columns
+from pytest_trace2evolve.gate.comparable import differences, unequal_trials, unrecorded
 from pytest_trace2evolve.gate.decide import decide
 from pytest_trace2evolve.gate.pairs import pair
-from pytest_trace2evolve.gate.policy import DEFAULT_POLICY, get_policy
-from pytest_trace2evolve.records.evidence import Evidence
+from pytest_trace2evolve.gate.policy import DEFAULT_POLICY
+from pytest_trace2evolve.records.evidence import Provenance
 from pytest_trace2evolve.records.protocols import Judge
 from pytest_trace2evolve.records.verdict import Goal, Label, Verdict
-from pytest_trace2evolve.scoring.metrics import Metrics, metrics
+from pytest_trace2evolve.scoring.metrics import Metrics
+from pytest_trace2evolve.workflow.figures import figures_of
+from pytest_trace2evolve.workflow.policies import find_policy
 from pytest_trace2evolve.workflow.project import Project
-from pytest_trace2evolve.workflow.sides import load_sides, only
+from pytest_trace2evolve.workflow.sides import load_sides
 from pytest_trace2evolve.worlds.registry import Worlds
 
 
@@ -53,30 +57,17 @@ def compare(
     Evidence given as files proves nothing about who looked at it: its label is *development*.
 
     Raises:
-        PolicyError: unknown policy.
-        ResultsError: a side cannot be read, is empty, or is of another domain than the other.
+        PolicyError: unknown policy, or a broken one.
+        ResultsError: a side cannot be read, is empty, or cannot be compared with the other.
         SuiteError, LockError: the suite or split is unknown, or not as locked.
     """
-    chosen = get_policy(policy or DEFAULT_POLICY)
-    tasks, provider = _locked_tasks(project, suite, split, worlds, provider)
-    old, old_notes = _one_side(baseline, worlds, provider, judge)
-    new, new_notes = _one_side(candidate, worlds, provider, judge)
-    domains = (old.provenance.domain, new.provenance.domain)
-    if domains[0] != domains[1]:
-        raise ResultsError(
-            f"the baseline is of domain {domains[0]!r}, the candidate of {domains[1]!r}; "
-            "only runs of one domain can be compared"
-        )
-    digests = [{record.task_id: record.task_digest for record in side.simulations} for side in (old, new)]
-    found = list(
-        differences(old.provenance, new.provenance, baseline_tasks=digests[0], candidate_tasks=digests[1])
-    )
-    if found:
-        raise ResultsError(
-            f"{_named(baseline)} and {_named(candidate)} cannot be compared: {'; '.join(found)}"
-        )
+    chosen = find_policy(policy or DEFAULT_POLICY, project)
+    tasks, provider = _locked_tasks(project if suite else None, suite, split, worlds, provider)
+    old, new = (_one_side(side, worlds, provider, judge) for side in (baseline, candidate))
+    _refuse_incomparable(old, new)
     missing = unrecorded(old.provenance, new.provenance)
     left_out: dict[str, str] = {}
+    sides = old.columns, new.columns
     if tasks is not None and project is not None and suite is not None:
         wanted = project.suite(suite).mode
         if old.provenance.mode != wanted:
@@ -84,23 +75,54 @@ def compare(
                 f"suite {suite!r} is of domain {wanted}, and the runs are of {old.provenance.mode}; "
                 "name a suite of theirs"
             )
-        old, new, left_out = _as_locked(old, new, tasks)
+        sides, left_out = _as_locked(*sides, tasks)
+    pairs = pair(*sides).leaving_out(left_out)
+    if chosen.equal_trials:
+        counts = [dict(zip(pairs.names, side.trials.tolist(), strict=True)) for side in pairs.sides]
+        if unequal := unequal_trials(*counts):
+            raise ResultsError(f"policy {chosen.name!r}: {unequal}")
     verdict = decide(
-        pair(old.simulations, new.simulations).leaving_out(left_out),
+        pairs,
         chosen,
         goal=goal,
         label=Label.DEVELOPMENT,
         suite=suite,
         split=split,
+        expected=len(tasks) if tasks is not None else len(pairs.names) + len(pairs.left_out),
     )
     return Comparison(
         verdict=verdict,
-        baseline=metrics(old.simulations),
-        candidate=metrics(new.simulations),
-        baseline_name=_named(baseline),
-        candidate_name=_named(candidate),
-        notes=(*old_notes, *new_notes, *((missing,) if missing else ())),
+        baseline=figures_of(sides[0]),
+        candidate=figures_of(sides[1]),
+        baseline_name=old.name,
+        candidate_name=new.name,
+        notes=(*old.notes, *new.notes, *((missing,) if missing else ())),
     )
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One side: where it comes from, its simulations as columns, and what is to be told of them."""
+
+    name: str
+    provenance: Provenance
+    columns: Columns
+    notes: tuple[str, ...] = ()
+
+
+def _refuse_incomparable(old: _Side, new: _Side) -> None:
+    domains = (old.provenance.domain, new.provenance.domain)
+    if domains[0] != domains[1]:
+        raise ResultsError(
+            f"the baseline is of domain {domains[0]!r}, the candidate of {domains[1]!r}; "
+            "only runs of one domain can be compared"
+        )
+    contents = [side.columns.contents() for side in (old, new)]
+    found = list(
+        differences(old.provenance, new.provenance, baseline_tasks=contents[0], candidate_tasks=contents[1])
+    )
+    if found:
+        raise ResultsError(f"{old.name} and {new.name} cannot be compared: {'; '.join(found)}")
 
 
 def _locked_tasks(
@@ -116,33 +138,29 @@ def _locked_tasks(
     return (locked.splits[split] if split is not None else locked.tasks), provider or described.provider
 
 
-def _one_side(
-    paths: Sequence[Path], worlds: Worlds, provider: str | None, judge: Judge | None
-) -> tuple[Evidence, tuple[str, ...]]:
-    sides, notes = load_sides(paths, worlds, provider, judge)
-    if len(sides) != 1:
-        domains = ", ".join(side.provenance.mode.brief for side in sides)
-        raise ResultsError(f"{_named(paths)}: holds several domains ({domains}); compare one at a time")
-    if not sides[0].simulations:
-        raise ResultsError(f"{_named(paths)}: holds no simulation")
-    return sides[0], notes
+def _one_side(paths: Sequence[Path], worlds: Worlds, provider: str | None, judge: Judge | None) -> _Side:
+    name = ", ".join(path.name for path in paths)
+    if len(paths) == 1 and is_compact(paths[0]):
+        provenance, side = read_columns(paths[0])
+        found = _Side(name, provenance, side)
+    else:
+        sides, notes = load_sides(paths, worlds, provider, judge)
+        if len(sides) != 1:
+            domains = ", ".join(one.provenance.mode.brief for one in sides)
+            raise ResultsError(f"{name}: holds several domains ({domains}); compare one at a time")
+        found = _Side(name, sides[0].provenance, columns(sides[0].simulations), notes)
+    if not found.columns.size:
+        raise ResultsError(f"{name}: holds no simulation")
+    return found
 
 
 def _as_locked(
-    old: Evidence, new: Evidence, tasks: dict[str, str]
-) -> tuple[Evidence, Evidence, dict[str, str]]:
-    """Both sides cut to the locked tasks, without simulations of other content under the same id."""
+    old: Columns, new: Columns, tasks: Mapping[str, str]
+) -> tuple[tuple[Columns, Columns], dict[str, str]]:
+    """Both sides cut to the locked tasks, without those of other content under the same id."""
     left_out: dict[str, str] = {}
-    cut = []
-    for side, name in ((only(old, tasks), "baseline"), (only(new, tasks), "candidate")):
-        records = side.simulations
-        other = {record.task_id for record in records if record.task_digest != tasks[record.task_id]}
+    for side, name in ((old, "baseline"), (new, "candidate")):
+        other = [task for task, digest in side.contents().items() if task in tasks and digest != tasks[task]]
         left_out |= dict.fromkeys(other, f"its content on the {name} differs from the lock")
-        cut.append((side, other))
-    gone = cut[0][1] | cut[1][1]
-    kept = [only(side, tasks.keys() - gone) for side, _ in cut]
-    return kept[0], kept[1], left_out
-
-
-def _named(paths: Sequence[Path]) -> str:
-    return ", ".join(path.name for path in paths)
+    kept = tasks.keys() - left_out.keys()
+    return (old.of_tasks(kept), new.of_tasks(kept)), left_out

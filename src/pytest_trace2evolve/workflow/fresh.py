@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from pytest_trace2evolve.errors import BudgetError
+from pytest_trace2evolve.errors import BudgetError, EndpointError
 from pytest_trace2evolve.evidence.account import Account
 from pytest_trace2evolve.gate.trials import Trials
 from pytest_trace2evolve.records.evidence import Fresh, SimulationEvidence
@@ -72,11 +72,7 @@ class Confirmer:
         self._account = account
 
     def confirmed(self, planned: PlannedSuite, task_id: str, run: TaskRun, measure: Measure) -> TaskRun:
-        """The same run of a task, with its fresh trials where it fell, or with the reason why it has none.
-
-        Raises:
-            EndpointError: the endpoint refuses what every further simulation would ask too.
-        """
+        """The same run of a task, with its fresh trials where it fell, or with the reason why it has none."""
         confirm = self._plan.confirm
         if confirm is None or run.unfinished or not flagged(planned, task_id, run):
             return run
@@ -85,7 +81,8 @@ class Confirmer:
             return replace(run, unconfirmed=refused or "--t2e-confirm 0")
         try:
             return self._made(planned, task_id, run, measure, self._account)
-        except BudgetError as error:
+        except (BudgetError, EndpointError) as error:
+            # Either stops the run, as its other items will be told; the main trials of this one are whole.
             return replace(run, unconfirmed=str(error))
 
     def _made(

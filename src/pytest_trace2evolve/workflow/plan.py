@@ -13,8 +13,9 @@ from pytest_trace2evolve.evidence.baselines import read_evidence
 from pytest_trace2evolve.evidence.cassettes import Cassette
 from pytest_trace2evolve.evidence.results import SIMULATIONS
 from pytest_trace2evolve.evidence.saving import SaveMode, Saving, require_name, settle
+from pytest_trace2evolve.gate.checks import Check
 from pytest_trace2evolve.gate.judgement import Policy
-from pytest_trace2evolve.gate.policy import DEFAULT_POLICY, get_policy
+from pytest_trace2evolve.gate.policy import DEFAULT_POLICY
 from pytest_trace2evolve.gate.stages import Stage
 from pytest_trace2evolve.models.prices import PRICES_NAME, read_prices
 from pytest_trace2evolve.records.account import NO_BUDGETS, Budgets
@@ -34,6 +35,7 @@ from pytest_trace2evolve.workflow.confirm import (
 )
 from pytest_trace2evolve.workflow.live import CHAT, LiveSettings, Party
 from pytest_trace2evolve.workflow.locked import LockedSuite
+from pytest_trace2evolve.workflow.policies import find_policy
 from pytest_trace2evolve.workflow.project import Project
 from pytest_trace2evolve.workflow.replays import Recorded, read_replays, refuse_strays
 from pytest_trace2evolve.workflow.stages import (
@@ -164,6 +166,7 @@ def make_plan(
     suite_names: Sequence[str],
     agents: Sequence[str],
     judge: Judge | None = None,
+    checks: Mapping[str, Check] | None = None,
     shared: Shared | None = None,
     listing: bool = False,
     stage: int = 0,
@@ -177,6 +180,7 @@ def make_plan(
         suite_names: The suites that may take part, before `options` narrows them.
         agents: Names of the agents that can talk (`replay` apart).
         judge: Judge of natural-language assertions.
+        checks: Further checks that a policy may name, by id.
         shared: On a worker, what the controller settled.
         listing: Only items are listed: locks are not held against worlds, and nobody needs to talk.
         stage: The number of the run's stage, where `options` has any.
@@ -192,7 +196,7 @@ def make_plan(
         refuse_unstaged(options)
     name = options.candidate or DEFAULT_CANDIDATE
     lineage = tuple(project.candidates.lineage(name))
-    policy = None if options.gate == "off" else get_policy(options.gate or DEFAULT_POLICY)
+    policy = None if options.gate == "off" else find_policy(options.gate or DEFAULT_POLICY, project, checks)
     recorded = read_replays(options.replays)
     suites = _select(options, project, suite_names, recorded)
     refuse_strays(recorded, suites, suites_named=bool(options.suites))

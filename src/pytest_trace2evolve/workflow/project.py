@@ -41,6 +41,11 @@ class Project:
         return self.root / "baselines"
 
     @property
+    def policies_folder(self) -> Path:
+        """The project's own gate policies, a TOML file each."""
+        return self.root / "policies"
+
+    @property
     def runs_folder(self) -> Path:
         """Run folders, one a run."""
         return self.root / ".trace2evolve" / "runs"

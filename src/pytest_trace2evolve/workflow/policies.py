@@ -1,0 +1,48 @@
+"""Gate policies as a project has them: built in, from its `policies/` folder, with checks of others."""
+
+import functools
+import importlib.metadata
+from collections.abc import Mapping
+
+from pytest_trace2evolve.errors import PolicyError
+from pytest_trace2evolve.gate.checks import Check
+from pytest_trace2evolve.gate.judgement import Policy
+from pytest_trace2evolve.gate.policy import get_policy
+from pytest_trace2evolve.workflow.project import Project
+
+ENTRY_POINTS = "trace2evolve.checks"
+"""Entry-point group in which an installed package offers a check: its id and a callable that makes it."""
+
+
+def find_policy(name: str, project: Project | None, further: Mapping[str, Check] | None = None) -> Policy:
+    """The policy of a name.
+
+    Args:
+        name: What was asked for.
+        project: Where a project's own policies lie; None knows the built-in ones only.
+        further: Checks by id, from the hook `pytest_t2e_checks`; they win over installed ones.
+
+    Raises:
+        PolicyError: there is none, its file is wrong, or a check that it names cannot be made.
+    """
+    folder = None if project is None else project.policies_folder
+    return get_policy(name, folder, {**installed_checks(), **(further or {})})
+
+
+@functools.cache
+def installed_checks() -> Mapping[str, Check]:
+    """The checks of installed packages, by their ids.
+
+    Raises:
+        PolicyError: one cannot be made.
+    """
+    found: dict[str, Check] = {}
+    for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
+        try:
+            found[point.name] = point.load()()
+        except Exception as error:
+            raise PolicyError(
+                f"check {point.name!r} of entry point {point.value!r} cannot be made: "
+                f"{type(error).__name__}: {error}; mend or remove its package"
+            ) from None
+    return found
