@@ -182,7 +182,7 @@ def test_the_command_compares_within_a_mode(
     alone.pytester.runpytest_inprocess(*solo, "--t2e-run-folder=solo")
     alone.run("--t2e-suite=desk", "--t2e-run-folder=talk")
     for arguments, told in (
-        (["solo", "talk"], "suite 'alone' and 'desk'; lock "),
+        (["solo", "talk"], "suite 'alone' and 'desk'; policy '"),
         (
             ["solo", "solo", "--suite=desk"],
             "of domain 'desk', and the runs are of 'desk' in solo mode; name a",

@@ -204,6 +204,10 @@ def test_new_only_is_refused_where_the_world_changed(project: DeskProject) -> No
     path.write_text(json.dumps(record), encoding="utf-8")
     told = f"data '{'1' * 32}' and '*'; max errors not recorded and 10"
     save(project, "new-only").stderr.fnmatch_lines([f"ERROR: *: this run cannot be added to it: {told}"])
+    del record["provenance"]["lock"]
+    path.write_text(json.dumps(record), encoding="utf-8")
+    told = "lock not recorded and '*'"
+    save(project, "new-only").stderr.fnmatch_lines([f"ERROR: *: this run cannot be added to it: {told}"])
 
 
 def test_a_baseline_that_changed_during_the_run_is_left_as_it_is(project: DeskProject) -> None:

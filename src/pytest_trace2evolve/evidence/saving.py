@@ -44,7 +44,7 @@ class Saving:
     before: Mapping[str, str] = field(default_factory=dict)
 
 
-_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 def require_name(name: str, option: str) -> str:
@@ -53,7 +53,7 @@ def require_name(name: str, option: str) -> str:
     Raises:
         ConfigError: it could not; names the option that gave it.
     """
-    if not _NAME.match(name):
+    if not _NAME.fullmatch(name):
         raise ConfigError(f"{option} {name!r}: a name is up to 100 letters, digits, '.', '_' and '-'")
     return name
 
@@ -193,7 +193,9 @@ def unmergeable(old: Evidence, run: Provenance, tasks: Mapping[str, str]) -> Ite
             yield f"agent {name} {_shown(before)} and {_shown(after)}"
     digests = {record.task_id: record.task_digest for record in old.simulations}
     yield from differences(origin, run, baseline_tasks=digests, candidate_tasks=tasks, same_tasks=False)
-    if origin.lock != run.lock:
+    if None in (origin.lock, run.lock):
+        yield f"lock {_shown(origin.lock)} and {_shown(run.lock)}"
+    elif origin.lock != run.lock:
         # The lock covers these too, and its digest no longer says that they agree.
         for name in ("max_steps", "max_errors", "timeout"):
             before, after = getattr(origin, name), getattr(run, name)
