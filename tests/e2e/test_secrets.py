@@ -118,10 +118,13 @@ def test_an_error_that_echoes_the_header_reaches_nothing(
     assert leaks(project, result) == []
 
 
-def test_a_key_where_its_variables_name_belongs_is_not_shown(project: DeskProject) -> None:
-    result = project.pytester.runpytest_inprocess("--t2e-model=m", f"--t2e-key-var={KEY}")
+@pytest.mark.parametrize("side", ["", "-user", "-baseline"])
+def test_a_key_where_its_variables_name_belongs_is_not_shown(project: DeskProject, side: str) -> None:
+    result = project.pytester.runpytest_inprocess("--t2e-model=m", f"--t2e{side}-key-var={KEY}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: --t2e-key-var and --t2e-user-key-var take the name of a variable *"])
+    result.stderr.fnmatch_lines(
+        ["ERROR: --t2e-key-var, *-user-key-var and *-baseline-key-var take the name *"]
+    )
     assert KEY not in result.stderr.str() + result.stdout.str()
 
 
