@@ -156,8 +156,8 @@ def _refuse_keys(*names: str) -> None:
     for name in names:
         if not os.environ.get(name) and not re.fullmatch("[A-Z_][A-Z0-9_]*", name):
             raise ConfigError(
-                "--t2e-key-var, --t2e-user-key-var and --t2e-baseline-key-var take the name of a variable that "
-                "holds the key, never the key: no variable of the given name is set"
+                "--t2e-key-var, --t2e-user-key-var and --t2e-baseline-key-var take the name of a variable "
+                "that holds the key, never the key: no variable of the given name is set"
             )
 
 
