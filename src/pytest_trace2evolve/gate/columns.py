@@ -5,14 +5,14 @@ A side of half a million simulations fits here where as many records would not.
 
 import math
 from array import array
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from pytest_trace2evolve.records.evidence import SimulationEvidence
-from pytest_trace2evolve.records.score import Status, ToolType
+from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.trace import TerminationReason
 
 Floats = npt.NDArray[np.float64]
@@ -101,7 +101,7 @@ Pattern = tuple[tuple[str, int, int | None], ...]
 
 
 class ColumnsBuilder:
-    """Gathers columns, a simulation at a time."""
+    """Gathers columns, a stretch of simulations at a time."""
 
     def __init__(self) -> None:
         self._tasks: dict[str, int] = {}
@@ -113,47 +113,30 @@ class ColumnsBuilder:
         self._kinds = array("q")
         self._patterns: dict[Pattern, int] = {}
 
-    def add(self, record: SimulationEvidence) -> None:
-        """Take in one simulation."""
-        costs = [usage.cost for usage in record.usage.values()]
-        known = [cost for cost in costs if cost is not None]
-        self.take(
-            id=record.id,
-            task_id=record.task_id,
-            trial=record.trial,
-            task_digest=record.task_digest,
-            reward=record.reward if record.status is Status.MEASURED else None,
-            termination_reason=record.termination_reason,
-            actions=tuple((kind, count.total, count.matched) for kind, count in record.actions.items()),
-            used=(
-                sum(known) if known and len(known) == len(costs) else record.cost,
-                float(sum(usage.tokens for usage in record.usage.values())) if record.usage else None,
-            ),
-        )
-
-    def take(
+    def extend(
         self,
         *,
-        id: str,
-        task_id: str,
-        trial: int,
-        task_digest: str,
-        reward: float | None,
-        termination_reason: str,
-        actions: Pattern,
-        used: tuple[float | None, float | None],
+        ids: Sequence[str],
+        tasks: Sequence[str],
+        trials: Sequence[int],
+        digests: Sequence[str],
+        rewards: Sequence[float],
+        ends: Sequence[str],
+        patterns: Sequence[Pattern],
+        costs: Sequence[float],
+        tokens: Sequence[float],
     ) -> None:
-        """Take in one simulation by its fields; `used` is dollars and tokens."""
-        self._ids.append(id)
-        self._task.append(self._tasks.setdefault(task_id, len(self._tasks)))
-        self._digest.append(self._digests.setdefault(task_digest, len(self._digests)))
-        self._trial.append(trial)
-        self._reward.append(math.nan if reward is None else reward)
-        self._max_steps.append(termination_reason == TerminationReason.MAX_STEPS)
-        self._cost.append(math.nan if used[0] is None else used[0])
-        self._tokens.append(math.nan if used[1] is None else used[1])
+        """Take in simulations by their fields, a place each; NaN where a number is not known."""
+        self._ids.extend(ids)
+        self._task.extend([self._tasks.setdefault(name, len(self._tasks)) for name in tasks])
+        self._digest.extend([self._digests.setdefault(one, len(self._digests)) for one in digests])
+        self._trial.extend(trials)
+        self._reward.extend(rewards)
+        self._max_steps.extend([end == TerminationReason.MAX_STEPS for end in ends])
+        self._cost.extend(costs)
+        self._tokens.extend(tokens)
         # Few patterns of gold actions stand for all simulations: shares are worked out once for each.
-        self._kinds.append(self._patterns.setdefault(actions, len(self._patterns)))
+        self._kinds.extend([self._patterns.setdefault(one, len(self._patterns)) for one in patterns])
 
     @property
     def trials(self) -> Counts:
@@ -190,10 +173,36 @@ class ColumnsBuilder:
 
 def columns(records: Iterable[SimulationEvidence]) -> Columns:
     """The columns of some records."""
+    everything = list(records)
+    used = [_used(record) for record in everything]
     builder = ColumnsBuilder()
-    for record in records:
-        builder.add(record)
+    builder.extend(
+        ids=[record.id for record in everything],
+        tasks=[record.task_id for record in everything],
+        trials=[record.trial for record in everything],
+        digests=[record.task_digest for record in everything],
+        rewards=[math.nan if record.reward is None else record.reward for record in everything],
+        ends=[record.termination_reason for record in everything],
+        patterns=[_pattern(record) for record in everything],
+        costs=[cost for cost, _ in used],
+        tokens=[tokens for _, tokens in used],
+    )
     return builder.build()
+
+
+def _pattern(record: SimulationEvidence) -> Pattern:
+    return tuple((kind, count.total, count.matched) for kind, count in record.actions.items())
+
+
+def _used(record: SimulationEvidence) -> tuple[float, float]:
+    """Dollars and tokens of one simulation; NaN where they are not known."""
+    given = math.nan if record.cost is None else record.cost
+    if not record.usage:
+        return given, math.nan
+    costs = [usage.cost for usage in record.usage.values()]
+    known = [cost for cost in costs if cost is not None]
+    cost = sum(known) if len(known) == len(costs) else given
+    return cost, float(sum(usage.tokens for usage in record.usage.values()))
 
 
 def _share(pattern: tuple[tuple[str, int, int | None], ...], types: tuple[str, ...]) -> tuple[float, bool]:

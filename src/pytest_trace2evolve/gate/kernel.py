@@ -4,6 +4,7 @@ Rows are comparisons: the gate has one, calibration and simulation have as many 
 policy decides is decided here, so that what was calibrated is what gates.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -21,6 +22,7 @@ REWARD, PASS_RATE, REGRESSIONS, MAX_STEPS = "reward", "pass_rate", "task_regress
 METRICS = (REWARD, PASS_RATE, *KINDS, REGRESSIONS, MAX_STEPS)
 """What the policy looks at, in the order in which it is printed."""
 
+_MOST_COMMON = 5_040
 SHARES_WATCH = 0.5
 """How much of the level at which a check is left undecided the shares of actions have: at all of it, nine of
 ten agents as good as their baseline would no longer be promoted at 114 tasks of 4 trials."""
@@ -90,6 +92,13 @@ class Case:
     def suspected(self) -> Flags:
         """Broken tasks that fresh trials neither confirmed nor cleared."""
         return self.broken if self.fresh is None else self.broken & np.isnan(self.fresh)
+
+    @property
+    def common_trials(self) -> int:
+        """A number that all tasks' measured trials divide; 1 where it would be large."""
+        counts = np.unique(np.concatenate([self.baseline.measured.ravel(), self.candidate.measured.ravel()]))
+        common = math.lcm(*counts[counts > 0].tolist())
+        return common if common <= _MOST_COMMON else 1
 
     def difference(self, metric: str) -> Floats:
         """Candidate minus baseline by task; NaN where it is not known on both sides."""
@@ -219,7 +228,7 @@ def find(case: Case, rules: Rules) -> dict[str, Finding]:
         elif rules.within:
             found[metric] = _within(case, metric, rules)
         else:
-            found[metric] = _paired(case.difference(metric), rules)
+            found[metric] = _paired(case, metric, rules)
     return found
 
 
@@ -262,9 +271,10 @@ def mcnemar(worse: Floats, better: Floats) -> Floats:
     return np.where(worse > 0, stats.binom.sf(worse - 1, np.maximum(worse + better, 1), 0.5), 1.0)
 
 
-def _paired(differences: Floats, rules: Rules) -> Finding:
+def _paired(case: Case, metric: str, rules: Rules) -> Finding:
+    differences = case.difference(metric)
     at = bounds(differences, rules.claim_alpha)
-    flips = sign_flip(differences)
+    flips = sign_flip(differences, case.common_trials)
     return _finding(at, flips.low, flips.high)
 
 

@@ -35,11 +35,13 @@ class SignFlip:
     high: Floats
 
 
-def sign_flip(differences: Floats) -> SignFlip:
+def sign_flip(differences: Floats, trials: int = 1) -> SignFlip:
     """Test rows of differences.
 
     Args:
         differences: Candidate minus baseline, shape (R, N); NaN where a task has no difference.
+        trials: A number of which the tasks' numbers of trials are divisors: means of so many trials are
+            multiples of its inverse.
 
     Returns:
         p-values of shape (R,): exact where the differences lie on a lattice that is fine enough to hold and
@@ -47,17 +49,17 @@ def sign_flip(differences: Floats) -> SignFlip:
         of a fixed seed.
     """
     clean = np.nan_to_num(differences, nan=0.0)
-    scale = _scale(clean)
+    scale = _scale(clean, trials)
     if scale is None:
         return _by_resampling(clean)
     return _exact(np.rint(clean * scale).astype(np.int64))
 
 
-def _scale(differences: Floats) -> int | None:
+def _scale(differences: Floats, trials: int) -> int | None:
     """The smallest whole number that makes all differences whole, and the sum's distribution short enough."""
     distinct = np.unique(np.abs(differences))
     largest = float(np.abs(differences).sum(axis=1).max(initial=0.0))
-    for scale in _SCALES:
+    for scale in sorted({*_SCALES, *(trials * actions for actions in range(1, 13))}):
         if 2 * largest * scale + 1 > _LONGEST:
             return None
         scaled = distinct * scale

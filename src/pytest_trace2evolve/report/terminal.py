@@ -1,13 +1,22 @@
 """Pieces of the terminal's view: figures by split, the gate's table, the verdict in a line."""
 
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from pytest_trace2evolve.records.verdict import CheckResult, CheckStatus, Decision, Goal, Verdict
+from pytest_trace2evolve.records.verdict import (
+    CheckResult,
+    CheckStatus,
+    Decision,
+    Goal,
+    Interval,
+    Settling,
+    Verdict,
+)
+from pytest_trace2evolve.report.forecast import dollars
 from pytest_trace2evolve.scoring.metrics import Metrics
 
 _COLOURS = {
@@ -46,35 +55,31 @@ def figures_table(rows: Iterable[tuple[str, Metrics]]) -> Table:
 
 
 def checks_table(checks: Sequence[CheckResult]) -> Table:
-    """The gate's table: every check with its answer and its figures."""
+    """The gate's table: every check with its answer and its figures.
+
+    A column is left out where no check has such a figure; `shows` is the smallest effect that so many tasks
+    and trials would have shown in four of five comparisons.
+    """
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
     table.add_column("check", no_wrap=True)
     table.add_column("answer", no_wrap=True)
-    intervals = any(check.low is not None or check.high is not None for check in checks)
-    table.add_column("estimate", justify="right")
-    if intervals:
-        table.add_column("interval", justify="right")
-    table.add_column("threshold", justify="right")
-    if any(check.p is not None for check in checks):
-        table.add_column("p", justify="right")
+    columns = [column for column in _COLUMNS if any(column[1](check) != _NOTHING for check in checks)]
+    for heading, _ in columns:
+        table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("detail")
     for check in checks:
-        row = [check.id, _coloured(check.status), number(check.estimate)]
-        if intervals:
-            row.append(f"{number(check.low)} … {number(check.high)}")
-        row.append(number(check.threshold))
-        if any(other.p is not None for other in checks):
-            row.append(number(check.p))
-        table.add_row(*row, escape(check.detail))
+        cells = [text(check) for _, text in columns]
+        table.add_row(check.id, _coloured(check.status), *cells, escape(check.detail))
     return table
 
 
 def verdict_lines(verdict: Verdict) -> list[str]:
     """What one verdict says below its table, in rich's markup."""
-    lines = []
+    lines = pass_hat_lines(verdict)
     for title, names in (
         ("fixed", verdict.fixed),
         ("broken", verdict.broken),
+        ("regressions", verdict.regressions),
         ("suspected", verdict.suspected),
     ):
         if names:
@@ -85,7 +90,28 @@ def verdict_lines(verdict: Verdict) -> list[str]:
         )
     if verdict.reason:
         lines.append(escape(verdict.reason))
-    return lines
+    return [*lines, *(settling_line(one) for one in verdict.settling)]
+
+
+def pass_hat_lines(verdict: Verdict) -> list[str]:
+    """pass^k of both sides with their intervals, a line a k."""
+    old, new = verdict.baseline.pass_hat, verdict.candidate.pass_hat
+    return [f"pass^{k}: {_interval(old[k])} → {_interval(new[k])}" for k in sorted(old.keys() & new.keys())]
+
+
+def settling_line(settling: Settling) -> str:
+    """What would settle a check that is open."""
+    ways = []
+    if settling.trials is not None:
+        costs = [f"{settling.simulations:,} more simulations" if settling.simulations else ""]
+        costs.append("" if settling.cost is None else f"about {dollars(settling.cost)}")
+        costs.append("" if settling.tokens is None else f"{settling.tokens / 1e6:.1f} M tokens")
+        ways.append(f"{settling.trials} trials of each task ({', '.join(cost for cost in costs if cost)})")
+    if settling.tasks is not None:
+        ways.append(f"{settling.tasks:,} tasks of as many trials")
+    if not ways:
+        return f"{settling.check}: no number of trials would settle an effect like this one"
+    return f"{settling.check}: an effect like this one would be settled by {' or by '.join(ways)}"
 
 
 def decision_line(verdict: Verdict) -> str:
@@ -95,6 +121,8 @@ def decision_line(verdict: Verdict) -> str:
         f"policy {verdict.policy}, goal {goal}, {verdict.label.value} evidence, "
         f"{verdict.tasks} task{'' if verdict.tasks == 1 else 's'} compared"
     )
+    if verdict.look is not None:
+        facts += f", look {verdict.look}" + ("" if verdict.alpha is None else f" at {verdict.alpha:.4f}")
     if verdict.decision is None:
         return f"[bold]no verdict[/] (this split can only discard, and shows no harm) · {facts}"
     return f"[{_COLOURS[verdict.decision]}]{verdict.decision.value.upper()}[/] · {facts}"
@@ -121,8 +149,36 @@ def rendered(target: Console) -> str:
 def number(value: float | None) -> str:
     """A figure with three decimals, whole numbers above 1 bare, a dash where there is none."""
     if value is None:
-        return "–"
+        return _NOTHING
     return f"{value:.3f}" if value != int(value) or abs(value) <= 1 else str(int(value))
+
+
+_NOTHING = "–"
+
+
+def _p(value: float | None) -> str:
+    if value is None:
+        return _NOTHING
+    return "<.001" if value < 0.0005 else f"{value:.3f}"
+
+
+def _between(check: CheckResult) -> str:
+    if check.low is None or check.high is None:
+        return _NOTHING
+    return f"{number(check.low)} … {number(check.high)}"
+
+
+def _interval(one: Interval) -> str:
+    return f"{one.estimate:.3f} ({one.low:.3f} … {one.high:.3f})"
+
+
+_COLUMNS: tuple[tuple[str, Callable[[CheckResult], str]], ...] = (
+    ("estimate", lambda check: number(check.estimate)),
+    ("interval", _between),
+    ("threshold", lambda check: number(check.threshold)),
+    ("p", lambda check: _p(check.p)),
+    ("shows", lambda check: number(check.detectable)),
+)
 
 
 def pass_hat(figures: Metrics) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_trace2evolve.errors import ResultsError, SuiteError
-from pytest_trace2evolve.evidence.compact import is_compact, read_columns
+from pytest_trace2evolve.evidence.compact import is_compact, read_both
 from pytest_trace2evolve.gate.columns import Columns, columns
 from pytest_trace2evolve.gate.comparable import differences, unequal_trials, unrecorded
 from pytest_trace2evolve.gate.decide import decide
@@ -63,7 +63,7 @@ def compare(
     """
     chosen = find_policy(policy or DEFAULT_POLICY, project)
     tasks, provider = _locked_tasks(project if suite else None, suite, split, worlds, provider)
-    old, new = (_one_side(side, worlds, provider, judge) for side in (baseline, candidate))
+    old, new = _both_sides(baseline, candidate, worlds, provider, judge)
     _refuse_incomparable(old, new)
     missing = unrecorded(old.provenance, new.provenance)
     left_out: dict[str, str] = {}
@@ -138,20 +138,32 @@ def _locked_tasks(
     return (locked.splits[split] if split is not None else locked.tasks), provider or described.provider
 
 
-def _one_side(paths: Sequence[Path], worlds: Worlds, provider: str | None, judge: Judge | None) -> _Side:
-    name = ", ".join(path.name for path in paths)
-    if len(paths) == 1 and is_compact(paths[0]):
-        provenance, side = read_columns(paths[0])
-        found = _Side(name, provenance, side)
+def _both_sides(
+    baseline: Sequence[Path],
+    candidate: Sequence[Path],
+    worlds: Worlds,
+    provider: str | None,
+    judge: Judge | None,
+) -> tuple[_Side, _Side]:
+    paths = baseline, candidate
+    if all(len(side) == 1 and is_compact(side[0]) for side in paths):
+        read = read_both((baseline[0], candidate[0]))
+        sides = [_Side(side[0].name, *one) for side, one in zip(paths, read, strict=True)]
     else:
-        sides, notes = load_sides(paths, worlds, provider, judge)
-        if len(sides) != 1:
-            domains = ", ".join(one.provenance.mode.brief for one in sides)
-            raise ResultsError(f"{name}: holds several domains ({domains}); compare one at a time")
-        found = _Side(name, sides[0].provenance, columns(sides[0].simulations), notes)
-    if not found.columns.size:
-        raise ResultsError(f"{name}: holds no simulation")
-    return found
+        sides = [_one_side(side, worlds, provider, judge) for side in paths]
+    for one in sides:
+        if not one.columns.size:
+            raise ResultsError(f"{one.name}: holds no simulation")
+    return sides[0], sides[1]
+
+
+def _one_side(paths: Sequence[Path], worlds: Worlds, provider: str | None, judge: Judge | None) -> _Side:
+    name = paths[0].name + (f" and {len(paths) - 1} more" if len(paths) > 1 else "")
+    sides, notes = load_sides(paths, worlds, provider, judge)
+    if len(sides) != 1:
+        domains = ", ".join(one.provenance.mode.brief for one in sides)
+        raise ResultsError(f"{name}: holds several domains ({domains}); compare one at a time")
+    return _Side(name, sides[0].provenance, columns(sides[0].simulations), notes)
 
 
 def _as_locked(
