@@ -55,7 +55,9 @@ def test_what_one_side_did_not_record_is_a_note_and_no_refusal(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = foreign(run, "theirs")
-    status, out, _ = told(capsys, "compare", str(other), str(run), "--goal=hold", "--provider=fake")
+    status, out, _ = told(
+        capsys, "compare", str(other), str(run), "--goal=hold", "--provider=fake", "--policy=strict"
+    )
     assert status == 0
     assert "note: not recorded on the baseline: lock" in out.replace("\n", " ")
     status, out, _ = told(capsys, "compare", str(run), str(run), "--goal=hold", "--json")
@@ -83,7 +85,7 @@ def test_foreign_files_are_held_against_each_other(
     run: Path, capsys: pytest.CaptureFixture[str], info: dict[str, Any], text: str | None
 ) -> None:
     one, other = foreign(run, "one"), foreign(run, "two", **info)
-    arguments = ("compare", str(one), str(other), "--goal=hold", "--provider=fake")
+    arguments = ("compare", str(one), str(other), "--goal=hold", "--provider=fake", "--policy=strict")
     status, out, err = told(capsys, *arguments)
     if text is None:
         assert status == 0

@@ -200,7 +200,7 @@ def _verdicts(
 def _as_recorded(verdict: Verdict, look: Look | None, reason: str) -> Verdict:
     """The verdict, or what was decided of the same claim before: a second test of it would spend more."""
     reasons, decision = [verdict.reason, reason], verdict.decision
-    if look is not None and look.recorded is not None and decision is not None:
+    if look is not None and look.recorded is not None and look.recorded.alpha is not None and decision:
         decision = look.recorded.decision
         told = f"judged before: {decision.value.upper()} on {look.recorded.at:%Y-%m-%d}, and so again"
         reasons.append(told if decision is verdict.decision else f"{told}, whatever these trials say")
