@@ -9,6 +9,7 @@ from pathlib import Path
 from pytest_trace2evolve import __version__
 from pytest_trace2evolve.commands import (
     baselines,
+    calibrate,
     comment,
     compare,
     ledger,
@@ -49,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"trace2evolve {__version__}")
     parser.add_argument("--root", type=Path, help="project folder (default: the nearest parent with suites/)")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (score, compare, lock, lint, baselines, promote, show, ledger, comment):
+    for command in (score, compare, calibrate, lock, lint, baselines, promote, show, ledger, comment):
         command.add(commands)
     return parser
 

@@ -171,3 +171,12 @@ def test_three_files_of_one_candidate_become_three_trials(
     out = capsys.readouterr().out
     assert out.count("trials renumbered 0 to 2") == 2
     assert "left out (2)" in out
+
+
+def test_trials_of_two_candidates_are_not_calibrated_as_one(
+    desk_runs: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["calibrate", *map(str, desk_runs.values())]) == 2
+    error = capsys.readouterr().err
+    assert "cannot be one side: candidate 'v1' and 'v2'" in error
+    assert error.count("\n") == 1

@@ -40,3 +40,25 @@ def project_of(options: argparse.Namespace) -> Project:
     if root is None or not (root / "suites").is_dir():
         raise ConfigError(f"no suites/ in {options.root or 'this folder or above it'}; give --root")
     return Project(root=root, suites_folder=root / "suites")
+
+
+def at_least(option: str, number: int, least: int) -> int:
+    """A whole number that is not too small.
+
+    Raises:
+        ConfigError: it is.
+    """
+    if number < least:
+        raise ConfigError(f"{option} {number}: must be {least} or more")
+    return number
+
+
+def share(option: str, number: float) -> float:
+    """A difference of rewards: above 0 and below 1.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    if not 0 < number < 1:
+        raise ConfigError(f"{option} {number:g}: must lie between 0 and 1; five points are 0.05")
+    return number

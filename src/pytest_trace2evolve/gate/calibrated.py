@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from pytest_trace2evolve.gate.checks import Check
-from pytest_trace2evolve.gate.columns import KINDS
+from pytest_trace2evolve.gate.columns import KINDS, Counts
 from pytest_trace2evolve.gate.judgement import Judgement, Question
 from pytest_trace2evolve.gate.kernel import (
     FAIL,
@@ -108,6 +108,10 @@ class Calibrated:
             alpha=rules.claim_alpha,
         )
 
+    def answers(self, case: Case, question: Question) -> Counts:
+        """Answers of every check by comparison, shape (checks, R); checks of others are left out."""
+        return np.stack(list(evaluate(case, self.rules(question)).answers.values()))
+
     def _result(
         self, name: str, pairs: Pairs, case: Case, outcome: Outcome, rules: Rules, question: Question
     ) -> CheckResult:
@@ -122,6 +126,8 @@ class Calibrated:
             power = float(power_of_not_worse(found.deviation, found.tasks, margin, rules.claim_alpha)[0])
             if power < GUARD_POWER:
                 status, detail = CheckStatus.NOT_APPLICABLE, f"{detail}; too few to be shown not worse"
+        if np.isnan(found.estimate[0]):
+            detail = f"{detail}; needs two trials of a task on either side"
         if pairs.identical and answer == UNDECIDED and not claimed:
             status = CheckStatus.PASS
         level = rules.claim_alpha if claimed or margin is not None else rules.harm_alpha
@@ -151,6 +157,8 @@ class Calibrated:
             return ()
         found = outcome.findings[REWARD]
         estimate = float(found.estimate[0])
+        if np.isnan(estimate):
+            return ()
         distance = estimate if rules.improve else rules.margins[REWARD] + min(estimate, 0.0)
         spread = spread_of(pairs, float(found.deviation[0]))
         return (settling(reward.id, distance, spread, rules.claim_alpha, pairs),)

@@ -1,15 +1,20 @@
-"""The checks of the `strict` policy: point estimates against thresholds, one small class each."""
+"""The checks of the `strict` policy: point estimates against thresholds, one small class each.
+
+What decides is worked out over the last axis of arrays, so that one comparison (N tasks) and thousands of
+them (R, N) are answered by the same lines.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from pytest_trace2evolve.gate.columns import Floats
+from pytest_trace2evolve.gate.columns import Counts, Flags, Floats
+from pytest_trace2evolve.gate.kernel import FAIL, NOT_APPLICABLE, PASS, Case
 from pytest_trace2evolve.gate.pairs import Pairs
-from pytest_trace2evolve.gate.tally import Tally
+from pytest_trace2evolve.gate.tally import Tally, mean_of
 from pytest_trace2evolve.records.verdict import CheckResult, CheckStatus
 
 TOLERANCE = 1e-9
@@ -25,6 +30,14 @@ class Check(Protocol):
 
     def evaluate(self, pairs: Pairs) -> CheckResult:
         """Answer pass, fail, undecided or not applicable, with what was estimated."""
+
+
+@runtime_checkable
+class RowCheck(Check, Protocol):
+    """A check that can also be asked of many comparisons at once."""
+
+    def answers(self, case: Case) -> Counts:
+        """`PASS`, `FAIL` or `NOT_APPLICABLE` by comparison: one less axis than the case's arrays."""
 
 
 @dataclass(frozen=True)
@@ -46,20 +59,34 @@ def _means(pairs: Pairs, figure: Callable[[Tally], Floats]) -> _Means | None:
         tasks=int(known.sum()),
         baseline=float(old[known].mean()),
         candidate=float(new[known].mean()),
-        difference=float((new[known] - old[known]).mean()),
+        difference=float(_difference(old, new)),
     )
 
 
-def _answer(check: str, means: _Means | None, *, passed: bool, absent: str) -> CheckResult:
+def _difference(old: Floats, new: Floats) -> Floats:
+    """Mean difference over the tasks that have a figure on both sides; NaN where none has."""
+    known = ~np.isnan(old) & ~np.isnan(new)
+    return mean_of(np.where(known, new - old, 0.0).sum(axis=-1), known.sum(axis=-1))
+
+
+def _answers(passed: Flags, absent: Flags) -> Counts:
+    return np.where(absent, NOT_APPLICABLE, np.where(passed, PASS, FAIL))
+
+
+def _result(check: str, answer: Counts, means: _Means | None, *, absent: str) -> CheckResult:
     if means is None:
         return CheckResult(id=check, status=CheckStatus.NOT_APPLICABLE, detail=absent)
     return CheckResult(
         id=check,
-        status=CheckStatus.PASS if passed else CheckStatus.FAIL,
+        status=_STATUS[int(answer)],
         estimate=means.difference,
         threshold=0.0,
         detail=f"{means.baseline:.3f} → {means.candidate:.3f} (n={means.tasks})",
     )
+
+
+_STATUS = {NOT_APPLICABLE: CheckStatus.NOT_APPLICABLE, PASS: CheckStatus.PASS, FAIL: CheckStatus.FAIL}
+_UNMEASURED = "nothing was measured on both sides"
 
 
 class RewardImproved:
@@ -67,11 +94,15 @@ class RewardImproved:
 
     id = "reward_improved"
 
-    def evaluate(self, pairs: Pairs) -> CheckResult:
+    def answers(self, case: Case) -> Counts:
         """Pass where the difference of mean rewards is above 0."""
+        difference = _difference(case.baseline.mean_reward, case.candidate.mean_reward)
+        return _answers(difference > TOLERANCE, np.isnan(difference))
+
+    def evaluate(self, pairs: Pairs) -> CheckResult:
+        """The same of one comparison, with its figures."""
         means = _means(pairs, lambda side: side.mean_reward)
-        passed = means is not None and means.difference > TOLERANCE
-        return _answer(self.id, means, passed=passed, absent="nothing was measured on both sides")
+        return _result(self.id, self.answers(_case(pairs)), means, absent=_UNMEASURED)
 
 
 @dataclass(frozen=True)
@@ -80,13 +111,17 @@ class NotWorse:
 
     id: str
     figure: Callable[[Tally], Floats]
-    absent: str = "nothing was measured on both sides"
+    absent: str = _UNMEASURED
+
+    def answers(self, case: Case) -> Counts:
+        """Pass where the difference of means is at least 0."""
+        difference = _difference(self.figure(case.baseline), self.figure(case.candidate))
+        return _answers(difference >= -TOLERANCE, np.isnan(difference))
 
     def evaluate(self, pairs: Pairs) -> CheckResult:
-        """Pass where the difference of means is at least 0."""
+        """The same of one comparison, with its figures."""
         means = _means(pairs, self.figure)
-        passed = means is not None and means.difference >= -TOLERANCE
-        return _answer(self.id, means, passed=passed, absent=self.absent)
+        return _result(self.id, self.answers(_case(pairs)), means, absent=self.absent)
 
 
 class NoTaskRegressions:
@@ -94,15 +129,19 @@ class NoTaskRegressions:
 
     id = "no_task_regressions"
 
-    def evaluate(self, pairs: Pairs) -> CheckResult:
+    def answers(self, case: Case) -> Counts:
         """Pass where no task is broken."""
-        if not pairs.both.any():
-            absent = "nothing was measured on both sides"
-            return CheckResult(id=self.id, status=CheckStatus.NOT_APPLICABLE, detail=absent)
+        return _answers(np.asarray(~case.broken.any(axis=-1)), np.asarray(~case.both.any(axis=-1)))
+
+    def evaluate(self, pairs: Pairs) -> CheckResult:
+        """The same of one comparison, with its figures."""
+        answer = self.answers(_case(pairs))
+        if answer == NOT_APPLICABLE:
+            return CheckResult(id=self.id, status=CheckStatus.NOT_APPLICABLE, detail=_UNMEASURED)
         broken, fixed = pairs.broken(), pairs.fixed()
         return CheckResult(
             id=self.id,
-            status=CheckStatus.FAIL if broken else CheckStatus.PASS,
+            status=_STATUS[int(answer)],
             estimate=float(len(broken)),
             threshold=0.0,
             detail=f"{len(broken)} broken, {len(fixed)} fixed",
@@ -114,19 +153,29 @@ class NoMaxSteps:
 
     id = "no_max_steps"
 
-    def evaluate(self, pairs: Pairs) -> CheckResult:
+    def answers(self, case: Case) -> Counts:
         """Pass where the candidate has no max-step failure."""
+        steps = case.candidate.max_steps
+        none = np.full(steps.shape[:-1], steps.shape[-1] == 0)
+        return _answers(np.asarray((steps == 0).all(axis=-1)), none)
+
+    def evaluate(self, pairs: Pairs) -> CheckResult:
+        """The same of one comparison, with its figures."""
         if not pairs.names:
             absent = "no task was compared"
             return CheckResult(id=self.id, status=CheckStatus.NOT_APPLICABLE, detail=absent)
         before, after = (int(side.max_steps.sum()) for side in pairs.sides)
         return CheckResult(
             id=self.id,
-            status=CheckStatus.FAIL if after else CheckStatus.PASS,
+            status=_STATUS[int(self.answers(_case(pairs)))],
             estimate=float(after),
             threshold=0.0,
             detail=f"{before} → {after} simulations",
         )
+
+
+def _case(pairs: Pairs) -> Case:
+    return Case(pairs.baseline, pairs.candidate)
 
 
 def _passes(side: Tally) -> Floats:

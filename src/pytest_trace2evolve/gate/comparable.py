@@ -43,6 +43,16 @@ def differences(
         yield from _told(name, old, new)
 
 
+def agent_differences(one: Provenance, other: Provenance) -> Iterator[str]:
+    """What was recorded of both candidates and agents and differs: trials of one agent must agree in it."""
+    candidates = [None if side.candidate is None else side.candidate.id for side in (one, other)]
+    yield from _told("candidate", *candidates)
+    if one.candidate and other.candidate and one.candidate.id == other.candidate.id:
+        yield from _told("candidate's text", one.candidate.digest, other.candidate.digest)
+    for name in (*_USER_FIELDS[:2], "arguments"):
+        yield from _told(f"agent {name}", getattr(one.agent, name), getattr(other.agent, name))
+
+
 def lock_differences(
     baseline: Provenance,
     candidate: Provenance,

@@ -67,6 +67,11 @@ def next_step(baseline_passed: int, candidate_passed: int, done: int) -> int:
     return STEP if done == STEP and _tables().goes_on[baseline_passed, candidate_passed] else 0
 
 
+def two_steps(baseline_first: ArrayLike, candidate_first: ArrayLike) -> NDArray[np.bool_]:
+    """Whether a second step follows a first with so many passes. Arrays broadcast."""
+    return np.asarray(_tables().goes_on[np.asarray(baseline_first), np.asarray(candidate_first)])
+
+
 def fresh_p(
     baseline_first: ArrayLike,
     candidate_first: ArrayLike,

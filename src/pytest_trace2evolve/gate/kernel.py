@@ -14,7 +14,7 @@ from scipy import stats
 from pytest_trace2evolve.gate.bounds import Bounds, bounds
 from pytest_trace2evolve.gate.columns import KINDS, Flags, Floats
 from pytest_trace2evolve.gate.confirm import fisher
-from pytest_trace2evolve.gate.signflip import sign_flip
+from pytest_trace2evolve.gate.signflip import SignFlip, sign_flip
 from pytest_trace2evolve.gate.tally import Tally, mean_of
 from pytest_trace2evolve.records.verdict import Decision
 
@@ -65,13 +65,14 @@ class Case:
         baseline, candidate: What either side did.
         fresh: p that a task is worse, from fresh trials of both sides alone, shape (R, N); NaN where a task
             has none. None: nothing could be confirmed (recorded runs).
-        binary: Whether every reward is 0 or 1; the pass rate then says nothing new.
+        binary: By comparison, whether every reward is 0 or 1: the pass rate then says nothing new.
     """
 
     baseline: Tally
     candidate: Tally
     fresh: Floats | None = None
-    binary: bool = True
+    binary: bool | Flags = True
+    _flips: dict[str, SignFlip] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def both(self) -> Flags:
@@ -110,6 +111,12 @@ class Case:
         else:
             values = [side.share(metric) for side in sides]
         return np.asarray(values[0] - values[1])
+
+    def flips(self, metric: str) -> SignFlip:
+        """The sign-flip test of a metric, worked out once whatever is asked of these comparisons."""
+        if metric not in self._flips:
+            self._flips[metric] = sign_flip(self.difference(metric), self.common_trials)
+        return self._flips[metric]
 
 
 @dataclass(frozen=True)
@@ -182,7 +189,9 @@ def evaluate(case: Case, rules: Rules, further: Mapping[str, Floats] | None = No
         shown &= ~found.blocked
         fails = adjusted[name] <= rules.harm_alpha if name in adjusted else np.zeros_like(applies)
         answer = np.where(fails, FAIL, np.where(shown, PASS, UNDECIDED))
-        answers[name] = np.where(applies, answer, NOT_APPLICABLE)
+        # One trial a task (estimand `suite`) cannot say how much trials differ: nothing is shown.
+        open_ = case.both.any(axis=1) & (name == REWARD)
+        answers[name] = np.where(applies, answer, np.where(open_, UNDECIDED, NOT_APPLICABLE))
     return Outcome(findings, adjusted, answers)
 
 
@@ -223,13 +232,22 @@ def find(case: Case, rules: Rules) -> dict[str, Finding]:
             hit = [side.max_steps > 0 for side in (case.baseline, case.candidate)]
             ran = (case.baseline.trials > 0) & (case.candidate.trials > 0)
             found[metric] = _more_tasks(hit[1] & ~hit[0] & ran, hit[0] & ~hit[1] & ran, ran, rules)
-        elif metric == PASS_RATE and case.binary:
+        elif metric == PASS_RATE and np.all(case.binary):
             continue
-        elif rules.within:
-            found[metric] = _within(case, metric, rules)
         else:
-            found[metric] = _paired(case, metric, rules)
+            found[metric] = _of_means(case, metric, rules)
     return found
+
+
+def _of_means(case: Case, metric: str, rules: Rules) -> Finding:
+    found = _within(case, metric, rules) if rules.within else _paired(case, metric, rules)
+    if metric != PASS_RATE:
+        return found
+    return replace(
+        found,
+        harm=np.where(case.binary, np.nan, found.harm),
+        gain=np.where(case.binary, np.nan, found.gain),
+    )
 
 
 def holm(p: Mapping[str, Floats], weights: Mapping[str, float]) -> dict[str, Floats]:
@@ -272,9 +290,8 @@ def mcnemar(worse: Floats, better: Floats) -> Floats:
 
 
 def _paired(case: Case, metric: str, rules: Rules) -> Finding:
-    differences = case.difference(metric)
-    at = bounds(differences, rules.claim_alpha)
-    flips = sign_flip(differences, case.common_trials)
+    at = bounds(case.difference(metric), rules.claim_alpha)
+    flips = case.flips(metric)
     return _finding(at, flips.low, flips.high)
 
 

@@ -21,13 +21,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import Field, ValidationError
 
 from pytest_trace2evolve.errors import PolicyError, nearest
 from pytest_trace2evolve.gate.calibrated import Calibrated
-from pytest_trace2evolve.gate.checks import REWARD_IMPROVED, REWARD_NOT_WORSE, WATCHED, Check
+from pytest_trace2evolve.gate.checks import REWARD_IMPROVED, REWARD_NOT_WORSE, WATCHED, Check, RowCheck
+from pytest_trace2evolve.gate.columns import Counts
 from pytest_trace2evolve.gate.judgement import Judgement, Policy, Question
-from pytest_trace2evolve.gate.kernel import MAX_STEPS, METRICS, REGRESSIONS, REWARD
+from pytest_trace2evolve.gate.kernel import MAX_STEPS, METRICS, REGRESSIONS, REWARD, Case
 from pytest_trace2evolve.gate.pairs import Pairs
 from pytest_trace2evolve.records.base import Record, complaint
 from pytest_trace2evolve.records.verdict import Goal
@@ -54,6 +56,12 @@ class Strict:
     def judge(self, pairs: Pairs, question: Question) -> Judgement:
         """Answer every check."""
         return Judgement(tuple(check.evaluate(pairs) for check in self.checks(question.goal)))
+
+    def answers(self, case: Case, question: Question) -> Counts:
+        """Answers of every check by comparison, shape (checks, R); checks of others are left out."""
+        return np.stack(
+            [check.answers(case) for check in self.checks(question.goal) if isinstance(check, RowCheck)]
+        )
 
 
 STRICT = Strict("strict", REWARD_IMPROVED, REWARD_NOT_WORSE, WATCHED)

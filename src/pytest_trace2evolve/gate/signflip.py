@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import fft
 
-from pytest_trace2evolve.gate.columns import Floats
+from pytest_trace2evolve.gate.columns import Counts, Floats
 
 RESAMPLES = 9_999
 """Random halves where the exact distribution is out of reach."""
@@ -49,23 +49,34 @@ def sign_flip(differences: Floats, trials: int = 1) -> SignFlip:
         of a fixed seed.
     """
     clean = np.nan_to_num(differences, nan=0.0)
-    scale = _scale(clean, trials)
-    if scale is None:
-        return _by_resampling(clean)
-    return _exact(np.rint(clean * scale).astype(np.int64))
+    scales = _scales(clean, trials)
+    low, high = np.empty(len(clean)), np.empty(len(clean))
+    for scale in np.unique(scales):
+        rows = scales == scale
+        part = clean[rows]
+        flips = _exact(np.rint(part * scale).astype(np.int64)) if scale else _by_resampling(part)
+        low[rows], high[rows] = flips.low, flips.high
+    return SignFlip(low, high)
 
 
-def _scale(differences: Floats, trials: int) -> int | None:
-    """The smallest whole number that makes all differences whole, and the sum's distribution short enough."""
-    distinct = np.unique(np.abs(differences))
-    largest = float(np.abs(differences).sum(axis=1).max(initial=0.0))
+def _scales(differences: Floats, trials: int) -> Counts:
+    """By row, the smallest whole number that makes all its differences whole; 0 where there is none, or where
+    the sum's distribution would be too long. A row's is its own, whatever the other rows hold."""
+    rows = np.arange(len(differences))
+    scales = np.zeros(len(differences), dtype=np.int64)
+    sizes = np.abs(differences)
+    totals = sizes.sum(axis=1)
+    distinct, place = np.unique(sizes, return_inverse=True)
+    place = place.reshape(sizes.shape)
     for scale in sorted({*_SCALES, *(trials * actions for actions in range(1, 13))}):
-        if 2 * largest * scale + 1 > _LONGEST:
-            return None
-        scaled = distinct * scale
-        if np.all(np.abs(scaled - np.rint(scaled)) < 1e-7):
-            return scale
-    return None
+        rows = rows[2 * totals[rows] * scale + 1 <= _LONGEST]
+        if not rows.size:
+            break
+        whole = np.abs(distinct * scale - np.rint(distinct * scale)) < 1e-7
+        fits = whole[place[rows]].all(axis=1)
+        scales[rows[fits]] = scale
+        rows = rows[~fits]
+    return scales
 
 
 def _exact(steps: np.ndarray) -> SignFlip:

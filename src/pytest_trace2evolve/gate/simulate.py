@@ -12,7 +12,7 @@ import numpy as np
 from scipy import optimize, special, stats
 
 from pytest_trace2evolve.gate.columns import Counts, Floats
-from pytest_trace2evolve.gate.confirm import STEP, fresh_p
+from pytest_trace2evolve.gate.confirm import STEP, fresh_p, two_steps
 from pytest_trace2evolve.gate.kernel import Case
 from pytest_trace2evolve.gate.tally import Tally
 
@@ -69,6 +69,7 @@ class Design:
     Attributes:
         tasks, trials: How many, and of each on either side.
         live: Whether flagged tasks get fresh trials.
+        confirm: Fresh simulations that a live run may make; None: as many as it takes.
         max_steps: Share of failures that end at max steps, in the mean; 0 for none.
         lost: Chance that infrastructure takes a simulation.
     """
@@ -76,6 +77,7 @@ class Design:
     tasks: int
     trials: int
     live: bool = True
+    confirm: int | None = 640
     max_steps: float = 0.03
     lost: float = 0.0
 
@@ -111,7 +113,7 @@ def draw(random: np.random.Generator, agent: Agent, effect: Effect, design: Desi
     case = Case(baseline, candidate)
     if not design.live:
         return case
-    return Case(baseline, candidate, fresh=fresh_trials(random, case, truth.old, truth.new))
+    return Case(baseline, candidate, fresh=fresh_trials(random, case, truth.old, truth.new, design.confirm))
 
 
 def changed(random: np.random.Generator, chances: Floats, agent: Agent, effect: Effect) -> Floats:
@@ -129,13 +131,29 @@ def changed(random: np.random.Generator, chances: Floats, agent: Agent, effect: 
     return np.where(chance < share, 0.0 if effect.size < 0 else 1.0, chances)
 
 
-def fresh_trials(random: np.random.Generator, case: Case, old: Floats, new: Floats) -> Floats:
-    """p-values of fresh trials of the broken tasks, drawn at those chances; NaN for the others."""
+def fresh_trials(
+    random: np.random.Generator, case: Case, old: Floats, new: Floats, most: int | None = None
+) -> Floats:
+    """p-values of fresh trials of the broken tasks, drawn at those chances; NaN for the others.
+
+    Args:
+        random: Source of chance.
+        case: The comparisons.
+        old, new: Chances of success on either side, shape (R, N).
+        most: Fresh simulations that a run may make, both sides together: tasks are tried in their order as
+            long as it lasts. None: as many as it takes.
+    """
     broken = case.broken
     p = np.full(broken.shape, np.nan)
     passes = [random.binomial(STEP, chances[broken]) for chances in (old, new, old, new)]
     p[broken] = fresh_p(*passes)
-    return p
+    if most is None:
+        return p
+    steps = np.zeros(broken.shape, dtype=np.int64)
+    steps[broken] = 1 + two_steps(passes[0], passes[1])
+    # A refused step leaves its task unconfirmed, and every further task with it.
+    spent = 2 * STEP * np.cumsum(steps, axis=1)
+    return np.where(spent <= most, p, np.nan)
 
 
 def _shift(agent: Agent, size: float) -> float:

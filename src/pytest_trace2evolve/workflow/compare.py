@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_trace2evolve.errors import ResultsError, SuiteError
-from pytest_trace2evolve.evidence.compact import is_compact, read_both
+from pytest_trace2evolve.evidence.compact import is_compact, read_both, read_columns
 from pytest_trace2evolve.gate.columns import Columns, columns
 from pytest_trace2evolve.gate.comparable import differences, unequal_trials, unrecorded
 from pytest_trace2evolve.gate.decide import decide
@@ -101,7 +101,7 @@ def compare(
 
 
 @dataclass(frozen=True)
-class _Side:
+class Side:
     """One side: where it comes from, its simulations as columns, and what is to be told of them."""
 
     name: str
@@ -110,7 +110,7 @@ class _Side:
     notes: tuple[str, ...] = ()
 
 
-def _refuse_incomparable(old: _Side, new: _Side) -> None:
+def _refuse_incomparable(old: Side, new: Side) -> None:
     domains = (old.provenance.domain, new.provenance.domain)
     if domains[0] != domains[1]:
         raise ResultsError(
@@ -144,26 +144,37 @@ def _both_sides(
     worlds: Worlds,
     provider: str | None,
     judge: Judge | None,
-) -> tuple[_Side, _Side]:
+) -> tuple[Side, Side]:
     paths = baseline, candidate
     if all(len(side) == 1 and is_compact(side[0]) for side in paths):
         read = read_both((baseline[0], candidate[0]))
-        sides = [_Side(side[0].name, *one) for side, one in zip(paths, read, strict=True)]
-    else:
-        sides = [_one_side(side, worlds, provider, judge) for side in paths]
-    for one in sides:
-        if not one.columns.size:
-            raise ResultsError(f"{one.name}: holds no simulation")
-    return sides[0], sides[1]
+        old, new = (_held(Side(side[0].name, *one)) for side, one in zip(paths, read, strict=True))
+        return old, new
+    return one_side(baseline, worlds, provider, judge), one_side(candidate, worlds, provider, judge)
 
 
-def _one_side(paths: Sequence[Path], worlds: Worlds, provider: str | None, judge: Judge | None) -> _Side:
+def one_side(
+    paths: Sequence[Path], worlds: Worlds, provider: str | None, judge: Judge | None, one_agent: bool = False
+) -> Side:
+    """The simulations of one side from its files, `one_agent` alone where that is asked for.
+
+    Raises:
+        ResultsError: they cannot be read or are not one side, are of several domains, or hold nothing.
+    """
     name = paths[0].name + (f" and {len(paths) - 1} more" if len(paths) > 1 else "")
-    sides, notes = load_sides(paths, worlds, provider, judge)
+    if len(paths) == 1 and is_compact(paths[0]):
+        return _held(Side(name, *read_columns(paths[0])))
+    sides, notes = load_sides(paths, worlds, provider, judge, one_agent)
     if len(sides) != 1:
         domains = ", ".join(one.provenance.mode.brief for one in sides)
         raise ResultsError(f"{name}: holds several domains ({domains}); compare one at a time")
-    return _Side(name, sides[0].provenance, columns(sides[0].simulations), notes)
+    return _held(Side(name, sides[0].provenance, columns(sides[0].simulations), notes))
+
+
+def _held(side: Side) -> Side:
+    if not side.columns.size:
+        raise ResultsError(f"{side.name}: holds no simulation")
+    return side
 
 
 def _as_locked(

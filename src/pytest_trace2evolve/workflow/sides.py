@@ -11,7 +11,7 @@ from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.baselines import is_evidence, parse_evidence
 from pytest_trace2evolve.evidence.results import ResultsFile, combine, decode, read_results
 from pytest_trace2evolve.evidence.tau2_format import OWN_BLOCK
-from pytest_trace2evolve.gate.comparable import differences
+from pytest_trace2evolve.gate.comparable import agent_differences, differences
 from pytest_trace2evolve.records.base import complaint
 from pytest_trace2evolve.records.evidence import Evidence, Mode, Provenance, Settings, SimulationEvidence
 from pytest_trace2evolve.records.protocols import Judge
@@ -110,7 +110,10 @@ def provenance(file: ResultsFile) -> Provenance:
 
 
 def origin_of(
-    files: Sequence[ResultsFile], provider: str | None = None, judge: Judge | None = None
+    files: Sequence[ResultsFile],
+    provider: str | None = None,
+    judge: Judge | None = None,
+    one_agent: bool = False,
 ) -> Provenance:
     """Where the files of one side come from, scored again as they are: by today's scorer and `judge`.
 
@@ -118,6 +121,7 @@ def origin_of(
         files: Results files of one domain and mode.
         provider: Whose world they are scored on, where they do not say whose they ran on.
         judge: Judge of natural-language assertions.
+        one_agent: Whether candidate and agent must agree too.
 
     Raises:
         ResultsError: two of them differ in what one side must agree in; names both files and values.
@@ -129,7 +133,10 @@ def origin_of(
         named = {} if says_its_own or provider is None else {"provider": provider}
         origins.append(provenance(file).model_copy(update={**again, **named}))
     for file, origin in zip(files[1:], origins[1:], strict=True):
-        if found := list(differences(origins[0], origin)):
+        found = list(differences(origins[0], origin))
+        if one_agent:
+            found += agent_differences(origins[0], origin)
+        if found:
             raise ResultsError(
                 f"{files[0].path} and {file.path} cannot be one side: {'; '.join(found)}; compare them apart"
             )
@@ -157,7 +164,11 @@ def _text(value: object) -> str | None:
 
 
 def load_sides(
-    paths: Sequence[Path], worlds: Worlds, provider: str | None = None, judge: Judge | None = None
+    paths: Sequence[Path],
+    worlds: Worlds,
+    provider: str | None = None,
+    judge: Judge | None = None,
+    one_agent: bool = False,
 ) -> tuple[list[Evidence], tuple[str, ...]]:
     """One candidate's evidence from several paths, one `Evidence` a domain and mode.
 
@@ -183,14 +194,18 @@ def load_sides(
             raise ResultsError(f"two baselines of domain {mode} on one side; give one, or results files only")
     notes: list[str] = []
     for group in files.values():
-        evidence, told = evidence_of(group, worlds, provider, judge)
+        evidence, told = evidence_of(group, worlds, provider, judge, one_agent)
         compact.append(evidence)
         notes.extend(told)
     return compact, tuple(notes)
 
 
 def evidence_of(
-    files: Sequence[ResultsFile], worlds: Worlds, provider: str | None = None, judge: Judge | None = None
+    files: Sequence[ResultsFile],
+    worlds: Worlds,
+    provider: str | None = None,
+    judge: Judge | None = None,
+    one_agent: bool = False,
 ) -> tuple[Evidence, tuple[str, ...]]:
     """One candidate's evidence from its results files of one domain and mode, scored again.
 
@@ -199,7 +214,7 @@ def evidence_of(
         WorldError: the domain cannot be opened.
     """
     simulations, notes = combine(files)
-    origin = origin_of(files, provider, judge)
+    origin = origin_of(files, provider, judge, one_agent)
     trial = {simulation.id: simulation.trial or 0 for simulation in simulations}
     records = [
         scored.record.model_copy(update={"trial": trial[scored.simulation.id]})

@@ -1,0 +1,92 @@
+"""`trace2evolve calibrate`: how often each policy errs on a suite's own trials."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from pytest_trace2evolve.commands.common import at_least, judge_of, judge_options, nearest_project, share
+from pytest_trace2evolve.errors import ConfigError
+
+
+def add(commands: Any) -> None:
+    """Declare the command."""
+    calibrate = commands.add_parser("calibrate", help="how often each policy errs on a suite's own trials")
+    calibrate.add_argument("results", nargs="+", type=Path, metavar="RESULTS", help="trials of one agent")
+    calibrate.add_argument(
+        "--policy",
+        action="append",
+        metavar="P",
+        help="a policy (default: all there are)",
+    )
+    calibrate.add_argument(
+        "--trials", type=int, metavar="K", help="trials a side (default: as many as most tasks have)"
+    )
+    calibrate.add_argument("--margin", type=float, metavar="M", help="margin of the reward under hold")
+    calibrate.add_argument(
+        "--effect",
+        action="append",
+        type=float,
+        metavar="E",
+        help="a planted effect (default: .05, .10)",
+    )
+    calibrate.add_argument("--resamples", type=int, default=2000, metavar="R", help="(default: 2000)")
+    calibrate.add_argument("--seed", type=int, default=0, help="(default: 0)")
+    calibrate.add_argument("--live", action="store_true", help="simulate fresh trials of broken tasks too")
+    calibrate.add_argument("--provider", help="the world's provider (default: inspect_evals)")
+    calibrate.add_argument("--json", action="store_true", help="print JSON")
+    calibrate.add_argument("--picture", type=Path, metavar="FILE", help="write a picture (.svg or .png)")
+    judge_options(calibrate)
+    calibrate.set_defaults(command=_calibrate)
+
+
+def _calibrate(options: argparse.Namespace) -> int:
+    from pytest_trace2evolve.report.calibration import calibration_json, calibration_text
+    from pytest_trace2evolve.workflow.calibrate import Wanted, calibrate_files
+    from pytest_trace2evolve.worlds.registry import Worlds
+
+    wanted = Wanted(
+        policies=tuple(options.policy or ()),
+        trials=None if options.trials is None else at_least("--trials", options.trials, 1),
+        margin=None if options.margin is None else share("--margin", options.margin),
+        effects=tuple(share("--effect", effect) for effect in options.effect or (0.05, 0.10)),
+        resamples=at_least("--resamples", options.resamples, 1),
+        seed=at_least("--seed", options.seed, 0),
+        live=options.live,
+    )
+    if options.picture is not None:
+        _refuse_picture(options.picture)
+    findings = calibrate_files(
+        options.results,
+        Worlds(),
+        wanted,
+        project=nearest_project(options),
+        provider=options.provider,
+        judge=judge_of(options),
+    )
+    if options.picture is not None:
+        from pytest_trace2evolve.report.picture import calibration_picture
+
+        file_format = options.picture.suffix[1:].lower()
+        options.picture.write_bytes(
+            calibration_picture(findings.calibration, title=findings.name, file_format=file_format)
+        )
+    print(json.dumps(calibration_json(findings), indent=2) if options.json else calibration_text(findings))
+    return 0
+
+
+def _refuse_picture(path: Path) -> None:
+    """Before anything is worked out: the picture can be drawn, and its file written.
+
+    Raises:
+        ConfigError: its name ends otherwise, or its folder does not exist.
+        MissingExtraError: matplotlib is not installed.
+    """
+    from pytest_trace2evolve._optional import require
+    from pytest_trace2evolve.report.picture import FORMATS
+
+    if path.suffix[1:].lower() not in FORMATS:
+        raise ConfigError(f"--picture {path}: must end in .{' or .'.join(FORMATS)}")
+    if not path.parent.is_dir():
+        raise ConfigError(f"--picture {path}: its folder does not exist; make it first")
+    require("matplotlib", extra="plot")

@@ -1,0 +1,328 @@
+"""Comparisons resampled from a suite's own trials: of an agent with itself, and with a planted effect.
+
+Tasks are drawn with replacement, since a suite's tasks stand for all tasks of their kind. A task with twice
+the wanted trials is split, each trial used once. A task with fewer cannot be: its trials are drawn anew, each
+outcome at the task's rate and all else from a recorded trial of the task that ended so. At the recorded rates
+such trials would vary too little, by a factor (M - 1) / M for M trials, and the tasks too much, so rates are
+drawn towards their mean until both variances are what the recorded trials say they are.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from pytest_trace2evolve.errors import ResultsError
+from pytest_trace2evolve.gate.columns import KINDS, SUCCESS, Columns, Counts, Flags, Floats
+from pytest_trace2evolve.gate.kernel import Case
+from pytest_trace2evolve.gate.pairs import natural_order
+from pytest_trace2evolve.gate.simulate import fresh_trials
+from pytest_trace2evolve.gate.tally import Tally, mean_of
+
+_CHUNK = 1 << 22
+"""Trials drawn at a time."""
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The measured trials of each task: arrays of shape (T, M), passing trials first, then places left over.
+
+    Attributes:
+        names: The tasks' ids (T of them).
+        counts: Trials of each task, shape (T,).
+        passes: How many of them succeeded, shape (T,).
+        reward: The rewards.
+        shares: By kind, the share of gold actions matched; NaN where it is not known.
+        max_steps: Whether the step budget ended it.
+        lost: Simulations without a reward, which are left out.
+    """
+
+    names: tuple[str, ...]
+    counts: Counts
+    passes: Counts
+    reward: Floats
+    shares: Mapping[str, Floats]
+    max_steps: Flags
+    lost: int = 0
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks there are (T)."""
+        return len(self.names)
+
+    @property
+    def simulations(self) -> int:
+        """How many measured trials there are."""
+        return int(self.counts.sum())
+
+    @property
+    def usual_trials(self) -> int:
+        """The number of trials that most tasks have; of several the smallest."""
+        return int(np.bincount(self.counts).argmax())
+
+    @property
+    def pass_rate(self) -> float:
+        """Mean over tasks of the share of successes."""
+        return float(self.rates.mean())
+
+    @property
+    def rates(self) -> Floats:
+        """Share of successes by task, as recorded."""
+        return self.passes / self.counts
+
+    def split(self, trials: int) -> Flags:
+        """Which tasks have enough trials to be split into two sides of so many, shape (T,)."""
+        return self.counts >= 2 * trials
+
+    @cached_property
+    def drawn_rates(self) -> Floats:
+        """Rates with the variance over tasks, and the noise of trials, that the recorded trials speak for.
+
+        The noise of a trial is estimated without bias from the tasks with two or more; what it explains of
+        the spread of recorded rates is taken out of it: each rate keeps sqrt(V / (V + noise / M)) of its
+        distance from the mean, where V is the variance of true rates. Source: Louis (1984), Estimating a
+        population of parameter values using Bayes and empirical Bayes methods.
+        """
+        several = self.counts > 1
+        rates, counts = self.rates, self.counts
+        noise = float(np.mean((rates * (1 - rates) * counts / np.maximum(counts - 1, 1))[several]))
+        mean = rates.mean()
+        true = max(0.0, float(np.mean((rates - mean) ** 2)) - noise * float(np.mean(1 / counts)))
+        total = true + noise / counts
+        kept = np.sqrt(np.divide(true, total, out=np.ones_like(total), where=total > 0))
+        drawn: Floats = mean + kept * (rates - mean)
+        return drawn
+
+    @cached_property
+    def _ends(self) -> tuple[Floats, Floats]:
+        """Mean reward by task of a success, and of a failure; 1 and 0 where there is none."""
+        columns = np.arange(self.reward.shape[1])
+        passing = columns < self.passes[:, None]
+        failing = (columns < self.counts[:, None]) & ~passing
+        good = np.where(passing, self.reward, 0.0).sum(axis=1), self.passes
+        bad = np.where(failing, self.reward, 0.0).sum(axis=1), self.counts - self.passes
+        return np.nan_to_num(mean_of(*good), nan=1.0), np.nan_to_num(mean_of(*bad), nan=0.0)
+
+    def turning(self, effect: float, trials: int) -> float:
+        """The chance with which a failing (a passing) trial must turn to move the mean reward by an effect.
+
+        Above 1 where the whole pool does not hold as much.
+        """
+        rates = np.where(self.split(trials), self.rates, self.drawn_rates)
+        good, bad = self._ends
+        room = float(np.mean((1 - rates if effect > 0 else rates) * (good - bad)))
+        return abs(effect) / room if room > 0 else float("inf") if effect else 0.0
+
+    @cached_property
+    def table(self) -> "_Table":
+        """What may be drawn of each task: 2M + 1 columns.
+
+        First its trials; then a success with every action matched, for tasks that never passed; then its
+        trials again as failures with their actions unchanged, for tasks that never failed.
+        """
+        tasks, most = self.reward.shape
+        width = 2 * most + 1
+        reward, max_steps = np.zeros((tasks, width)), np.zeros((tasks, width), dtype=np.bool_)
+        reward[:, :most], reward[:, most] = self.reward, 1.0
+        max_steps[:, :most] = self.max_steps
+        shares = {}
+        for kind, share in self.shares.items():
+            asked = np.where(np.isnan(share).all(axis=1), np.nan, 1.0)
+            shares[kind] = np.concatenate([share, asked[:, None], share], axis=1)
+        return _Table(width, reward, shares, max_steps)
+
+
+@dataclass(frozen=True)
+class _Table:
+    """Columns that trials are taken from; arrays of shape (T, width)."""
+
+    width: int
+    reward: Floats
+    shares: Mapping[str, Floats]
+    max_steps: Flags
+
+    def tally(self, tasks: Counts, columns: Counts) -> Tally:
+        """Sums over drawn trials: tasks (R, N), columns (R, N, K)."""
+        place = tasks[:, :, None] * self.width + columns
+        reward = self.reward.ravel()[place]
+        trials = np.full(tasks.shape, columns.shape[2])
+        matched, checked = {}, {}
+        for kind, table in self.shares.items():
+            share = table.ravel()[place]
+            matched[kind] = np.nansum(share, axis=2)
+            checked[kind] = (~np.isnan(share)).sum(axis=2)
+        return Tally(
+            trials=trials,
+            measured=trials,
+            reward=reward.sum(axis=2),
+            squares=(reward**2).sum(axis=2),
+            passed=(reward >= SUCCESS).sum(axis=2),
+            matched=matched,
+            checked=checked,
+            max_steps=self.max_steps.ravel()[place].sum(axis=2),
+        )
+
+
+@dataclass(frozen=True)
+class Draw:
+    """What is drawn.
+
+    Attributes:
+        trials: Of each task on either side.
+        effect: What the candidate's mean reward differs by.
+        live: Whether broken tasks get fresh trials.
+        confirm: Fresh simulations that a live run may make.
+        fixed: Whether every task is taken once (estimand `suite`), not drawn with replacement.
+    """
+
+    trials: int
+    effect: float = 0.0
+    live: bool = False
+    confirm: int = 640
+    fixed: bool = False
+
+
+def pool_of(side: Columns) -> Pool:
+    """The measured trials of some evidence, by task.
+
+    Raises:
+        ResultsError: nothing was measured, or no task twice.
+    """
+    if not side.measured.any():
+        raise ResultsError("no simulation was measured: there are no trials to draw from")
+    task, reward = side.task[side.measured], side.reward[side.measured]
+    # Tasks and trials stand in an order of their own: that of the files changes no draw.
+    kept = sorted(np.unique(task).tolist(), key=lambda one: natural_order(side.tasks[one]))
+    place_of = np.zeros(len(side.tasks), dtype=np.int64)
+    place_of[kept] = np.arange(len(kept))
+    task = place_of[task]
+    counts = np.bincount(task)
+    if counts.max() < 2:
+        raise ResultsError(
+            "every task has one trial: how much an agent differs from itself cannot be seen; "
+            "give at least two trials of its tasks (--t2e-trials 2)"
+        )
+    shares = {kind: share[side.measured] for kind, share in side.shares.items()}
+    max_steps = side.max_steps[side.measured]
+    keys = [np.nan_to_num(shares[kind], nan=-1.0) for kind in KINDS]
+    order = np.lexsort((max_steps, *keys, -reward, task))
+    place = task[order], np.arange(len(task)) - np.repeat(np.cumsum(counts) - counts, counts)
+    shape = len(counts), int(counts.max())
+
+    def table(values: Floats, empty: float) -> Floats:
+        filled = np.full(shape, empty)
+        filled[place] = values[order]
+        return filled
+
+    return Pool(
+        names=tuple(side.tasks[one] for one in kept),
+        counts=counts,
+        passes=np.bincount(task, weights=reward >= SUCCESS).astype(np.int64),
+        reward=table(reward, 0.0),
+        shares={kind: table(share, np.nan) for kind, share in shares.items()},
+        max_steps=table(max_steps.astype(np.float64), 0.0) > 0,
+        lost=int((~side.measured).sum()),
+    )
+
+
+def resample(random: np.random.Generator, pool: Pool, draw: Draw, rows: int) -> Case:
+    """Comparisons drawn from a pool, arrays of shape (rows, T).
+
+    A planted gain turns each failing trial of the candidate into a success with the chance that moves the
+    mean by the effect, a loss each passing one into a failure; what goes with the new outcome is that of a
+    recorded trial of the same task. Fresh trials are drawn at the tasks' rates with the same turning.
+    """
+    turn = pool.turning(draw.effect, draw.trials)
+    if turn > 1:
+        raise ValueError(f"an effect of {draw.effect} cannot be planted")
+    size = pool.tasks * max(2 * draw.trials, pool.reward.shape[1])
+    chunk = max(1, _CHUNK // size)
+    parts = [_drawn(random, pool, draw, turn, min(chunk, rows - start)) for start in range(0, rows, chunk)]
+    old, new = (_stacked([getattr(part, side) for part in parts]) for side in ("baseline", "candidate"))
+    fresh = [part.fresh for part in parts if part.fresh is not None]
+    return Case(old, new, fresh=np.concatenate(fresh) if fresh else None, binary=_binary(old) & _binary(new))
+
+
+def _binary(side: Tally) -> Flags:
+    return np.asarray(np.all(np.abs(side.reward - side.passed) < 1 - SUCCESS, axis=1))
+
+
+def _drawn(random: np.random.Generator, pool: Pool, draw: Draw, turn: float, rows: int) -> Case:
+    trials = draw.trials
+    task = random.integers(0, pool.tasks, (rows, pool.tasks))
+    if draw.fixed:
+        task = np.broadcast_to(np.arange(pool.tasks), task.shape)
+    shape = (*task.shape, 2 * trials)
+    passing, failing = _donors(random, pool, task, shape)
+    columns = np.where(random.random(shape) < pool.drawn_rates[task][:, :, None], passing, failing)
+    if (split := pool.split(trials)).any():
+        here = split[task]
+        columns[here] = _without_replacement(random, pool.counts[task[here]], 2 * trials)
+    old, new = columns[:, :, :trials], columns[:, :, trials:]
+    if draw.effect:
+        new = _turned(random, pool, task, new, draw.effect > 0, turn, (passing, failing))
+    case = Case(pool.table.tally(task, old), pool.table.tally(task, new))
+    if not draw.live:
+        return case
+    rates = pool.drawn_rates[task]
+    moved = rates + turn * (1 - rates) if draw.effect > 0 else rates * (1 - turn)
+    fresh = fresh_trials(random, case, rates, moved, draw.confirm)
+    return Case(case.baseline, case.candidate, fresh=fresh)
+
+
+def _donors(
+    random: np.random.Generator, pool: Pool, task: Counts, shape: tuple[int, ...]
+) -> tuple[Counts, Counts]:
+    """For each trial to be drawn the columns of a success and of a failure of its task."""
+    most = pool.reward.shape[1]
+    passes, counts = pool.passes[task][:, :, None], pool.counts[task][:, :, None]
+    at = random.random(shape)
+    passing = np.where(passes > 0, np.floor(at * passes), most)
+    failing = np.where(
+        passes < counts, passes + np.floor(at * (counts - passes)), most + 1 + np.floor(at * counts)
+    )
+    return passing.astype(np.int64), failing.astype(np.int64)
+
+
+def _without_replacement(random: np.random.Generator, counts: Counts, wanted: int) -> Counts:
+    """Columns of `wanted` different trials of tasks with so many, shape (tasks, wanted), in random order."""
+    keys = random.random((len(counts), int(counts.max())))
+    keys[np.arange(keys.shape[1]) >= counts[:, None]] = 2.0
+    return np.argsort(keys, axis=1)[:, :wanted]
+
+
+def _turned(
+    random: np.random.Generator,
+    pool: Pool,
+    task: Counts,
+    columns: Counts,
+    gain: bool,
+    turn: float,
+    donors: tuple[Counts, Counts],
+) -> Counts:
+    """The candidate's trials after some failures (for a gain) or successes turned."""
+    trials, most = columns.shape[2], pool.reward.shape[1]
+    passed = pool.table.reward[task[:, :, None], columns] >= SUCCESS
+    turns = (random.random(columns.shape) < turn) & (~passed if gain else passed)
+    donor = donors[0 if gain else 1][:, :, :trials]
+    if not gain:
+        # A task that never failed keeps its trial's own actions.
+        donor = np.where((donor > most) & (columns < most), most + 1 + columns, donor)
+    return np.where(turns, donor, columns)
+
+
+def _stacked(sides: list[Tally]) -> Tally:
+    def rows(name: str) -> Counts:
+        return np.concatenate([getattr(side, name) for side in sides])
+
+    return Tally(
+        trials=rows("trials"),
+        measured=rows("measured"),
+        reward=np.concatenate([side.reward for side in sides]),
+        squares=np.concatenate([side.squares for side in sides]),
+        passed=rows("passed"),
+        matched={kind: np.concatenate([side.matched[kind] for side in sides]) for kind in sides[0].matched},
+        checked={kind: np.concatenate([side.checked[kind] for side in sides]) for kind in sides[0].checked},
+        max_steps=rows("max_steps"),
+    )

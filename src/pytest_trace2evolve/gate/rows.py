@@ -1,0 +1,63 @@
+"""Many comparisons judged at once, each as the gate would judge it: what calibration and simulation count.
+
+`decide` answers one comparison with all its figures. Here is the same decision without them: a property test
+holds the two equal.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+
+from pytest_trace2evolve.gate.columns import Counts, Flags, Floats
+from pytest_trace2evolve.gate.decide import MIN_MEASURED
+from pytest_trace2evolve.gate.judgement import Question
+from pytest_trace2evolve.gate.kernel import FAIL, UNDECIDED, Case
+from pytest_trace2evolve.gate.tally import Tally, mean_of
+from pytest_trace2evolve.records.verdict import Decision
+
+
+class RowPolicy(Protocol):
+    """A policy that can be asked about many comparisons at once."""
+
+    @property
+    def name(self) -> str: ...
+
+    def answers(self, case: Case, question: Question) -> Counts:
+        """Answers of every check by comparison, shape (checks, R)."""
+        ...
+
+
+def ranks(
+    policy: RowPolicy, case: Case, question: Question, asks: Mapping[str, Flags] | None = None
+) -> Counts:
+    """`Decision.rank` of each comparison: 0 discard, 1 inconclusive, 2 promote.
+
+    Args:
+        policy: What a comparison must show.
+        case: The comparisons, arrays of shape (R, N).
+        question: What is asked; a guard split's question cannot be asked here.
+        asks: By kind, whether a task may name such actions, shape (R, N); needed where simulations were lost.
+    """
+    answers = policy.answers(case, question)
+    undecided = (answers == UNDECIDED).any(axis=0)
+    lost = (case.baseline.missing > 0).any(axis=1) | (case.candidate.missing > 0).any(axis=1)
+    if lost.any():
+        assert asks is not None, "what a lost simulation was asked to do must be known"
+        filled = replace(
+            case,
+            baseline=case.baseline.filled(asks, in_favour=True),
+            candidate=case.candidate.filled(asks, in_favour=False),
+        )
+        bound = policy.answers(filled, replace(question, filled=True))
+        shares = np.minimum(_measured(case.baseline), _measured(case.candidate))
+        open_ = ((bound == UNDECIDED) | (bound == FAIL)).any(axis=0)
+        undecided |= lost & (open_ | (shares < MIN_MEASURED))
+    rank = np.where(undecided, Decision.INCONCLUSIVE.rank, Decision.PROMOTE.rank)
+    rank = np.where((answers == FAIL).any(axis=0), Decision.DISCARD.rank, rank)
+    return np.where(case.both.any(axis=1), rank, Decision.INCONCLUSIVE.rank)
+
+
+def _measured(side: Tally) -> Floats:
+    return np.nan_to_num(mean_of(side.measured.sum(axis=1), side.trials.sum(axis=1)))

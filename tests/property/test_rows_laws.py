@@ -1,0 +1,120 @@
+"""What is counted over many comparisons is what the gate decides of each."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_trace2evolve.gate.calibrated import Calibrated, case_of
+from pytest_trace2evolve.gate.decide import decide
+from pytest_trace2evolve.gate.judgement import Question
+from pytest_trace2evolve.gate.kernel import Case
+from pytest_trace2evolve.gate.pairs import Pairs, pair
+from pytest_trace2evolve.gate.policy import CALIBRATED, STRICT, Strict
+from pytest_trace2evolve.gate.rows import ranks
+from pytest_trace2evolve.gate.signflip import sign_flip
+from pytest_trace2evolve.gate.tally import Tally
+from pytest_trace2evolve.records.verdict import Decision, Goal, Label
+from tests.gate_helpers import Side, sim
+
+LAW = settings(deadline=None, max_examples=120)
+POLICIES = st.sampled_from(
+    [
+        CALIBRATED,
+        STRICT,
+        Calibrated(within=True),
+        Calibrated(
+            block_suspected=True, margins={"reward": 0.3, "action_match": 0.2}, weights={"max_steps": 0}
+        ),
+    ]
+)
+REWARDS = st.sampled_from([0.0, 1.0, 1.0, 0.5, None])
+
+
+@st.composite
+def comparisons(draw: st.DrawFn) -> list[Pairs]:
+    """A few comparisons of as many tasks each; some hold fractions, some have lost simulations."""
+    tasks, trials = draw(st.integers(1, 9)), draw(st.integers(1, 3))
+    live = draw(st.booleans())
+    found = []
+    for _ in range(draw(st.integers(1, 3))):
+        rewards = draw(st.sampled_from([REWARDS, st.sampled_from([0.0, 1.0])]))
+        better = draw(st.booleans())
+        sides: tuple[Side, Side] = [], []
+        for (which, side), task, trial in product(enumerate(sides), range(tasks), range(trials)):
+            reward = float(which) if better and draw(st.booleans()) else draw(rewards)
+            end = "max_steps" if reward == 0.0 and draw(st.integers(0, 9)) == 0 else "user_stop"
+            record = sim(task, reward, trial=trial, end=end, read=(task % 3, draw(st.integers(0, task % 3))))
+            side.append(record.model_copy(update={"id": f"{which}-{task}-{trial}"}))
+        pairs = pair(*sides)
+        if live:
+            p = np.where(case_of(pairs).broken[0], draw(st.sampled_from([1e-4, 0.02, 0.7])), np.nan)
+            pairs = replace(pairs, fresh=p, fresh_worst=p)
+        found.append(pairs)
+    return found
+
+
+def stacked(comparisons: Sequence[Pairs]) -> Case:
+    """The same comparisons as rows of one case."""
+
+    def side(which: int) -> Tally:
+        parts = [pairs.sides[which] for pairs in comparisons]
+        return Tally(
+            **{
+                name: {
+                    kind: np.stack([getattr(one, name)[kind] for one in parts]) for kind in parts[0].matched
+                }
+                if name in ("matched", "checked")
+                else np.stack([getattr(one, name) for one in parts])
+                for name in Tally.__dataclass_fields__
+            }
+        )
+
+    fresh = None if comparisons[0].fresh is None else np.stack([one.fresh for one in comparisons])
+    return Case(side(0), side(1), fresh=fresh, binary=np.array([one.binary for one in comparisons]))
+
+
+@LAW
+@given(comparisons(), POLICIES, st.sampled_from(Goal), st.sampled_from([1.0, 0.2]))
+def test_a_row_comes_out_as_the_gate_decides_it(
+    found: list[Pairs], policy: Strict | Calibrated, goal: Goal, level: float
+) -> None:
+    asks = {kind: np.stack([one.asks[kind] for one in found]) for kind in found[0].asks}
+    question = Question(goal, stage_alpha=0.05 * level)
+    rows = ranks(policy, stacked(found), question, asks)
+    for rank, pairs in zip(rows, found, strict=True):
+        verdict = decide(pairs, policy, goal=goal, label=Label.DEVELOPMENT, stage_alpha=0.05 * level)
+        assert verdict.decision is not None
+        assert rank == verdict.decision.rank, verdict
+
+
+@LAW
+@given(
+    st.lists(
+        st.lists(st.sampled_from([0.0, 0.25, -0.25, 0.5, 1 / 3, -0.2, 0.123]), min_size=6, max_size=6),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_a_rows_p_value_does_not_depend_on_the_other_rows(rows: list[list[float]]) -> None:
+    differences = np.array(rows)
+    together = sign_flip(differences)
+    for place, row in enumerate(differences):
+        alone = sign_flip(row[None, :])
+        assert together.low[place] == pytest.approx(alone.low[0], abs=1e-12)
+        assert together.high[place] == pytest.approx(alone.high[0], abs=1e-12)
+
+
+@pytest.mark.parametrize("goal", Goal)
+def test_one_trial_a_task_shows_nothing_of_these_very_tasks(goal: Goal) -> None:
+    """Estimand `suite` rests on how much trials of a task differ, which one trial cannot say."""
+    old = [sim(task, 1.0) for task in range(30)]
+    new = [sim(task, 1.0).model_copy(update={"id": f"new-{task}"}) for task in range(30)]
+    verdict = decide(pair(old, new), Calibrated(within=True), goal=goal, label=Label.CLEAN)
+    assert verdict.decision is Decision.INCONCLUSIVE
+    assert "needs two trials of a task on either side" in verdict.checks[0].detail
+    assert verdict.settling == ()
