@@ -15,6 +15,7 @@ from pytest_trace2evolve.commands import (
     ledger,
     lint,
     lock,
+    power,
     promote,
     score,
     show,
@@ -50,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"trace2evolve {__version__}")
     parser.add_argument("--root", type=Path, help="project folder (default: the nearest parent with suites/)")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (score, compare, calibrate, lock, lint, baselines, promote, show, ledger, comment):
+    for command in (score, compare, calibrate, power, lock, lint, baselines, promote, show, ledger, comment):
         command.add(commands)
     return parser
 

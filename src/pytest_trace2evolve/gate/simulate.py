@@ -4,14 +4,15 @@ A task's chance of success follows a Beta distribution over tasks. A candidate i
 mean chance differs by a set amount: evenly, or on a few tasks that break or come right altogether.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import pairwise
 
 import numpy as np
 from scipy import optimize, special, stats
 
-from pytest_trace2evolve.gate.columns import Counts, Floats
+from pytest_trace2evolve.gate.columns import Counts, Flags, Floats
 from pytest_trace2evolve.gate.confirm import STEP, fresh_p, two_steps
 from pytest_trace2evolve.gate.kernel import Case
 from pytest_trace2evolve.gate.tally import Tally
@@ -93,27 +94,74 @@ class _Truth:
     stuck: Floats = field(repr=False)
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """Comparisons with their truth.
+
+    Attributes:
+        stages: After each stage of a schedule, all trials so far; one where there is one.
+        old, new: Chances of success, shape (R, N).
+        asks: By kind, whether a task names such actions.
+    """
+
+    stages: tuple[Case, ...]
+    old: Floats
+    new: Floats
+    asks: Mapping[str, Flags]
+
+
 def draw(random: np.random.Generator, agent: Agent, effect: Effect, design: Design, rows: int) -> Case:
     """Comparisons of an agent with its candidate, drawn at random: arrays of shape (rows, tasks)."""
+    return draw_stages(random, agent, effect, design, rows, (design.trials,)).stages[0]
+
+
+def draw_stages(
+    random: np.random.Generator,
+    agent: Agent,
+    effect: Effect,
+    design: Design,
+    rows: int,
+    schedule: Sequence[int],
+) -> Drawn:
+    """The same with trials added in stages, up to each number of the schedule; `design.trials` is not read.
+
+    A task gets its fresh trials at the first stage that finds it broken, and keeps what they say.
+    """
+    truth = _truth(random, agent, effect, design, rows)
+    stages: list[Case] = []
+    for before, now in pairwise((0, *schedule)):
+        step = replace(design, trials=now - before)
+        sides = [_side(random, truth, chances, step) for chances in (truth.old, truth.new)]
+        if stages:
+            sides = [stages[-1].baseline.plus(sides[0]), stages[-1].candidate.plus(sides[1])]
+        case = Case(sides[0], sides[1])
+        if design.live:
+            fresh = fresh_trials(random, case, truth.old, truth.new, design.confirm)
+            if stages:
+                kept = stages[-1].fresh
+                assert kept is not None
+                fresh = np.where(np.isnan(kept), fresh, kept)
+            case = replace(case, fresh=fresh)
+        stages.append(case)
+    asks = {kind: count > 0 for kind, count in truth.actions.items()}
+    asks["action_match"] = np.any(list(asks.values()), axis=0)
+    return Drawn(tuple(stages), truth.old, truth.new, asks)
+
+
+def _truth(random: np.random.Generator, agent: Agent, effect: Effect, design: Design, rows: int) -> _Truth:
     shape = rows, design.tasks
     old = np.clip(random.beta(agent.a, agent.b, shape), 1e-9, 1 - 1e-9)
     reads, writes = random.binomial(3, 0.5, shape), 1 + random.binomial(1, 0.5, shape)
     stuck = np.zeros(shape)
     if design.max_steps > 0:
         stuck = random.beta(0.3, 0.3 * (1 - design.max_steps) / design.max_steps, shape)
-    truth = _Truth(
+    return _Truth(
         old=old,
         new=changed(random, old, agent, effect),
         actions={"read_action_match": reads, "write_action_match": writes},
         partial=random.beta(2.4, 1.6, shape),
         stuck=stuck,
     )
-    baseline = _side(random, truth, truth.old, design)
-    candidate = _side(random, truth, truth.new, design)
-    case = Case(baseline, candidate)
-    if not design.live:
-        return case
-    return Case(baseline, candidate, fresh=fresh_trials(random, case, truth.old, truth.new, design.confirm))
 
 
 def changed(random: np.random.Generator, chances: Floats, agent: Agent, effect: Effect) -> Floats:

@@ -89,6 +89,19 @@ class Tally:
             max_steps=self.max_steps if in_favour else self.max_steps + missing,
         )
 
+    def plus(self, other: "Tally") -> "Tally":
+        """These trials and further ones of the same tasks."""
+        return Tally(
+            trials=self.trials + other.trials,
+            measured=self.measured + other.measured,
+            reward=self.reward + other.reward,
+            squares=self.squares + other.squares,
+            passed=self.passed + other.passed,
+            matched={kind: sums + other.matched[kind] for kind, sums in self.matched.items()},
+            checked={kind: count + other.checked[kind] for kind, count in self.checked.items()},
+            max_steps=self.max_steps + other.max_steps,
+        )
+
     def only(self, tasks: Flags) -> "Tally":
         """The same, for some of the tasks."""
         return Tally(

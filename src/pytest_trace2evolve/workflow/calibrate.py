@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pytest_trace2evolve.errors import ResultsError
+from pytest_trace2evolve.errors import PolicyError, ResultsError
 from pytest_trace2evolve.gate.calibrated import Calibrated
 from pytest_trace2evolve.gate.calibration import Calibrating, Calibration, calibrate
 from pytest_trace2evolve.gate.judgement import Policy
@@ -64,7 +64,7 @@ def calibrate_files(
         PolicyError: a policy is unknown or broken.
         ResultsError: the files cannot be read, are not of one agent, or hold no task twice.
     """
-    policies = [_calibrating(policy, wanted) for policy in _policies(wanted.policies, project)]
+    policies = [at_levels(policy, margin=wanted.margin) for policy in _policies(wanted.policies, project)]
     side = one_side(paths, worlds, provider, judge, one_agent=True)
     mixed = sorted(name for name, digest in side.columns.contents().items() if not digest)
     if mixed:
@@ -88,13 +88,20 @@ def _policies(names: Sequence[str], project: Project | None) -> list[Policy]:
     return [find_policy(name, project) for name in dict.fromkeys(names or (*POLICIES, *own))]
 
 
-def _calibrating(policy: Policy, wanted: Wanted) -> Calibrating:
+def at_levels(policy: Policy, *, margin: float | None = None, alpha: float | None = None) -> Calibrating:
+    """A policy, with another margin of the reward or another level where one is given.
+
+    Raises:
+        PolicyError: a level for a policy that has none.
+    """
     if isinstance(policy, Calibrated):
-        if wanted.margin is not None:
-            policy = replace(policy, margins={**policy.margins, REWARD: wanted.margin})
-        return Calibrating(policy, policy.margins[REWARD], policy.within)
+        margins = policy.margins if margin is None else {**policy.margins, REWARD: margin}
+        policy = replace(policy, margins=margins, alpha=alpha or policy.alpha)
+        return Calibrating(policy, margins[REWARD], policy.within)
     assert isinstance(policy, Strict), "policies are made from one of the two"
-    return Calibrating(policy, wanted.margin or CALIBRATED.margins[REWARD])
+    if alpha is not None:
+        raise PolicyError(f"policy {policy.name!r} has no level: leave --alpha out")
+    return Calibrating(policy, margin or CALIBRATED.margins[REWARD])
 
 
 def _notes(pool: Pool, draw: Draw, found: Calibration) -> list[str]:

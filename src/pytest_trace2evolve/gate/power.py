@@ -1,0 +1,180 @@
+"""What so many tasks and trials would show: a policy's chances, by simulation through the gate's kernel."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy import stats
+
+from pytest_trace2evolve.gate.bounds import POWER
+from pytest_trace2evolve.gate.calibration import Asked, Decisions, count
+from pytest_trace2evolve.gate.kernel import Case
+from pytest_trace2evolve.gate.planning import MOST_TRIALS
+from pytest_trace2evolve.gate.rows import RowPolicy
+from pytest_trace2evolve.gate.simulate import Agent, Design, Effect, draw
+from pytest_trace2evolve.records.verdict import Decision, Goal, Interval
+
+GAINS = (0.0, 0.02, 0.05, 0.10, 0.15)
+LOSSES = (-0.05, -0.10, -0.20)
+FURTHER = (0.20, 0.30, 0.40, 0.60, 0.80)
+"""Gains that are tried where none of `GAINS` is found often enough."""
+
+WANTED = 0.05
+"""The gain of which it is told what would find it."""
+
+_PLAN_ROWS = 300
+"""Comparisons a step of the search for enough trials or tasks."""
+
+_MOST_TASKS = 2000
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be run.
+
+    Attributes:
+        agent: Whose chances of success tasks have.
+        design: Tasks, trials, and whether broken tasks get fresh trials.
+        policy, margin: Who judges, and the loss that `hold` must not promote.
+        rows, seed: Simulated comparisons of each kind, and what they are drawn from.
+    """
+
+    agent: Agent
+    design: Design
+    policy: RowPolicy
+    margin: float
+    rows: int = 2000
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Chance:
+    """How often a true difference gets a decision; None where the agent has no room for the difference."""
+
+    goal: Goal
+    effect: float
+    decision: Decision
+    rate: Interval | None
+
+
+@dataclass(frozen=True)
+class Power:
+    """What was found.
+
+    Attributes:
+        chances: In the order in which they are printed.
+        smallest: The smallest gain that is promoted in four of five comparisons; None: none is.
+        trials, tasks: With how many of which alone a gain of `WANTED` would be; None: none that were tried.
+            What is planned where that is enough.
+    """
+
+    chances: tuple[Chance, ...]
+    smallest: float | None
+    trials: int | None
+    tasks: int | None
+
+
+def agent_of(rate: float, spread: float) -> Agent:
+    """The agent whose tasks' chances of success have this mean and standard deviation.
+
+    Raises:
+        ValueError: no Beta distribution has.
+    """
+    if not 0 < rate < 1 or not 0 < spread**2 < rate * (1 - rate):
+        raise ValueError("no such agent")
+    size = rate * (1 - rate) / spread**2 - 1
+    return Agent(rate * size, (1 - rate) * size)
+
+
+def power_of(plan: Plan) -> Power:
+    """Simulate what a plan would show, and what would show a gain of `WANTED`."""
+    chances = chances_of(plan)
+    return Power(chances, _smallest(plan, chances), _trials(plan), _tasks(plan))
+
+
+def chances_of(plan: Plan) -> tuple[Chance, ...]:
+    """How often true differences get their decisions."""
+    asked = {
+        **{(Goal.IMPROVE, effect): Decision.PROMOTE for effect in GAINS},
+        **{(Goal.HOLD, -part * plan.margin): Decision.PROMOTE for part in (0.0, 0.5, 1.0)},
+        **{(Goal.IMPROVE, effect): Decision.DISCARD for effect in LOSSES},
+    }
+    return tuple(
+        Chance(goal, effect, decision, _rate(plan, goal, effect, decision))
+        for (goal, effect), decision in asked.items()
+    )
+
+
+def _smallest(plan: Plan, chances: tuple[Chance, ...]) -> float | None:
+    gains = {one.effect: one.rate.estimate for one in chances[: len(GAINS)] if one.rate is not None}
+    for effect in FURTHER:
+        if max(gains.values()) >= POWER or not _possible(plan.agent, effect):
+            break
+        gains[effect] = _promoted(plan, effect)
+    return _crossing(gains, plan.rows)
+
+
+def _possible(agent: Agent, effect: float) -> bool:
+    return 0.001 < agent.mean + effect < 0.999
+
+
+def _decisions(plan: Plan, goal: Goal, effect: float) -> Decisions:
+    def drawing(random: np.random.Generator, rows: int) -> Case:
+        return draw(random, plan.agent, Effect(effect), plan.design, rows)
+
+    (found,) = count(
+        drawing, [Asked(plan.policy, goal)], rows=plan.rows, tasks=plan.design.tasks, seed=plan.seed
+    )
+    return found
+
+
+def _rate(plan: Plan, goal: Goal, effect: float, decision: Decision) -> Interval | None:
+    return _decisions(plan, goal, effect).rate(decision) if _possible(plan.agent, effect) else None
+
+
+def _promoted(plan: Plan, effect: float) -> float:
+    return _decisions(plan, Goal.IMPROVE, effect).rate(Decision.PROMOTE).estimate
+
+
+def _crossing(gains: Mapping[float, float], rows: int) -> float | None:
+    """Where the chance of a promotion passes `POWER`, between simulated gains on the probit scale."""
+    sizes = sorted(gains)
+    least = 0.5 / rows
+    at = stats.norm.ppf(np.clip([gains[size] for size in sizes], least, 1 - least))
+    wanted = stats.norm.ppf(POWER)
+    for place in range(1, len(sizes)):
+        if at[place] >= wanted > at[place - 1]:
+            part = (wanted - at[place - 1]) / (at[place] - at[place - 1])
+            return float(sizes[place - 1] + part * (sizes[place] - sizes[place - 1]))
+    return None
+
+
+def _trials(plan: Plan) -> int | None:
+    return _enough(plan, plan.design.trials, MOST_TRIALS, lambda number: replace(plan.design, trials=number))
+
+
+def _tasks(plan: Plan) -> int | None:
+    return _enough(plan, plan.design.tasks, _MOST_TASKS, lambda number: replace(plan.design, tasks=number))
+
+
+def _enough(plan: Plan, planned: int, most: int, design: Callable[[int], Design]) -> int | None:
+    """The smallest number from what is planned to `most` that finds the gain, by doubling and halving."""
+    if not _possible(plan.agent, WANTED):
+        return None
+    found: dict[int, bool] = {}
+
+    def reaches(number: int) -> bool:
+        if number not in found:
+            tried = replace(plan, design=design(number), rows=min(plan.rows, _PLAN_ROWS))
+            found[number] = _promoted(tried, WANTED) >= POWER
+        return found[number]
+
+    low = high = planned
+    while not reaches(high):
+        if high >= most:
+            return None
+        low, high = high, min(2 * high, most)
+    while high - low > max(1, low // 20):
+        middle = (low + high) // 2
+        low, high = (low, middle) if reaches(middle) else (middle, high)
+    return high
