@@ -24,8 +24,11 @@ from pytest_trace2evolve.records.base import complaint
 from pytest_trace2evolve.records.evidence import SCHEMA, Count, Provenance
 from pytest_trace2evolve.records.score import Status, Unit
 
-_STRETCH = 2_000
-"""Lines that are validated at once."""
+_STRETCH = 1 << 20
+"""Bytes that are validated at once."""
+
+_PRICED = 20_000
+"""Simulations of a side from which the mean use of one is taken."""
 
 _LARGE = 16 << 20
 """Bytes from which a second process is worth its start."""
@@ -134,39 +137,37 @@ def _head(path: Path, file: BinaryIO) -> Provenance | None:
 
 def _body(path: Path, file: BinaryIO) -> Columns:
     builder = ColumnsBuilder()
-    for first, lines in _stretches(path, file):
+    first = 4
+    for text in _stretches(path, file):
         try:
-            records = _LINES.validate_json(b"[" + b",".join(lines) + b"]")
+            records = _LINES.validate_json(b"[" + text + b"]")
         except ValidationError as error:
             place, told = _place(error, first)
             raise ResultsError(f"{path}: damaged at line {place}: {told}; restore the file") from None
         _take(builder, records, path, first)
+        first += len(records)
     built = builder.build()
     _refuse_doubles(path, built, builder.trials)
     return built
 
 
-def _stretches(path: Path, file: BinaryIO) -> Iterator[tuple[int, list[bytes]]]:
-    """Lines of simulations with the number of the first, without the commas between them."""
-    lines: list[bytes] = []
-    first = number = 4
-    ended = False
-    for line in file:
-        text = line.strip()
-        if text == _END:
-            ended = True
-        elif ended and text:
-            raise ResultsError(f"{path}: damaged at line {number}: text after the end; restore the file")
-        elif text:
-            lines.append(text[:-1] if text.endswith(b",") else text)
-        number += 1
-        if len(lines) == _STRETCH:
-            yield first, lines
-            lines, first = [], number
-    if not ended:
-        raise ResultsError(f"{path}: damaged at line {number}: the file ends too early; restore the file")
-    if lines:
-        yield first, lines
+def _stretches(path: Path, file: BinaryIO) -> Iterator[bytes]:
+    """Whole lines of simulations, some megabytes at a time, without the comma after the last."""
+    rest = b""
+    while block := file.read(_STRETCH):
+        rest += block
+        end = rest.rfind(b",\n")
+        # The last simulation waits for what follows: no stretch may hold the end of the list.
+        if end > 0 and len(block) == _STRETCH:
+            yield rest[:end]
+            rest = rest[end + 2 :]
+    text, end_of_list, after = rest.rpartition(_END)
+    if not end_of_list:
+        raise ResultsError(f"{path}: damaged: the file ends too early; restore the file")
+    if after.strip():
+        raise ResultsError(f"{path}: damaged: text after the end; restore the file")
+    if text.strip():
+        yield text
 
 
 def _place(error: ValidationError, first: int) -> tuple[int, str]:
@@ -190,14 +191,17 @@ def _take(builder: ColumnsBuilder, records: list[_Simulation], path: Path, first
                 "exclude each other; restore the file"
             )
     patterns = [_pattern(record.get("actions")) for record in records]
-    for number, pattern in enumerate(patterns, start=first):
+    for pattern in set(patterns):
         for kind, total, matched in pattern:
             if matched is not None and matched > total:
                 raise ResultsError(
-                    f"{path}: damaged at line {number}: {matched} {kind} actions matched of {total}; "
-                    "restore the file"
+                    f"{path}: damaged at line {first + patterns.index(pattern)}: "
+                    f"{matched} {kind} actions matched of {total}; restore the file"
                 )
-    used = [_used(record.get("usage"), record.get("cost")) for record in records]
+    if builder.size < _PRICED:
+        used = [_used(record.get("usage"), record.get("cost")) for record in records]
+    else:
+        used = [(nan, nan)] * len(records)
     builder.extend(
         ids=[record["id"] for record in records],
         tasks=[record["task_id"] for record in records],

@@ -139,6 +139,11 @@ class ColumnsBuilder:
         self._kinds.extend([self._patterns.setdefault(one, len(self._patterns)) for one in patterns])
 
     @property
+    def size(self) -> int:
+        """How many simulations were taken in."""
+        return len(self._ids)
+
+    @property
     def trials(self) -> Counts:
         """The numbers of the trials."""
         return np.array(self._trial, dtype=np.int64)

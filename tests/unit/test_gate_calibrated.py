@@ -1,0 +1,375 @@
+"""Policy `calibrated`: what it says of recorded runs of real models, its checks one by one, and its files."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.errors import PolicyError
+from pytest_trace2evolve.gate.confirm import FreshResult
+from pytest_trace2evolve.gate.decide import decide
+from pytest_trace2evolve.gate.judgement import Policy
+from pytest_trace2evolve.gate.pairs import pair
+from pytest_trace2evolve.gate.policy import CALIBRATED, get_policy
+from pytest_trace2evolve.records.verdict import CheckResult, CheckStatus, Decision, Goal, Label, Verdict
+from tests.gate_helpers import Side, ids, lost, side, sim
+
+PASS, FAIL, OPEN, ABSENT = (
+    CheckStatus.PASS,
+    CheckStatus.FAIL,
+    CheckStatus.UNDECIDED,
+    CheckStatus.NOT_APPLICABLE,
+)
+
+
+def renamed(records: Side) -> Side:
+    """The same simulations under ids of their own: another run of the same outcome."""
+    return [record.model_copy(update={"id": f"new-{record.id}"}) for record in records]
+
+
+def judged(
+    old: Side, new: Side, goal: Goal = Goal.IMPROVE, policy: Policy = CALIBRATED, **further: Any
+) -> Verdict:
+    return decide(pair(old, renamed(new)), policy, goal=goal, label=Label.CLEAN, **further)
+
+
+def check(verdict: Verdict, name: str) -> CheckResult:
+    return next(one for one in verdict.checks if one.id == name)
+
+
+# What the recorded runs of real models come to.
+
+RECORDED = [
+    ("telecom-gpt-4.1", "telecom-gpt-4.1-sft", 10, (12, 0, 0), {"max_steps": OPEN, "reward_improved": PASS}),
+    ("telecom-solo-gpt-4.1", "telecom-solo-gpt-4.1-sft", 0, (16, 2, 2), {"reward_improved": PASS}),
+    ("telecom-gpt-4.1-sft", "telecom-gpt-4.1", 1, (0, 12, 12), {"reward_improved": FAIL}),
+    ("telecom-solo-gpt-4.1-sft", "telecom-solo-gpt-4.1", 1, (2, 16, 16), {"reward_improved": FAIL}),
+    ("retail-gpt-4.1", "retail-gpt-4.1-sft", 10, (6, 6, 6), {"reward_improved": OPEN}),
+    (
+        "retail-gpt-4.1-mini-base",
+        "retail-gpt-4.1-mini-policy-v1",
+        10,
+        (16, 19, 19),
+        {"reward_improved": OPEN},
+    ),
+    (
+        "retail-gpt-4.1-mini-base",
+        "retail-gpt-4.1-mini-policy-v2",
+        10,
+        (21, 14, 14),
+        {"reward_improved": OPEN},
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "status", "counts", "answers"), RECORDED, ids=[f"{r[0]}-{r[1]}" for r in RECORDED]
+)
+def test_recorded_runs_of_real_models(
+    recorded: Path, capsys: pytest.CaptureFixture[str], old, new, status, counts, answers
+) -> None:
+    sides = [str(recorded / f"{name}.json.gz") for name in (old, new)]
+    assert main(["compare", *sides, "--json"]) == status
+    verdict = json.loads(capsys.readouterr().out)
+    tasks = verdict["tasks"]
+    assert (len(tasks["fixed"]), len(tasks["broken"]), len(tasks["suspected"])) == counts
+    found = {one["id"]: one["status"] for one in verdict["checks"]}
+    assert answers.items() <= found.items()
+
+
+def test_five_tasks_at_max_steps_against_none_stand_between_a_gain_and_its_promotion(
+    recorded: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sides = [str(recorded / f"telecom-gpt-4.1{name}.json.gz") for name in ("", "-sft")]
+    main(["compare", *sides, "--json"])
+    (open_,) = [one for one in json.loads(capsys.readouterr().out)["checks"] if one["status"] == "undecided"]
+    assert (open_["id"], round(open_["p"], 3), open_["detail"]) == ("max_steps", 0.031, "0 → 5 tasks")
+
+
+def test_suspected_tasks_block_where_a_policy_says_so(
+    recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "suites").mkdir()
+    (tmp_path / "policies").mkdir()
+    (tmp_path / "policies" / "careful.toml").write_text('suspected = "block"\n', encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    sides = [str(recorded / f"telecom-solo-gpt-4.1{name}.json.gz") for name in ("", "-sft")]
+    assert main(["compare", *sides, "--policy", "careful"]) == 10
+    assert "task_regressions   undecided" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("goal", "status"), [("hold", 0), ("improve", 10)])
+def test_a_file_against_itself_is_identical_evidence(
+    recorded: Path, capsys: pytest.CaptureFixture[str], goal: str, status: int
+) -> None:
+    file = str(recorded / "retail-gpt-4.1.json.gz")
+    assert main(["compare", file, file, "--goal", goal, "--json"]) == status
+    verdict = json.loads(capsys.readouterr().out)
+    assert verdict["identical"] is True
+    assert verdict["checks"][0]["detail"].startswith("identical evidence; ")
+
+
+def test_three_trials_a_side_are_paired_by_task(recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = {
+        x: [str(recorded / f"retail-gpt-4o-prompt-{x}-trial-{n}.json.gz") for n in (1, 2, 3)] for x in "ab"
+    }
+    arguments = [part for file in files["a"] for part in ("--baseline", file)]
+    arguments += [part for file in files["b"] for part in ("--candidate", file)]
+    assert main(["compare", *arguments, "--json"]) == 10
+    verdict = json.loads(capsys.readouterr().out)
+    reward = verdict["checks"][0]
+    assert (verdict["tasks"]["compared"], round(reward["estimate"], 3), round(reward["p"], 3)) == (
+        38,
+        0.105,
+        0.064,
+    )
+    assert sorted(verdict["candidate"]["pass_hat"]) == ["1", "2"]
+
+
+# Check by check.
+
+
+def test_a_gain_is_promoted_and_its_reverse_discarded() -> None:
+    old, new = side(*[0] * 12, *[1] * 8), side(*[1] * 12, *[1] * 8)
+    assert judged(old, new).decision is Decision.PROMOTE
+    back = judged(new, old)
+    assert back.decision is Decision.DISCARD
+    assert "reward_improved" in ids(back, FAIL)
+
+
+def test_a_small_gain_is_inconclusive_and_says_what_would_settle_it() -> None:
+    verdict = judged(side(*[0, 1] * 10), side(*[1, 1], *[0, 1] * 9))
+    assert verdict.decision is Decision.INCONCLUSIVE
+    (one,) = verdict.settling
+    assert one.check == "reward_improved"
+    assert one.tasks is not None
+    assert one.tasks > 20
+    assert one.simulations == (one.trials - 1) * 20 * 2 if one.trials else one.simulations is None
+
+
+def test_no_gain_has_nothing_to_settle_it() -> None:
+    verdict = judged(side(*[0, 1] * 10), renamed(side(*[0, 1] * 10)))
+    assert [(one.trials, one.tasks) for one in verdict.settling] == [(None, None)]
+
+
+def test_hold_needs_the_bound_above_minus_the_margin() -> None:
+    few, many = side(*[1, 0] * 10), side(*[1, 0] * 60)
+    assert judged(few, few, Goal.HOLD).decision is Decision.INCONCLUSIVE
+    held = judged(many, many, Goal.HOLD)
+    assert held.decision is Decision.PROMOTE
+    reward = check(held, "reward_not_worse")
+    assert (reward.threshold, reward.low) == (-0.10, pytest.approx(-(1 - 0.05 ** (1 / 120))))
+
+
+def test_harm_to_actions_alone_is_found() -> None:
+    old = [sim(task, 1.0, read=(2, 2), write=(2, 2)) for task in range(20)]
+    new = [sim(task, 1.0, read=(2, 1), write=(2, 2)) for task in range(20)]
+    verdict = judged(old, new, Goal.HOLD)
+    assert verdict.decision is Decision.DISCARD
+    assert ids(verdict, FAIL) == {"action_match", "read_action_match"}
+
+
+def test_max_steps_count_by_task_not_by_trial() -> None:
+    def at_limit(tasks: int) -> Side:
+        return [sim(task, 0.0, trial=n, end="max_steps" if task < tasks else "user_stop")
+                for task in range(40) for n in range(2)]  # fmt: skip
+
+    assert check(judged(at_limit(0), at_limit(4)), "max_steps").status is PASS
+    five = check(judged(at_limit(0), at_limit(5)), "max_steps")
+    assert (five.status, round(five.p or 0, 4)) == (OPEN, 0.0312)
+    assert check(judged(at_limit(0), at_limit(9)), "max_steps").status is FAIL
+
+
+def test_pass_rate_is_watched_only_where_rewards_are_not_binary() -> None:
+    assert "pass_rate" not in {one.id for one in judged(side(1, 0), side(1, 1)).checks}
+    shares = judged(side(*[1.0] * 12), side(*[0.99] * 12))
+    assert check(shares, "pass_rate").status is FAIL
+    assert check(shares, "pass_rate").estimate == -1
+
+
+def test_metrics_without_actions_do_not_count_among_the_checks() -> None:
+    verdict = judged(side(1, 0), side(1, 1))
+    assert {"action_match", "read_action_match", "write_action_match"} == ids(verdict, ABSENT)
+
+
+def test_fresh_trials_confirm_clear_and_leave_the_rest_suspected() -> None:
+    old, new = side(*[1] * 30), side(*[0] * 3, *[1] * 27)
+    pairs = pair(old, renamed(new))
+    fresh = {"0": FreshResult(1e-5, 1e-5), "1": FreshResult(0.6, 0.6)}
+    verdict = decide(pairs.tried_again(fresh), CALIBRATED, goal=Goal.HOLD, label=Label.CLEAN)
+    assert (verdict.regressions, verdict.suspected, verdict.decision) == (("0",), ("2",), Decision.DISCARD)
+    cleared = decide(
+        pairs.tried_again({"1": FreshResult(0.6, 0.6)}), CALIBRATED, goal=Goal.HOLD, label=Label.CLEAN
+    )
+    assert "task_regressions" in ids(cleared, PASS)
+    assert cleared.suspected == ("0", "2")
+
+
+def test_a_lost_fresh_trial_that_could_confirm_withholds_the_promotion() -> None:
+    old, new = side(*[0] * 30, *[1] * 30), side(*[1] * 30, 0, *[1] * 29)
+    pairs = pair(old, renamed(new))
+    for worst, decision in ((0.9, Decision.PROMOTE), (1e-6, Decision.INCONCLUSIVE)):
+        tried = pairs.tried_again({"30": FreshResult(0.9, worst)})
+        verdict = decide(tried, CALIBRATED, goal=Goal.IMPROVE, label=Label.CLEAN)
+        assert verdict.decision is decision
+    assert "worst_case" in ids(verdict, OPEN)
+
+
+def test_recorded_falls_block_only_where_they_outnumber_what_was_fixed() -> None:
+    even = judged(side(*[1] * 6, *[0] * 6, *[1] * 30), side(*[0] * 6, *[1] * 6, *[1] * 30), Goal.HOLD)
+    assert "task_regressions" in ids(even, PASS)
+    assert len(even.suspected) == 6
+    uneven = judged(side(*[1] * 40), side(*[0] * 5, *[1] * 35), Goal.HOLD)
+    assert "task_regressions" in ids(uneven, OPEN)
+
+
+def test_many_recorded_trials_confirm_by_themselves() -> None:
+    verdict = judged(side([1] * 16, *[[1, 0] * 8] * 9), side([0] * 16, *[[1, 0] * 8] * 9), Goal.HOLD)
+    assert verdict.regressions == ("0",)
+    assert "task_regressions" in ids(verdict, FAIL)
+
+
+def test_a_look_spends_its_share_of_the_level() -> None:
+    old, new = side(*[0] * 6, *[1] * 30), side(*[1] * 6, *[1] * 30)
+    first = judged(old, new, look=1)
+    assert (first.look, first.decision, round(first.alpha or 0, 4)) == (1, Decision.PROMOTE, 0.0304)
+    third = judged(old, new, look=3)
+    assert (third.decision, round(third.alpha or 0, 4)) == (Decision.INCONCLUSIVE, 0.0034)
+
+
+def test_a_guard_blocks_only_where_it_has_the_power_to_show_no_harm() -> None:
+    def at(tasks: int, broken: int) -> tuple[Side, Side]:
+        return side(*[1] * tasks), side(*[0] * broken, *[1] * (tasks - broken))
+
+    few = judged(*at(10, 1), guard=True)
+    assert few.decision is None
+    assert check(few, "reward_not_worse").detail.endswith("too few to be shown not worse")
+    assert judged(*at(200, 0), guard=True).decision is None
+    assert judged(*at(200, 16), guard=True).decision is Decision.DISCARD
+    fixed = judged(side(*[1] * 15, *[0] * 3, *[1] * 182), side(*[0] * 15, *[1] * 3, *[1] * 182), guard=True)
+    assert fixed.decision in (Decision.DISCARD, Decision.INCONCLUSIVE)
+
+
+def test_lost_simulations_cost_what_they_could_have_been() -> None:
+    old, new = side(*[0] * 12, *[1] * 48), side(*[1] * 12, *[1] * 48)
+    one = [*new[:-1], lost(new[-1])]
+    assert judged(old, one).decision is Decision.PROMOTE
+    five = [*new[:-5], *(lost(record) for record in new[-5:])]
+    verdict = judged(old, five)
+    assert verdict.decision is Decision.INCONCLUSIVE
+    assert "worst_case" in ids(verdict, OPEN)
+
+
+def test_the_suite_itself_as_estimand_knows_no_noise_of_tasks() -> None:
+    within = get_policy_from("estimand = 'suite'\n")
+    old = [sim(task, float(task % 2), trial=n) for task in range(20) for n in range(4)]
+    new = [
+        sim(task, float(task % 2 or (task == 0 and n < 3)), trial=n) for task in range(20) for n in range(4)
+    ]
+    wide, narrow = (
+        check(judged(old, new, Goal.HOLD, policy), "reward_not_worse") for policy in (CALIBRATED, within)
+    )
+    assert narrow.estimate == wide.estimate
+    assert (narrow.high or 0) - (narrow.low or 0) < (wide.high or 0) - (wide.low or 0)
+
+
+# Policies as files.
+
+
+def get_policy_from(text: str) -> Policy:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "own.toml").write_text(text, encoding="utf-8")
+        return get_policy("own", Path(folder), {"cheap": Cheap()})
+
+
+class Cheap:
+    """A check of somebody else's."""
+
+    id = "cheap"
+
+    def __init__(self, p: float | None = None, status: CheckStatus = PASS) -> None:
+        self.p, self.status = p, status
+
+    def evaluate(self, pairs: object) -> CheckResult:
+        return CheckResult(id=self.id, status=self.status, p=self.p)
+
+
+def test_a_policy_sets_margins_levels_and_what_is_watched() -> None:
+    own = get_policy_from(
+        "alpha = 0.1\n[checks.reward]\nmargin = 0.2\n[checks.read_action_match]\nwatch = false\n"
+        "[checks.write_action_match]\nmargin = 0.3\n"
+    )
+    old = [sim(task, float(task % 2), read=(1, 1), write=(1, 1)) for task in range(30)]
+    verdict = judged(old, old, Goal.HOLD, own)
+    assert (verdict.policy, verdict.alpha) == ("own", 0.1)
+    assert check(verdict, "reward_not_worse").threshold == -0.2
+    assert check(verdict, "write_action_match").threshold == -0.3
+    assert "read_action_match" not in {one.id for one in verdict.checks}
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("alfa = 0.1\n", "alfa: Extra inputs are not permitted"),
+        ("alpha = 0.7\n", "alpha: Input should be less than 0.5, not 0.7"),
+        ("alpha = nan\n", "alpha: Input should be a finite number, not nan"),
+        ("[checks.reward]\nmargin = 0\n", "checks.reward.margin: Input should be greater than 0, not 0"),
+        ("[checks.reward]\nmargin = 1.5\n", "checks.reward.margin: Input should be less than 1, not 1.5"),
+        ("[checks.reward]\nmagin = 0.1\n", "checks.reward.magin: Extra inputs are not permitted"),
+        ("[checks.reward]\nwatch = false\n", "checks.reward: the reward cannot be left out"),
+        ("[checks.max_steps]\nmargin = 0.1\n", "checks.max_steps: has no margin; leave 'margin' out"),
+        ("[checks.max_step]\n", "unknown check 'max_step'; did you mean 'max_steps'?"),
+        (
+            "[checks.max_steps]\nwatch = false\nalpha = 0.1\n",
+            "'watch = false' leaves it out; remove the rest",
+        ),
+        ("base = 'strict'\nalpha = 0.1\n", "'alpha' says nothing to base 'strict', which has no levels"),
+        ("base = 'strict'\n[checks.no_max_steps]\nmargin = 0.1\n", "has neither margins nor levels"),
+        ("suspected = 'ignore'\n", "suspected: Input should be 'list' or 'block', not 'ignore'"),
+        ("confirm = -1\n", "confirm: Input should be greater than or equal to 0, not -1"),
+        ("alpha = \n", "not valid TOML: "),
+    ],
+)
+def test_a_wrong_policy_is_one_line_that_names_file_place_and_value(text: str, told: str) -> None:
+    with pytest.raises(PolicyError, match=r"^[^\n]*own\.toml: [^\n]*$") as error:
+        get_policy_from(text)
+    assert told in str(error.value)
+
+
+def test_a_policy_may_not_take_a_built_in_name(tmp_path: Path) -> None:
+    (tmp_path / "strict.toml").write_text("", encoding="utf-8")
+    with pytest.raises(PolicyError, match=r"strict.toml: policy 'strict' is built in; name yours otherwise"):
+        get_policy("calibrated", tmp_path)
+    with pytest.raises(PolicyError, match=r"unknown gate policy 'calibrate'; did you mean 'calibrated'\?"):
+        get_policy("calibrate")
+
+
+@pytest.mark.parametrize(
+    ("p", "status", "answer"),
+    [
+        (None, FAIL, FAIL),
+        (None, OPEN, OPEN),
+        (0.5, PASS, PASS),
+        (0.04, PASS, OPEN),
+        (1e-6, PASS, FAIL),
+        (0.5, OPEN, OPEN),
+    ],
+)
+def test_a_check_of_others_answers_for_itself_or_shares_the_error(p, status, answer) -> None:
+    policy = get_policy_from("[checks.cheap]\n")
+    own = type(policy)(**{**policy.__dict__, "further": (Cheap(p, status),)})
+    old = side(*[1, 0] * 60)
+    assert check(judged(old, old, Goal.HOLD, own), "cheap").status is answer
+
+
+def test_no_number_of_equal_tasks_is_certainty() -> None:
+    reward = check(judged(side(*[1] * 5), side(*[1] * 5), Goal.HOLD), "reward_not_worse")
+    assert reward.status is OPEN
+    assert reward.low is not None
+    assert reward.low <= -(1 - 0.05**0.2)
+    assert np.isfinite(reward.low)
