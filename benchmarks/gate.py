@@ -1,0 +1,260 @@
+"""How often the gate errs, and what it finds, over agents whose truth is known.
+
+python benchmarks/gate.py [--rows 4000] [--jobs 2] [--write]
+
+Prints tables in Markdown; `--write` puts them into docs/gate-figures.md and draws docs/pictures/gate.svg.
+"""
+
+import argparse
+import os
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+from gate_tables import picture, tables, write
+from scipy import stats
+
+from pytest_trace2evolve.gate.calibrated import Calibrated
+from pytest_trace2evolve.gate.columns import Floats
+from pytest_trace2evolve.gate.confirm import fisher
+from pytest_trace2evolve.gate.judgement import Question
+from pytest_trace2evolve.gate.kernel import REWARD, Case, find
+from pytest_trace2evolve.gate.policy import CALIBRATED, STRICT
+from pytest_trace2evolve.gate.rows import RowPolicy, ranks
+from pytest_trace2evolve.gate.simulate import (
+    AGENTS,
+    NEAR_DETERMINISTIC,
+    Change,
+    Design,
+    Drawn,
+    Effect,
+    draw_stages,
+)
+from pytest_trace2evolve.gate.stages import stage_alpha
+from pytest_trace2evolve.records.verdict import Goal
+
+ALPHA = 0.05
+SIZES = ((20, 4), (40, 1), (40, 3), (40, 8), (114, 1), (114, 4), (114, 8), (300, 1), (300, 4), (300, 8))
+COMPARED = ((40, 3), (114, 4))
+"""Sizes at which other rules are told too."""
+
+EVEN, FEW, MIXED = Change.EVEN, Change.FEW, Change.MIXED
+EFFECTS = (
+    Effect(0.0),
+    Effect(0.10, MIXED),
+    *(Effect(size, change) for size in (-0.10, -0.05, 0.10) for change in (EVEN, FEW)),
+    Effect(0.05),
+)
+CURVE = (-0.15, -0.10, -0.05, 0.0, 0.05, 0.10, 0.15)
+SCHEDULE = (2, 4, 8)
+LOSSES = (0.01, 0.05)
+KINDS = {**AGENTS, "near-deterministic": NEAR_DETERMINISTIC}
+SUITE = Calibrated(name="suite", within=True)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one rule decided on simulated comparisons.
+
+    Attributes:
+        part: Which part of the study it belongs to.
+        agent, tasks, trials, effect: What was simulated; of a mixed effect the true difference is 0.
+        rule: Who decided, and on what (`live`, `recorded`); goal and margin with it.
+        share: By decision, or of another figure, its share or mean.
+        rows: How many comparisons it rests on.
+    """
+
+    part: str
+    agent: str
+    tasks: int
+    trials: int
+    effect: Effect
+    rule: str
+    share: dict[str, float]
+    rows: int
+
+
+@dataclass(frozen=True)
+class Job:
+    """One thing to simulate."""
+
+    part: str
+    agent: str
+    tasks: int
+    trials: int
+    effect: Effect
+    rows: int
+    lost: float = 0.0
+
+
+def jobs(rows: int) -> Iterator[Job]:
+    """All that is simulated, the longest first."""
+    for (tasks, trials), agent, effect in product(sorted(SIZES, reverse=True), KINDS, EFFECTS):
+        yield Job("main", agent, tasks, trials, effect, rows)
+    for (tasks, trials), size in product(COMPARED, CURVE):
+        yield Job("curve", "medium", tasks, trials, Effect(size), rows)
+    for tasks, agent, size in product((40, 114), AGENTS, (-0.10, 0.0, 0.05, 0.10)):
+        yield Job("stages", agent, tasks, SCHEDULE[-1], Effect(size), rows)
+    for (tasks, trials), agent, lost, size in product(COMPARED, AGENTS, LOSSES, (0.0, -0.10)):
+        yield Job("lost", agent, tasks, trials, Effect(size), rows, lost)
+    sizes = ((20, 4), (40, 3), (114, 4), (114, 2))
+    for (tasks, trials), agent, size in product(sizes, KINDS, (-0.10, 0.0, 0.05)):
+        yield Job("suite", agent, tasks, trials, Effect(size), rows)
+
+
+def simulate(job: Job) -> list[Found]:
+    """One job; its chance depends on nothing but itself."""
+    seed = [*job.part.encode(), *job.agent.encode(), job.tasks, job.trials, *str(job.effect).encode()]
+    random = np.random.default_rng([*seed, round(1000 * job.lost)])
+    design = Design(job.tasks, job.trials, confirm=CALIBRATED.confirm, lost=job.lost)
+    schedule = SCHEDULE if job.part == "stages" else (job.trials,)
+    drawn = draw_stages(random, KINDS[job.agent], job.effect, design, job.rows, schedule)
+    return [
+        Found(job.part, job.agent, job.tasks, job.trials, job.effect, rule, share, job.rows)
+        for rule, share in _PARTS[job.part](job, drawn)
+    ]
+
+
+Shares = Iterator[tuple[str, dict[str, float]]]
+
+
+def _main(job: Job, drawn: Drawn) -> Shares:
+    (live,) = drawn.stages
+    recorded = replace(live, fresh=None)
+    for name, case in (("live", live), ("recorded", recorded)):
+        yield f"calibrated {name} improve", _decided(case, CALIBRATED, Goal.IMPROVE)
+        for margin in (0.05, 0.10):
+            policy = replace(CALIBRATED, margins={REWARD: margin})
+            yield f"calibrated {name} hold {margin:.2f}", _decided(case, policy, Goal.HOLD)
+    truth = 0.0 if job.effect.change is MIXED else job.effect.size
+    found = find(live, CALIBRATED.rules(Question(Goal.HOLD)))[REWARD]
+    yield "interval", _covered(found.low, found.high, np.full(job.rows, truth))
+    differences = live.difference(REWARD)
+    yield "t interval", _covered(*_student(differences), np.full(job.rows, truth))
+    yield from _others(job, live, differences)
+
+
+def _curve(job: Job, drawn: Drawn) -> Shares:
+    (live,) = drawn.stages
+    for goal in Goal:
+        yield f"calibrated live {goal.value}", _decided(live, CALIBRATED, goal)
+        yield f"strict {goal.value}", _decided(live, STRICT, goal)
+    yield from _others(job, live, live.difference(REWARD))
+
+
+def _stages(job: Job, drawn: Drawn) -> Shares:
+    level = stage_alpha(ALPHA, SCHEDULE)
+    for goal in Goal:
+        last = drawn.stages[-1]
+        yield f"one look {goal.value}", _decided(last, CALIBRATED, goal)
+        rank, used = np.full(job.rows, 1), np.full(job.rows, float(SCHEDULE[-1]))
+        for case, trials in zip(drawn.stages, SCHEDULE, strict=True):
+            now = ranks(CALIBRATED, case, Question(goal, stage_alpha=level))
+            settled = (rank == 1) & (now != 1)
+            rank, used = np.where(settled, now, rank), np.where(settled, trials, used)
+        yield f"staged {goal.value}", {**_shares(rank), "trials": float(used.mean())}
+
+
+def _lost(job: Job, drawn: Drawn) -> Shares:
+    (live,) = drawn.stages
+    for goal in Goal:
+        rank = ranks(CALIBRATED, live, Question(goal), drawn.asks)
+        yield f"lost {job.lost:.0%} {goal.value}", _shares(rank)
+
+
+def _suite(job: Job, drawn: Drawn) -> Shares:
+    """These very tasks: what is true is the mean over them, a comparison each its own."""
+    (live,) = drawn.stages
+    truth = (drawn.new - drawn.old).mean(axis=1)
+    found = find(live, SUITE.rules(Question(Goal.HOLD)))[REWARD]
+    covered = _covered(found.low, found.high, truth)
+    rank = {goal: ranks(SUITE, live, Question(goal)) for goal in Goal}
+    worse = truth <= -0.10
+    share = float((rank[Goal.HOLD][worse] == 2).mean()) if worse.any() else float("nan")
+    covered |= {"worse promoted": share, "worse": float(worse.mean())}
+    yield "interval", covered
+    for goal in Goal:
+        yield goal.value, _shares(rank[goal])
+
+
+_PARTS: dict[str, Callable[[Job, Drawn], Shares]] = {
+    "main": _main,
+    "curve": _curve,
+    "stages": _stages,
+    "lost": _lost,
+    "suite": _suite,
+}
+
+
+def _decided(case: Case, policy: RowPolicy, goal: Goal) -> dict[str, float]:
+    return _shares(ranks(policy, case, Question(goal)))
+
+
+def _shares(rank: np.ndarray) -> dict[str, float]:
+    shares = np.bincount(rank, minlength=3) / len(rank)
+    return dict(zip(("discard", "inconclusive", "promote"), shares.tolist(), strict=True))
+
+
+def _covered(low: Floats, high: Floats, truth: Floats) -> dict[str, float]:
+    return {
+        "covered": float(((low <= truth) & (truth <= high)).mean()),
+        "low too high": float((low > truth).mean()),
+        "high too low": float((high < truth).mean()),
+        "width": float((high - low).mean()),
+    }
+
+
+def _student(differences: Floats) -> tuple[Floats, Floats]:
+    """Student's two one-sided bounds, as they are without any guard."""
+    n = differences.shape[1]
+    mean = differences.mean(axis=1)
+    reach = stats.t.ppf(1 - ALPHA, n - 1) * stats.sem(differences, axis=1)
+    return mean - reach, mean + reach
+
+
+def _others(job: Job, case: Case, differences: Floats) -> Shares:
+    """Rules that others use: the paired t-test, mean above one standard error, a test of each task."""
+    mean, error = differences.mean(axis=1), stats.sem(differences, axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        t = np.where(error > 0, mean / error, np.sign(mean) * np.inf)
+    t = np.nan_to_num(t, nan=0.0, posinf=1e9, neginf=-1e9)
+    bound = stats.t.ppf(1 - ALPHA, job.tasks - 1)
+    yield "paired t", _shares(np.where(t >= bound, 2, np.where(t <= -bound, 0, 1)))
+    if (job.tasks, job.trials) not in COMPARED:
+        return
+    yield "mean > 1 SE", _shares(np.where(t > 1, 2, 0))
+    yield "strict", _decided(case, STRICT, Goal.IMPROVE)
+    old, new, trials = case.baseline.passed, case.candidate.passed, job.trials
+    counts = np.arange(trials + 1)
+    worse = fisher(counts[:, None], trials, counts[None, :], trials)
+    p = [stats.false_discovery_control(table[old, new], axis=1) for table in (worse, worse.T)]
+    any_worse, any_better = ((one <= ALPHA).any(axis=1) for one in p)
+    yield "Fisher, Benjamini–Hochberg", _shares(np.where(any_worse, 0, np.where(any_better, 2, 1)))
+
+
+def main() -> None:
+    """Simulate everything and tell it."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rows", type=int, default=4000)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args()
+    started = time.perf_counter()
+    with ProcessPoolExecutor(options.jobs) as pool:
+        found = [one for part in pool.map(simulate, jobs(options.rows)) for one in part]
+    print(f"{len(found)} figures in {time.perf_counter() - started:.0f} s\n")
+    text = tables(found)
+    print(text)
+    if options.write:
+        docs = Path(__file__).resolve().parents[1] / "docs"
+        write(docs / "gate-figures.md", text)
+        (docs / "pictures").mkdir(exist_ok=True)
+        picture(found, docs / "pictures" / "gate.svg")
+
+
+if __name__ == "__main__":
+    main()
