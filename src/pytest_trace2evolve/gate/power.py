@@ -1,6 +1,6 @@
 """What so many tasks and trials would show: a policy's chances, by simulation through the gate's kernel."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -99,8 +99,14 @@ def chances_of(plan: Plan) -> tuple[Chance, ...]:
         **{(Goal.HOLD, -part * plan.margin): Decision.PROMOTE for part in (0.0, 0.5, 1.0)},
         **{(Goal.IMPROVE, effect): Decision.DISCARD for effect in LOSSES},
     }
+    # Both goals are asked of the same comparisons: drawing and testing them is what takes the time.
+    decided = {
+        effect: _decisions(plan, effect, [goal for goal in Goal if (goal, effect) in asked])
+        for effect in {effect for _, effect in asked}
+        if _possible(plan.agent, effect)
+    }
     return tuple(
-        Chance(goal, effect, decision, _rate(plan, goal, effect, decision))
+        Chance(goal, effect, decision, decided[effect][goal].rate(decision) if effect in decided else None)
         for (goal, effect), decision in asked.items()
     )
 
@@ -118,22 +124,18 @@ def _possible(agent: Agent, effect: float) -> bool:
     return 0.001 < agent.mean + effect < 0.999
 
 
-def _decisions(plan: Plan, goal: Goal, effect: float) -> Decisions:
+def _decisions(plan: Plan, effect: float, goals: Sequence[Goal]) -> dict[Goal, Decisions]:
     def drawing(random: np.random.Generator, rows: int) -> Case:
         return draw(random, plan.agent, Effect(effect), plan.design, rows)
 
-    (found,) = count(
-        drawing, [Asked(plan.policy, goal)], rows=plan.rows, tasks=plan.design.tasks, seed=plan.seed
-    )
-    return found
-
-
-def _rate(plan: Plan, goal: Goal, effect: float, decision: Decision) -> Interval | None:
-    return _decisions(plan, goal, effect).rate(decision) if _possible(plan.agent, effect) else None
+    asked = [Asked(plan.policy, goal) for goal in goals]
+    found = count(drawing, asked, rows=plan.rows, tasks=plan.design.tasks, seed=plan.seed)
+    return dict(zip(goals, found, strict=True))
 
 
 def _promoted(plan: Plan, effect: float) -> float:
-    return _decisions(plan, Goal.IMPROVE, effect).rate(Decision.PROMOTE).estimate
+    found = _decisions(plan, effect, [Goal.IMPROVE])[Goal.IMPROVE]
+    return found.rate(Decision.PROMOTE).estimate
 
 
 def _crossing(gains: Mapping[float, float], rows: int) -> float | None:
