@@ -118,3 +118,12 @@ def test_one_trial_a_task_shows_nothing_of_these_very_tasks(goal: Goal) -> None:
     assert verdict.decision is Decision.INCONCLUSIVE
     assert "needs two trials of a task on either side" in verdict.checks[0].detail
     assert verdict.settling == ()
+
+
+@LAW
+@given(st.lists(st.integers(-6, 6), min_size=1, max_size=8), st.sampled_from([1, 3, 4, 12]))
+def test_the_sign_flip_test_counts_every_assignment_of_signs(steps: list[int], trials: int) -> None:
+    found = sign_flip(np.array([steps]) / trials)
+    sums = [np.dot(np.abs(steps), signs) for signs in product((-1, 1), repeat=len(steps))]
+    assert found.low[0] == pytest.approx(np.mean(np.array(sums) <= sum(steps)), abs=1e-12)
+    assert found.high[0] == pytest.approx(np.mean(np.array(sums) >= sum(steps)), abs=1e-12)

@@ -83,29 +83,34 @@ def _exact(steps: np.ndarray) -> SignFlip:
     """The whole distribution of the sum of randomly signed whole numbers, row by row.
 
     The characteristic function of that sum is the product of cos(size · θ) over tasks. Rows share the few
-    sizes there are, so that its logarithm is one matrix product.
+    sizes there are, so that its logarithm is one matrix product. A sum is even or odd as all its sizes
+    together are, so that half of it, rounded up, is whole and tells it: half as many points to work out.
     """
     sizes = np.unique(np.abs(steps))
     sizes = sizes[sizes > 0]
     rows = steps.shape[0]
     if not sizes.size:
         return SignFlip(np.ones(rows), np.ones(rows))
-    largest = int(np.abs(steps).sum(axis=1).max())
-    length = fft.next_fast_len(2 * largest + 1, real=True)
-    angles = 2 * np.pi * np.arange(length // 2 + 1) / length
+    totals = np.abs(steps).sum(axis=1)
+    half = (int(totals.max()) + 1) // 2
+    length = fft.next_fast_len(2 * half + 1, real=True)
+    angles = np.pi * np.arange(length // 2 + 1) / length
     cosines = np.cos(np.outer(sizes, angles))
     logs = np.log(np.maximum(np.abs(cosines), 1e-300))
     negative = (cosines < 0).astype(np.float64)
+    rounded_up = np.exp(-1j * angles)
     low, high = np.empty(rows), np.empty(rows)
-    chunk = max(1, (1 << 21) // length)
+    chunk = max(1, (1 << 20) // length)
     for start in range(0, rows, chunk):
         part = steps[start : start + chunk]
+        odd = totals[start : start + chunk] % 2
         counts = np.stack([(np.abs(part) == size).sum(axis=1) for size in sizes], axis=1).astype(np.float64)
         signs = 1.0 - 2.0 * (np.rint(counts @ negative) % 2)
-        chances = fft.irfft(np.exp(counts @ logs) * signs, length, axis=1)
-        chances = np.roll(chances, largest, axis=1)[:, : 2 * largest + 1]
+        waves = np.exp(counts @ logs) * signs
+        chances = fft.irfft(np.where(odd[:, None] == 1, waves * rounded_up, waves), length, axis=1)
+        chances = np.roll(chances, half, axis=1)[:, : 2 * half + 1]
         below = np.cumsum(chances, axis=1)
-        place = np.arange(part.shape[0]), part.sum(axis=1) + largest
+        place = np.arange(part.shape[0]), (part.sum(axis=1) + odd) // 2 + half
         low[start : start + chunk] = below[place]
         high[start : start + chunk] = 1.0 - below[place] + chances[place]
     return SignFlip(np.clip(low, 0.0, 1.0), np.clip(high, 0.0, 1.0))
