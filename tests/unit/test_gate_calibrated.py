@@ -1,11 +1,13 @@
 """Policy `calibrated`: what it says of recorded runs of real models, its checks one by one, and its files."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from pytest_trace2evolve.cli import main
 from pytest_trace2evolve.errors import PolicyError
@@ -13,6 +15,7 @@ from pytest_trace2evolve.gate.confirm import FreshResult
 from pytest_trace2evolve.gate.decide import decide
 from pytest_trace2evolve.gate.judgement import Policy
 from pytest_trace2evolve.gate.pairs import pair
+from pytest_trace2evolve.gate.planning import Spread, settling
 from pytest_trace2evolve.gate.policy import CALIBRATED, get_policy
 from pytest_trace2evolve.records.verdict import CheckResult, CheckStatus, Decision, Goal, Label, Verdict
 from tests.gate_helpers import Side, ids, lost, side, sim
@@ -153,6 +156,27 @@ def test_a_small_gain_is_inconclusive_and_says_what_would_settle_it() -> None:
 def test_no_gain_has_nothing_to_settle_it() -> None:
     verdict = judged(side(*[0, 1] * 10), renamed(side(*[0, 1] * 10)))
     assert [(one.trials, one.tasks) for one in verdict.settling] == [(None, None)]
+
+
+def test_what_settles_a_tiny_gain_of_many_tasks_is_found_at_once() -> None:
+    old, tiny = side(*[0, 1] * 2_000), side(1, 1, *[0, 1] * 1_999)
+    pairs, spread = pair(old, renamed(tiny)), Spread(between=0.1, within=0.1, trials=4, tasks=4_000)
+    started = time.perf_counter()
+    plan = settling("reward_improved", 1e-4, spread, 0.05, pairs)
+    assert time.perf_counter() - started < 2, "not every number of tasks is tried"
+    assert (plan.trials, plan.tasks) == (None, None)
+
+
+@pytest.mark.parametrize("effect", [0.03, 0.1, 0.3])
+def test_what_settles_is_the_first_number_that_would_do(effect: float) -> None:
+    spread = Spread(between=0.02, within=0.2, trials=2, tasks=40)
+
+    def shown(trials: int, tasks: int) -> bool:
+        return bool(stats.t.ppf([0.95, 0.8], tasks - 1).sum() * spread.error(trials, tasks) <= effect)
+
+    plan = settling("reward_improved", effect, spread, 0.05, pair(side(0), side(1)))
+    assert plan.trials == next((count for count in range(3, 65) if shown(count, 40)), None)
+    assert plan.tasks == next((count for count in range(41, 4_000) if shown(2, count)), None)
 
 
 def test_hold_needs_the_bound_above_minus_the_margin() -> None:

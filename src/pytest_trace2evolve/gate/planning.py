@@ -4,6 +4,8 @@ The spread of the differences over tasks has two parts: how much the tasks thems
 and the noise of their trials, which more trials average away.
 """
 
+from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -98,9 +100,10 @@ def settling(check: str, effect: float, spread: Spread, alpha: float, pairs: Pai
             return False
         return bool(stats.t.ppf([1 - alpha, POWER], tasks - 1).sum() * spread.error(trials, tasks) <= effect)
 
-    trials = next((k for k in range(spread.trials + 1, MOST_TRIALS + 1) if enough(k, spread.tasks)), None)
-    sizes = range(spread.tasks + 1, 100 * max(spread.tasks, 2))
-    tasks = next((n for n in sizes if enough(spread.trials, n)), None)
+    more_trials = range(spread.trials + 1, MOST_TRIALS + 1)
+    trials = _first(more_trials, lambda count: enough(count, spread.tasks))
+    more_tasks = range(spread.tasks + 1, 100 * max(spread.tasks, 2))
+    tasks = _first(more_tasks, lambda count: enough(spread.trials, count))
     more = None if trials is None else 2 * spread.tasks * (trials - spread.trials)
     return Settling(
         check=check,
@@ -110,3 +113,9 @@ def settling(check: str, effect: float, spread: Spread, alpha: float, pairs: Pai
         cost=None if more is None or pairs.cost is None else more * pairs.cost,
         tokens=None if more is None or pairs.tokens is None else round(more * pairs.tokens),
     )
+
+
+def _first(numbers: range, enough: Callable[[int], bool]) -> int | None:
+    """The first number that is enough, where every later one is too; None where none is."""
+    place = bisect_left(numbers, True, key=enough)
+    return numbers[place] if place < len(numbers) else None
