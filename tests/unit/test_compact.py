@@ -87,6 +87,11 @@ DAMAGE = [
     ('"trial":0}', '"trial":0,"shoe_size":9}', "at line 4: shoe_size: Extra inputs are not permitted"),
     ('"task_id":"1"', '"task_id":"0"', "two simulations of task '0', trial 0"),
     ('"matched":1,', '"matched":3,', "at line 4: 3 read actions matched of 2"),
+    (
+        '"trial":0}',
+        '"trial":1000000000000000000000000}',
+        "at line 4: trial: Input should be less than or equal",
+    ),
     ("\n]}", "", "the file ends too early"),
     ("\n]}", "\n]}\n{}", "text after the end"),
     ('"domain":"desk"', '"domian":"desk"', "at provenance."),
@@ -103,6 +108,17 @@ def test_damage_is_told_by_its_line(tmp_path: Path, good: str, bad: str, told: s
     with pytest.raises(ResultsError, match=r"^[^\n]*one\.json: damaged[^\n]*; restore the file$") as error:
         read_columns(path)
     assert told in str(error.value)
+
+
+def test_the_largest_numbers_of_trials_are_told_apart(tmp_path: Path) -> None:
+    large = 1 << 53
+    apart = [sim(task, trial=trial) for task in range(3_000) for trial in (0, large)]
+    _, found = read_columns(written(tmp_path / "apart.json", apart))
+    assert found.size == len(apart)
+    path = written(tmp_path / "twice.json", [sim(0, trial=large), sim(1, trial=large)])
+    path.write_text(path.read_text(encoding="utf-8").replace('"task_id":"1"', '"task_id":"0"'))
+    with pytest.raises(ResultsError, match=rf"two simulations of task '0', trial {large}; restore the file"):
+        read_columns(path)
 
 
 def test_a_missing_file_is_told(tmp_path: Path) -> None:

@@ -237,12 +237,14 @@ def _used(usage: dict[str, _Usage] | None, cost: float | None) -> tuple[float, f
 def _refuse_doubles(path: Path, side: Columns, trials: Any) -> None:
     if not side.size:
         return
-    keys = side.task * (int(trials.max()) + 1) + trials
-    distinct, counts = np.unique(keys, return_counts=True)
+    # By their places, since numbers of trials times those of tasks may not fit into 64 bits.
+    numbers, place = np.unique(trials, return_inverse=True)
+    distinct, counts = np.unique(side.task * numbers.size + place, return_counts=True)
     if distinct.size < side.size:
-        task, trial = divmod(int(distinct[counts > 1][0]), int(trials.max()) + 1)
+        task, trial = divmod(int(distinct[counts > 1][0]), numbers.size)
         raise ResultsError(
-            f"{path}: damaged: two simulations of task {side.tasks[task]!r}, trial {trial}; restore the file"
+            f"{path}: damaged: two simulations of task {side.tasks[task]!r}, trial {numbers[trial]}; "
+            "restore the file"
         )
 
 

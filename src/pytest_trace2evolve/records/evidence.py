@@ -14,7 +14,8 @@ from pytest_trace2evolve.records.trace import TerminationReason
 SCHEMA = 1
 """Version of the evidence format; a file with another version is refused."""
 
-Count = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=0, le=1 << 53)]
+"""A whole number that JSON, floats and 64 bits all hold."""
 
 
 class ActionCount(Record):
