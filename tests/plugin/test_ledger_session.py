@@ -313,3 +313,54 @@ def test_a_lost_simulation_counts_among_the_trials(project: DeskProject) -> None
     project.run("--candidate=v1", "--t2e-trials=2")
     (entry,) = evaluations(project)
     assert entry.trials == 2
+
+
+OUTAGE = (
+    CONFTEST
+    + """
+def down(task, world, candidate, trial):
+    raise RuntimeError("gone")
+
+
+def pytest_t2e_agents(config):
+    return {"listed": down}
+"""
+)
+
+LENIENT = "--t2e-gate=lenient"
+
+
+def lenient(project: DeskProject) -> None:
+    """A policy that promotes v1 of four tasks, and what it is compared with."""
+    project.write("policies/lenient.toml", "alpha = 0.45\n")
+    project.baseline("v0")
+
+
+def test_an_outage_is_no_verdict_that_a_later_run_repeats(project: DeskProject) -> None:
+    lenient(project)
+    project.pytester.makeconftest(OUTAGE)
+    project.run("--candidate=v1", LENIENT).stdout.fnmatch_lines(
+        ["desk · heldout: INCONCLUSIVE *, look 1 at *"]
+    )
+    project.pytester.makeconftest(CONFTEST)
+    for _ in range(2):
+        project.run("--candidate=v1", LENIENT).stdout.fnmatch_lines(
+            ["desk · heldout: PROMOTE *, look 1 at *"]
+        )
+    down, first, second = evaluations(project)
+    assert (down.alpha, down.look, first.look, second.look) == (None, 1, 1, 1)
+    assert (first.alpha, second.repeats) == (second.alpha, first.name)
+
+
+def test_a_run_that_measured_too_little_repeats_no_promotion(project: DeskProject) -> None:
+    lenient(project)
+    project.run("--candidate=v1", LENIENT).stdout.fnmatch_lines(["desk · heldout: PROMOTE *, look 1 at *"])
+    project.pytester.makeconftest(OUTAGE)
+    project.run("--candidate=v1", LENIENT).stdout.fnmatch_lines(
+        [
+            "*judged before: PROMOTE on *; too little was measured now to repeat it",
+            "desk · heldout: INCONCLUSIVE *",
+        ]
+    )
+    assert main(["--root", str(project.root), "promote", project.runs[-1].name]) == 2
+    assert not (project.root / "baselines" / "desk" / "v1.json").exists()

@@ -71,6 +71,12 @@ def test_of_two_branches_that_judged_the_same_the_earlier_is_repeated() -> None:
     assert look_of([late, early], claim("v1")).recorded == early
 
 
+def test_a_claim_that_spent_its_level_comes_before_one_that_could_not() -> None:
+    idle, spent = judged(at(1), alpha=None, decision=Decision.INCONCLUSIVE), judged(at(2))
+    assert look_of([idle], claim("v1")) == Look(1, idle)
+    assert look_of([idle, spent], claim("v1")).recorded == spent
+
+
 @pytest.mark.parametrize("trials", [1, 3, 8, 16])
 def test_other_trials_outside_a_schedule_are_a_new_look(trials: int) -> None:
     assert number([judged()], claim("v1", trials=trials)) == 2

@@ -25,6 +25,8 @@ from pytest_trace2evolve.records.verdict import (
 MIN_MEASURED = 0.9
 """Below this share of measured simulations on a side nothing is promoted."""
 
+_COMPARED, _MEASURED = "compared", "measured"
+
 
 def decide(
     pairs: Pairs,
@@ -106,6 +108,15 @@ def worst(decisions: Iterable[Decision | None]) -> Decision | None:
     return min((decision for decision in decisions if decision is not None), key=_rank, default=None)
 
 
+def unmeasured(verdict: Verdict) -> bool:
+    """Whether too little was measured for a promotion, whatever the rest had shown."""
+    too_few = (
+        check.id in (_COMPARED, _MEASURED) and check.status is CheckStatus.UNDECIDED
+        for check in verdict.checks
+    )
+    return verdict.candidate.reward is None or any(too_few)
+
+
 def _rank(decision: Decision) -> int:
     return decision.rank
 
@@ -124,7 +135,7 @@ def _coverage(pairs: Pairs, expected: int | None) -> list[CheckResult]:
     share = len(pairs.names) / expected
     return [
         CheckResult(
-            id="compared",
+            id=_COMPARED,
             status=CheckStatus.PASS if share >= MIN_MEASURED else CheckStatus.UNDECIDED,
             estimate=share,
             threshold=MIN_MEASURED,
@@ -145,7 +156,7 @@ def _missing_data(pairs: Pairs, policy: Policy, question: Question) -> list[Chec
     if min(shares) < 1.0:
         results.append(
             CheckResult(
-                id="measured",
+                id=_MEASURED,
                 status=CheckStatus.PASS if min(shares) >= MIN_MEASURED else CheckStatus.UNDECIDED,
                 estimate=min(shares),
                 threshold=MIN_MEASURED,

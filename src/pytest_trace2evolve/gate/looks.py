@@ -69,9 +69,11 @@ def look_of(entries: Iterable[Dated], claim: Claim, schedule: Collection[int] = 
     made = claims_on(entries, claim.suite, claim.split, claim.lock)
     same = [entry for entry in made if _test(entry) == (claim.agent, claim.baseline, claim.policy)]
     same = [entry for entry in same if entry.candidate.digest == claim.candidate]
-    for entry in same:
-        if entry.trials == claim.trials:
-            return Look(_number(entry), entry)
+    again = [entry for entry in same if entry.trials == claim.trials]
+    if again:
+        # One that spent no α decided nothing that could be repeated.
+        entry = next((entry for entry in again if entry.alpha is not None), again[0])
+        return Look(_number(entry), entry)
     earlier = [entry for entry in same if entry.trials in schedule and entry.trials < claim.trials]
     if claim.trials in schedule and earlier:
         return Look(max(_number(entry) for entry in earlier))

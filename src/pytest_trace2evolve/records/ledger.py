@@ -126,7 +126,8 @@ class Evaluation(Dated):
         trials: The candidate's trials a task; where tasks differ, the smallest number.
         decision, label: The gate's answer, and what kind of evidence it rests on.
         look: The number of this clean claim among those on the split; None where none was made.
-        alpha: The level of the checks; None where the policy states none.
+        alpha: The level of the checks; None where the policy states none, or where too little was measured
+            for a promotion, so that none was spent.
         repeats: The entry whose verdict is repeated, where the same claim was judged before.
         run: The run's id.
     """

@@ -8,11 +8,12 @@ from pytest_trace2evolve.candidates import Candidate
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence import scoreboard
 from pytest_trace2evolve.evidence.ledger import Ledger
+from pytest_trace2evolve.gate.decide import unmeasured
 from pytest_trace2evolve.gate.labels import Labelled, SealedSplit, label_of
 from pytest_trace2evolve.gate.looks import Claim, Look, look_of
 from pytest_trace2evolve.records.evidence import SimulationEvidence
 from pytest_trace2evolve.records.ledger import Dated, Evaluation, Version
-from pytest_trace2evolve.records.verdict import Goal, Label, Verdict
+from pytest_trace2evolve.records.verdict import Decision, Goal, Label, Verdict
 from pytest_trace2evolve.suites import Role
 from pytest_trace2evolve.workflow.locked import LockedSuite
 from pytest_trace2evolve.workflow.plan import Plan, PlannedSuite
@@ -77,6 +78,7 @@ class Looks:
         assert planned.baseline is not None
         clean = verdict.goal is Goal.IMPROVE and verdict.label is Label.CLEAN
         recorded = self.look(claim).recorded if clean else None
+        idle = verdict.decision is Decision.INCONCLUSIVE and unmeasured(verdict)
         ancestors = tuple(Version(id=one.id, digest=one.digest) for one in plan.lineage[1:])
         fields = {
             "suite": claim.suite,
@@ -92,7 +94,8 @@ class Looks:
             "decision": verdict.decision,
             "label": verdict.label,
             "look": verdict.look,
-            "alpha": verdict.alpha,
+            # What could not be promoted for lack of data has tested nothing: the whole run still may.
+            "alpha": None if idle else verdict.alpha,
             "repeats": recorded.name if recorded is not None else None,
             "run": plan.run_id,
         }

@@ -8,7 +8,7 @@ from pytest_trace2evolve._canonical import digest
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.gate.comparable import differences, unequal_trials, unrecorded
 from pytest_trace2evolve.gate.confirm import fresh_result
-from pytest_trace2evolve.gate.decide import decide, worst
+from pytest_trace2evolve.gate.decide import decide, unmeasured, worst
 from pytest_trace2evolve.gate.looks import Claim, Look
 from pytest_trace2evolve.gate.pairs import natural_order, pair, told
 from pytest_trace2evolve.records.evidence import Evidence, Fresh, Provenance, Settings, SimulationEvidence
@@ -198,12 +198,21 @@ def _verdicts(
 
 
 def _as_recorded(verdict: Verdict, look: Look | None, reason: str) -> Verdict:
-    """The verdict, or what was decided of the same claim before: a second test of it would spend more."""
+    """The verdict, or what was decided of the same claim before: a second test of it would spend more.
+
+    A run that measured too little for a promotion repeats none.
+    """
     reasons, decision = [verdict.reason, reason], verdict.decision
     if look is not None and look.recorded is not None and look.recorded.alpha is not None and decision:
-        decision = look.recorded.decision
-        told = f"judged before: {decision.value.upper()} on {look.recorded.at:%Y-%m-%d}, and so again"
-        reasons.append(told if decision is verdict.decision else f"{told}, whatever these trials say")
+        before = look.recorded.decision
+        decision = worst([before, decision]) if unmeasured(verdict) else before
+        told = f"judged before: {before.value.upper()} on {look.recorded.at:%Y-%m-%d}"
+        if decision is not before:
+            reasons.append(f"{told}; too little was measured now to repeat it")
+        elif decision is verdict.decision:
+            reasons.append(f"{told}, and so again")
+        else:
+            reasons.append(f"{told}, and so again, whatever these trials say")
     text = "; ".join(part for part in reasons if part)
     return verdict.model_copy(update={"decision": decision, "reason": text})
 
