@@ -90,7 +90,9 @@ class Columns:
     def contents(self) -> dict[str, str]:
         """The digest of each task's content; empty where several were run under one id."""
         found: dict[str, str] = {}
-        for task, digest in np.unique(np.stack([self.task, self.digest]), axis=1).T.tolist():
+        width = max(1, len(self.digests))
+        for key in np.unique(self.task * width + self.digest).tolist():
+            task, digest = divmod(key, width)
             name = self.tasks[task]
             found[name] = "" if name in found else self.digests[digest]
         return found

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
@@ -158,11 +157,14 @@ def _asks(sides: tuple[Columns, Columns], places: list[Counts], sums: list[Tally
 
 def _identical(old: Columns, new: Columns, places: list[Counts]) -> bool:
     """Whether both sides hold the same simulations of the tasks that are compared, with the same rewards."""
-    held = []
-    for side, where in zip((old, new), places, strict=True):
-        kept: Any = np.flatnonzero(where[side.task] >= 0) if side.size else []
-        held.append({(side.ids[one], bool(side.measured[one]), float(side.reward[one])) for one in kept})
-    return bool(held[0]) and held[0] == held[1]
+    kept = [np.flatnonzero(where[side.task] >= 0) for side, where in zip((old, new), places, strict=True)]
+    if len(kept[0]) != len(kept[1]) or not len(kept[0]) or old.ids[kept[0][0]] not in set(new.ids):
+        return False  # the usual case, told without a set of half a million records
+    held = [
+        {(side.ids[one], bool(side.measured[one]), float(side.reward[one])) for one in rows}
+        for side, rows in zip((old, new), kept, strict=True)
+    ]
+    return held[0] == held[1]
 
 
 def _mean(values: Floats) -> float | None:

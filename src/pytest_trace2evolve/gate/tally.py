@@ -132,9 +132,7 @@ def tally(side: Columns, places: Counts, size: int) -> Tally:
         return np.bincount(place[flags], minlength=size)
 
     def total(values: Floats, flags: Flags) -> Any:
-        # In order of the values: a float's last digit must not depend on the order of trials.
-        order = np.lexsort((values[flags], place[flags]))
-        return np.bincount(place[flags][order], weights=values[flags][order], minlength=size)
+        return _sums(values[flags], place[flags], size)
 
     shares = {kind: share[kept] for kind, share in side.shares.items()}
     known = {kind: measured & ~np.isnan(share) for kind, share in shares.items()}
@@ -148,6 +146,14 @@ def tally(side: Columns, places: Counts, size: int) -> Tally:
         checked={kind: count(flags) for kind, flags in known.items()},
         max_steps=count(side.max_steps[kept]),
     )
+
+
+def _sums(values: Floats, place: Counts, size: int) -> Any:
+    """Sums by place whose last digit does not depend on the order of the values."""
+    if np.array_equal(values, np.rint(values)):
+        return np.bincount(place, weights=values, minlength=size)
+    order = np.lexsort((values, place))
+    return np.bincount(place[order], weights=values[order], minlength=size)
 
 
 PASS_HAT = (1, 2, 4, 8, 16)
