@@ -457,3 +457,29 @@ def test_a_later_stage_takes_the_fresh_trials_of_an_earlier_one(desk: DeskProjec
     assert set(fresh.values()) == {1}
     assert len(fresh) == 16
     assert len(fresh_traces(desk, "baseline")) == 8
+
+
+LOSING = (
+    CONFTEST
+    + """
+def losing(task, world, candidate, trial):
+    # Two of four main trials pass, and one is lost; none of the fresh ones passes.
+    worse = candidate.id == "v3" and task.id == "note"
+    if worse and trial == 3:
+        raise RuntimeError("gone")
+    solves = not worse or trial < 2
+    return (OracleAgent(task) if solves else NopAgent()), GoldUser(task)
+
+
+def pytest_t2e_agents(config):
+    return {"listed": losing}
+"""
+)
+
+
+def test_a_lost_main_trial_hides_no_fall(desk: DeskProject) -> None:
+    desk.pytester.makeconftest(LOSING)
+    desk.run("--candidate=v0", "--t2e-trials=4", "--t2e-save-baseline=v0", "--t2e-gate=off")
+    result = desk.run("--candidate=v3", "--t2e-trials=4", "--t2e-gate=calibrated", "--t2e-goal=hold")
+    assert {one["task_id"] for one in fresh_traces(desk, "candidate")} == {"note"}
+    result.stdout.fnmatch_lines(["regressions (1): note*", "desk · heldout: DISCARD *"])

@@ -28,6 +28,18 @@ def flagged(planned: PlannedSuite, task_id: str, run: TaskRun) -> bool:
     return bool(before and before.passes) and Trials(run.records).passes is False
 
 
+def may_have_fallen(planned: PlannedSuite, task_id: str, run: TaskRun) -> bool:
+    """Whether a task is flagged, or might be if its lost trials had been measured: a loss hides no fall."""
+    if planned.baseline is None or not run.records:
+        return False
+    before = planned.baseline.trials(task_id, planned.lock.tasks[task_id])
+    if before is None:
+        return False
+    lost = len(before.records) - len(before.measured)
+    passes = 2 * (before.passed + lost) > len(before.records)
+    return passes and 2 * Trials(run.records).passed <= len(run.records)
+
+
 def suspected(plan: Plan, planned: PlannedSuite, split: str, run: TaskRun, task_id: str) -> bool:
     """Whether a failed task only may have fallen: its own p does not say so, among all tasks of its split.
 
@@ -72,9 +84,9 @@ class Confirmer:
         self._account = account
 
     def confirmed(self, planned: PlannedSuite, task_id: str, run: TaskRun, measure: Measure) -> TaskRun:
-        """The same run of a task, with its fresh trials where it fell, or with the reason why it has none."""
+        """The same run of a task, with its fresh trials where it may have fallen, or with the reason why it has none."""
         confirm = self._plan.confirm
-        if confirm is None or run.unfinished or not flagged(planned, task_id, run):
+        if confirm is None or run.unfinished or not may_have_fallen(planned, task_id, run):
             return run
         refused = confirm.refused.get(planned.name, "")
         if refused or confirm.budget == 0 or self._account is None:
