@@ -1,6 +1,7 @@
 """Policy `calibrated`: what it says of recorded runs of real models, its checks one by one, and its files."""
 
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -303,12 +304,12 @@ def test_the_suite_itself_as_estimand_knows_no_noise_of_tasks() -> None:
 # Policies as files.
 
 
-def get_policy_from(text: str) -> Policy:
+def get_policy_from(text: str, cheap: "Cheap | None" = None) -> Policy:
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "own.toml").write_text(text, encoding="utf-8")
-        return get_policy("own", Path(folder), {"cheap": Cheap()})
+        return get_policy("own", Path(folder), {"cheap": cheap or Cheap()})
 
 
 class Cheap:
@@ -389,6 +390,52 @@ def test_a_check_of_others_answers_for_itself_or_shares_the_error(p, status, ans
     own = type(policy)(**{**policy.__dict__, "further": (Cheap(p, status),)})
     old = side(*[1, 0] * 60)
     assert check(judged(old, old, Goal.HOLD, own), "cheap").status is answer
+
+
+class Wrong(Cheap):
+    """A check that answers what it may not."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    def evaluate(self, pairs: object) -> CheckResult:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        answer: CheckResult = self.answer
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (ValueError("two\nlines"), "check 'cheap' failed with ValueError: 'two'; mend it"),
+        (None, "check 'cheap' answered NoneType, not a CheckResult; mend it"),
+        (
+            CheckResult(id="action_match", status=PASS, p=1.0),
+            "check 'cheap' answered for 'action_match'; it answers for itself alone",
+        ),
+        (
+            CheckResult(id="cheap", status=PASS, p=-3.0),
+            "check 'cheap' answered p = -3; a p-value lies between 0 and 1",
+        ),
+    ],
+)
+@pytest.mark.parametrize("base", ["calibrated", "strict"])
+def test_a_check_of_others_that_answers_wrongly_is_one_line(answer: Any, told: str, base: str) -> None:
+    text = f'base = "{base}"\n[checks.cheap]\n'
+    with pytest.raises(PolicyError, match=f"^{re.escape(told)}$"):
+        judged(side(1, 0), side(1, 0), policy=get_policy_from(text, Wrong(answer)))
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("action_match", "is built in"), ("dear", "calls itself 'cheap'")],
+)
+@pytest.mark.parametrize("base", ["calibrated", "strict"])
+def test_a_check_of_others_has_an_id_of_its_own(tmp_path: Path, name: str, told: str, base: str) -> None:
+    (tmp_path / "own.toml").write_text(f'base = "{base}"\n[checks.{name}]\n', encoding="utf-8")
+    with pytest.raises(PolicyError, match=rf"own.toml: check '{name}' of a plugin {told}; give it an id"):
+        get_policy("own", tmp_path, {name: Cheap()})
 
 
 def test_no_number_of_equal_tasks_is_certainty() -> None:

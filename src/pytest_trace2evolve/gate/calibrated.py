@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from pytest_trace2evolve.gate.checks import Check
+from pytest_trace2evolve.gate.checks import Check, ask
 from pytest_trace2evolve.gate.columns import KINDS, Counts
 from pytest_trace2evolve.gate.judgement import Judgement, Question
 from pytest_trace2evolve.gate.kernel import (
@@ -93,7 +93,7 @@ class Calibrated:
         """Answer every check."""
         rules = self.rules(question)
         case = case_of(pairs)
-        others = [check.evaluate(pairs) for check in self.further]
+        others = [ask(check, pairs) for check in self.further]
         p = {one.id: np.array([one.p]) for one in others if one.p is not None}
         outcome = evaluate(case, rules, p)
         results = [self._result(name, pairs, case, outcome, rules, question) for name in outcome.findings] + [

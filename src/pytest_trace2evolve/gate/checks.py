@@ -11,6 +11,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from pytest_trace2evolve.errors import PolicyError
 from pytest_trace2evolve.gate.columns import Counts, Flags, Floats
 from pytest_trace2evolve.gate.kernel import FAIL, NOT_APPLICABLE, PASS, Case
 from pytest_trace2evolve.gate.pairs import Pairs
@@ -30,6 +31,28 @@ class Check(Protocol):
 
     def evaluate(self, pairs: Pairs) -> CheckResult:
         """Answer pass, fail, undecided or not applicable, with what was estimated."""
+
+
+def ask(check: Check, pairs: Pairs) -> CheckResult:
+    """The answer of a check that may be somebody else's.
+
+    Raises:
+        PolicyError: it raised something, or answered with no result, for another id, or with an impossible p.
+    """
+    try:
+        result: object = check.evaluate(pairs)
+    except Exception as error:
+        first = str(error).partition("\n")[0]
+        raise PolicyError(
+            f"check {check.id!r} failed with {type(error).__name__}: {first!r}; mend it"
+        ) from None
+    if not isinstance(result, CheckResult):
+        raise PolicyError(f"check {check.id!r} answered {type(result).__name__}, not a CheckResult; mend it")
+    if result.id != check.id:
+        raise PolicyError(f"check {check.id!r} answered for {result.id!r}; it answers for itself alone")
+    if result.p is not None and not 0 <= result.p <= 1:
+        raise PolicyError(f"check {check.id!r} answered p = {result.p:g}; a p-value lies between 0 and 1")
+    return result
 
 
 @runtime_checkable

@@ -26,7 +26,7 @@ from pydantic import Field, ValidationError
 
 from pytest_trace2evolve.errors import PolicyError, nearest
 from pytest_trace2evolve.gate.calibrated import Calibrated
-from pytest_trace2evolve.gate.checks import REWARD_IMPROVED, REWARD_NOT_WORSE, WATCHED, Check, RowCheck
+from pytest_trace2evolve.gate.checks import REWARD_IMPROVED, REWARD_NOT_WORSE, WATCHED, Check, RowCheck, ask
 from pytest_trace2evolve.gate.columns import Counts
 from pytest_trace2evolve.gate.judgement import Judgement, Policy, Question
 from pytest_trace2evolve.gate.kernel import MAX_STEPS, METRICS, REGRESSIONS, REWARD, Case
@@ -55,7 +55,7 @@ class Strict:
 
     def judge(self, pairs: Pairs, question: Question) -> Judgement:
         """Answer every check."""
-        return Judgement(tuple(check.evaluate(pairs) for check in self.checks(question.goal)))
+        return Judgement(tuple(ask(check, pairs) for check in self.checks(question.goal)))
 
     def answers(self, case: Case, question: Question) -> Counts:
         """Answers of every check by comparison, shape (checks, R); checks of others are left out."""
@@ -72,6 +72,11 @@ CALIBRATED = Calibrated()
 
 POLICIES: Mapping[str, Policy] = {policy.name: policy for policy in (CALIBRATED, STRICT)}
 DEFAULT_POLICY = CALIBRATED.name
+
+_OWN = frozenset({*METRICS, "measured", "compared", "worst_case"}).union(
+    check.id for goal in Goal for check in STRICT.checks(goal)
+)
+"""Ids that no check of others may have."""
 
 Level = Annotated[float, Field(gt=0, lt=0.5)]
 
@@ -130,6 +135,10 @@ def read_policy(path: Path, further: Mapping[str, Check]) -> Policy:
         settings = _Settings.model_validate(record)
     except ValidationError as error:
         raise PolicyError(f"{path}: {complaint(error)}") from None
+    for name in settings.checks.keys() & further.keys():
+        if name in _OWN or further[name].id != name:
+            other = "is built in" if name in _OWN else f"calls itself {further[name].id!r}"
+            raise PolicyError(f"{path}: check {name!r} of a plugin {other}; give it an id of its own")
     if settings.base == "strict":
         return _strict(path, settings, further)
     return _calibrated(path, settings, further)
