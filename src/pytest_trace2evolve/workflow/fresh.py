@@ -84,7 +84,7 @@ class Confirmer:
         self._account = account
 
     def confirmed(self, planned: PlannedSuite, task_id: str, run: TaskRun, measure: Measure) -> TaskRun:
-        """The same run of a task, with its fresh trials where it may have fallen, or with the reason why it has none."""
+        """The same run, with fresh trials where its task may have fallen, or why it has none."""
         confirm = self._plan.confirm
         if confirm is None or run.unfinished or not may_have_fallen(planned, task_id, run):
             return run
