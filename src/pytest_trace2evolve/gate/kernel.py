@@ -56,6 +56,11 @@ class Rules:
     block_suspected: bool = False
     within: bool = False
 
+    @property
+    def shares_weight(self) -> float:
+        """The weight of the three shares of actions as one question: the largest of theirs."""
+        return max(self.weights.get(name, 1.0) for name in KINDS)
+
 
 @dataclass(frozen=True)
 class Case:
@@ -179,7 +184,7 @@ def evaluate(case: Case, rules: Rules, further: Mapping[str, Floats] | None = No
     answers = {}
     for name, found in findings.items():
         applies = ~np.isnan(found.harm)
-        weight = SHARES_WATCH if name in KINDS else rules.weights.get(name, 1.0)
+        weight = SHARES_WATCH * rules.shares_weight if name in KINDS else rules.weights.get(name, 1.0)
         if name == REWARD and rules.improve:
             shown = (found.gain <= rules.claim_alpha) & (found.estimate > 0)
         elif name in rules.margins:
@@ -210,7 +215,7 @@ def _adjusted(p: Mapping[str, Floats], rules: Rules) -> tuple[dict[str, Floats],
         families["actions"] = np.where(
             none, np.nan, np.where(np.isnan(everything), 2.0, everything).min(axis=0)
         )
-    over = holm(families, rules.weights)
+    over = holm(families, {**rules.weights, "actions": rules.shares_weight})
     adjusted = {}
     for name, values in within.items():
         family = "actions" if name in shares else name
