@@ -124,6 +124,7 @@ def test_a_run_stops_at_the_stage_that_decides(desk: DeskProject, processes: str
         "of": 3,
         "trials": 2,
         "alpha": stage_alpha(0.05, (1, 2, 4)),
+        "most": 4,
     }
     board = (desk.root / "results" / "scoreboard.tsv").read_text().splitlines()
     assert len(board) == 2
@@ -258,3 +259,24 @@ def test_options_that_run_nothing_have_one_stage(desk: DeskProject) -> None:
         result = desk.pytester.runpytest_inprocess("--t2e-model=m", "--t2e-stages=1,2", option)
         assert result.ret == 0, option
     assert desk.runs == []
+
+
+def test_a_staged_run_is_promoted_over_the_baseline_that_it_beat(desk: DeskProject) -> None:
+    with ChatServer(script(lambda task, quick, trial: False)) as server:
+        saved(desk, server)
+        staged(desk, server, "--t2e-gate=patient").stdout.fnmatch_lines(["desk · heldout: PROMOTE *"])
+    assert main(["--root", str(desk.root), "promote", desk.runs[-1].name]) == 0
+    folder = desk.root / "baselines" / "desk"
+    beaten = evidence_digest(read_evidence(folder / "v0.json"))
+    assert read_evidence(folder / "v3.json").provenance.replaces == beaten
+
+
+def test_a_staged_run_again_is_the_same_look_at_every_stage(desk: DeskProject) -> None:
+    with ChatServer(script(lambda task, quick, trial: False)) as server:
+        saved(desk, server)
+        for _ in range(2):
+            result = staged(desk, server, "--t2e-gate=calibrated")
+            told = [line for line in result.outlines if line.startswith("desk · heldout: ")]
+            assert len(told) == 3
+            assert all(" INCONCLUSIVE " in line and ", look 1 at 0.0133" in line for line in told), told
+    result.stdout.fnmatch_lines(["*judged before: INCONCLUSIVE on *"])

@@ -355,6 +355,11 @@ def test_a_policy_sets_margins_levels_and_what_is_watched() -> None:
         ),
         ("base = 'strict'\nalpha = 0.1\n", "'alpha' says nothing to base 'strict', which has no levels"),
         ("base = 'strict'\n[checks.no_max_steps]\nmargin = 0.1\n", "has neither margins nor levels"),
+        ('alpha = "0.05"\n', "alpha: Input should be a valid number, not '0.05'"),
+        (
+            "[checks.reward]\nalpha = 0.01\n",
+            "checks.reward.alpha: the claim's level is the policy's; set alpha above",
+        ),
         ("suspected = 'ignore'\n", "suspected: Input should be 'list' or 'block', not 'ignore'"),
         ("confirm = -1\n", "confirm: Input should be greater than or equal to 0, not -1"),
         ("alpha = \n", "not valid TOML: "),

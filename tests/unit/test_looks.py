@@ -77,6 +77,13 @@ def test_a_claim_that_spent_its_level_comes_before_one_that_could_not() -> None:
     assert look_of([idle, spent], claim("v1")).recorded == spent
 
 
+def test_a_staged_run_repeats_what_was_judged_at_a_later_stage() -> None:
+    ended = judged(trials=8, decision=Decision.INCONCLUSIVE)
+    assert look_of([ended], claim("v1", trials=2, most=8)) == Look(1, ended)
+    assert look_of([ended], claim("v1", trials=2, most=4)).recorded is None, "a shorter schedule is another"
+    assert look_of([ended], claim("v1", trials=2)).recorded is None
+
+
 @pytest.mark.parametrize("trials", [1, 3, 8, 16])
 def test_other_trials_outside_a_schedule_are_a_new_look(trials: int) -> None:
     assert number([judged()], claim("v1", trials=trials)) == 2

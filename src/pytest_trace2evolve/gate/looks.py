@@ -23,6 +23,7 @@ class Claim:
         baseline: Digest of the baseline's evidence.
         policy: The gate's policy.
         trials: The candidate's trials a task.
+        most: Those at the last stage of its run; 0 where it has no stages.
     """
 
     suite: str
@@ -33,6 +34,7 @@ class Claim:
     baseline: str
     policy: str
     trials: int
+    most: int = 0
 
 
 @dataclass(frozen=True)
@@ -61,15 +63,16 @@ def look_of(entries: Iterable[Dated], claim: Claim, schedule: Collection[int] = 
         schedule: The trials a task at which the policy's stages end; empty where it has none.
 
     Returns:
-        The recorded look where the same claim was judged with as many trials. Its number again where the
-        trials go on from an earlier stage to a later one. Else the next number: every other candidate that
+        The recorded look where the same claim was judged with as many trials, or at a later stage. Its
+        number again where the trials go on from an earlier stage to a later one. Else the next number: every other candidate that
         claimed counts once, and so does every test of a candidate that spent α and that this one does not
         go on from (another agent, baseline or policy, or trials outside the schedule).
     """
     made = claims_on(entries, claim.suite, claim.split, claim.lock)
     same = [entry for entry in made if _test(entry) == (claim.agent, claim.baseline, claim.policy)]
     same = [entry for entry in same if entry.candidate.digest == claim.candidate]
-    again = [entry for entry in same if entry.trials == claim.trials]
+    # A staged run that ended at a later stage was judged at this one too.
+    again = [entry for entry in same if claim.trials <= entry.trials <= max(claim.trials, claim.most)]
     if again:
         # One that spent no α decided nothing that could be repeated.
         entry = next((entry for entry in again if entry.alpha is not None), again[0])

@@ -78,11 +78,11 @@ _OWN = frozenset({*METRICS, "measured", "compared", "worst_case"}).union(
 )
 """Ids that no check of others may have."""
 
-Level = Annotated[float, Field(gt=0, lt=0.5)]
+Level = Annotated[float, Field(gt=0, lt=0.5, strict=True)]
 
 
 class _CheckSettings(Record):
-    margin: Annotated[float, Field(gt=0, lt=1)] | None = None
+    margin: Annotated[float, Field(gt=0, lt=1, strict=True)] | None = None
     alpha: Level | None = None
     watch: Annotated[bool, Field(strict=True)] = True
 
@@ -175,6 +175,10 @@ def _calibrated(path: Path, settings: _Settings, further: Mapping[str, Check]) -
             if name in (REGRESSIONS, MAX_STEPS) or name in further:
                 raise PolicyError(f"{path}: checks.{name}: has no margin; leave 'margin' out")
             margins[name] = one.margin
+        if one.alpha is not None and name == REWARD:
+            raise PolicyError(
+                f"{path}: checks.{name}.alpha: the claim's level is the policy's; set alpha above"
+            )
         if one.alpha is not None:
             weights[name] = one.alpha / alpha
         if not one.watch:

@@ -26,12 +26,14 @@ class Stage:
         of: How many there are.
         trials: Trials a task and side up to and with this stage.
         alpha: The level at which it tests.
+        most: Trials up to and with the last stage.
     """
 
     number: int
     of: int
     trials: int
     alpha: float
+    most: int = 0
 
     @property
     def last(self) -> bool:

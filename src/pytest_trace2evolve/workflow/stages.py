@@ -51,7 +51,7 @@ def refuse_unstaged(options: "Options") -> None:
 def stage_of(number: int, schedule: Sequence[int], policy: Policy) -> Stage:
     """A stage of a schedule, by its number from 1."""
     level = stage_alpha(policy.alpha, schedule)
-    return Stage(number, len(schedule), schedule[number - 1], level)
+    return Stage(number, len(schedule), schedule[number - 1], level, schedule[-1])
 
 
 def refuse_short_baselines(

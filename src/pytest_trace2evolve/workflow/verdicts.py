@@ -223,7 +223,9 @@ def claim_of(plan: Plan, run: SuiteRun, split: str) -> Claim:
     assert planned.baseline is not None
     assert plan.policy is not None
     tasks = planned.lock.splits[split]
-    baseline = (record for record in planned.baseline.evidence.simulations if record.task_id in tasks)
+    # All of it, whatever stage this is: the stages of a run are one test.
+    whole = planned.baseline.whole or planned.baseline.evidence
+    baseline = (record for record in whole.simulations if record.task_id in tasks)
     return Claim(
         suite=planned.name,
         split=split,
@@ -233,6 +235,7 @@ def claim_of(plan: Plan, run: SuiteRun, split: str) -> Claim:
         baseline=evidence_digest(baseline),
         policy=plan.policy.name,
         trials=trials_of(run.in_split(split)),
+        most=plan.stage.most if plan.stage else 0,
     )
 
 
