@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.evidence.baselines import evidence_digest, read_evidence
 from pytest_trace2evolve.gate import policy
 from pytest_trace2evolve.gate.pairs import Pairs
 from pytest_trace2evolve.gate.policy import Strict

@@ -1,6 +1,7 @@
 """A run in stages: which options go with it, what its baseline must hold, and what a stage takes of it."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_trace2evolve.errors import ConfigError
@@ -85,7 +86,7 @@ def first_trials(baseline: Baseline, trials: int) -> Baseline:
         for record in sorted(records, key=lambda record: record.trial)[:trials]
     }
     simulations = tuple(record for record in baseline.evidence.simulations if id(record) in kept)
-    return Baseline(baseline.name, baseline.evidence.model_copy(update={"simulations": simulations}))
+    return replace(baseline, evidence=baseline.evidence.model_copy(update={"simulations": simulations}))
 
 
 def goes_on(stage: Stage, outcomes: "Sequence[SuiteOutcome]") -> bool:
