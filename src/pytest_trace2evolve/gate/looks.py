@@ -64,9 +64,10 @@ def look_of(entries: Iterable[Dated], claim: Claim, schedule: Collection[int] = 
 
     Returns:
         The recorded look where the same claim was judged with as many trials, or at a later stage. Its
-        number again where the trials go on from an earlier stage to a later one. Else the next number: every other candidate that
-        claimed counts once, and so does every test of a candidate that spent α and that this one does not
-        go on from (another agent, baseline or policy, or trials outside the schedule).
+        number again where the trials go on from an earlier stage to a later one. Else the next number:
+        every other candidate that claimed counts once, and so does every test of a candidate that spent α
+        and that this one does not go on from (another agent, baseline or policy, or trials
+        outside the schedule).
     """
     made = claims_on(entries, claim.suite, claim.split, claim.lock)
     same = [entry for entry in made if _test(entry) == (claim.agent, claim.baseline, claim.policy)]
