@@ -52,16 +52,19 @@ def evidence(draw: st.DrawFn) -> Side:
 
 
 @settings(deadline=None, max_examples=60)
-@given(evidence())
+@given(evidence(), st.sampled_from([0, 20_000]))
 def test_columns_of_a_file_are_those_of_its_records(
-    tmp_path_factory: pytest.TempPathFactory, records: Side
+    tmp_path_factory: pytest.TempPathFactory, records: Side, priced: int
 ) -> None:
     path = written(tmp_path_factory.mktemp("e") / "one.json", records)
-    provenance, found = read_columns(path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compact, "_PRICED", priced)
+        provenance, found = read_columns(path)
     wanted = columns(read_evidence(path).simulations)
     assert provenance == read_evidence(path).provenance
     assert (found.tasks, found.digests, found.ids) == (wanted.tasks, wanted.digests, wanted.ids)
-    for name in ("task", "digest", "measured", "reward", "max_steps", "cost", "tokens"):
+    used = ("cost", "tokens") if priced else ()
+    for name in ("task", "digest", "measured", "reward", "max_steps", *used):
         np.testing.assert_array_equal(getattr(found, name), getattr(wanted, name))
     for kind in wanted.shares:
         np.testing.assert_array_equal(found.shares[kind], wanted.shares[kind])
@@ -98,8 +101,12 @@ DAMAGE = [
 ]
 
 
+@pytest.mark.parametrize("priced", [0, 20_000])
 @pytest.mark.parametrize(("good", "bad", "told"), DAMAGE, ids=[f"{d[1][:20]}" for d in DAMAGE])
-def test_damage_is_told_by_its_line(tmp_path: Path, good: str, bad: str, told: str) -> None:
+def test_damage_is_told_by_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, good: str, bad: str, told: str, priced: int
+) -> None:
+    monkeypatch.setattr(compact, "_PRICED", priced)
     records = [sim(task, 1.0, read=(2, 1)) for task in range(2)]
     path = written(tmp_path / "one.json", records)
     text = path.read_text(encoding="utf-8")
@@ -137,3 +144,11 @@ def test_two_large_files_are_read_side_by_side(tmp_path: Path, monkeypatch: pyte
     paths[1].write_text(paths[1].read_text().replace("]}", ""), encoding="utf-8")
     with pytest.raises(ResultsError, match=r"b\.json: damaged: the file ends too early"):
         read_both(paths)
+
+
+def test_plain_lines_are_those_that_are_written(tmp_path: Path) -> None:
+    plain = [sim(task, 1.0, read=(2, 1), write=(1, 0)) for task in range(3)]
+    text = written(tmp_path / "one.json", plain).read_bytes().partition(b"[\n")[2].rpartition(b"\n]}")[0]
+    assert len(compact._plain_lines(text)) == 3
+    assert compact._plain_lines(text.replace(b"  {", b" x{", 1)) == []
+    assert compact._plain_lines(text.replace(b'"reward":1.0', b'"reward":NaN', 1)) == []

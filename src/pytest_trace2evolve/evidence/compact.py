@@ -5,7 +5,9 @@ Only files as we write them are read so: one simulation a line. Any other eviden
 
 import contextlib
 import gc
+import json
 import multiprocessing
+import re
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from math import isnan, nan
@@ -139,6 +141,10 @@ def _body(path: Path, file: BinaryIO) -> Columns:
     builder = ColumnsBuilder()
     first = 4
     for text in _stretches(path, file):
+        if builder.size >= _PRICED and (plain := _plain_lines(text)):
+            _take_plain(builder, plain, path, first)
+            first += len(plain)
+            continue
         try:
             records = _LINES.validate_json(b"[" + text + b"]")
         except ValidationError as error:
@@ -170,6 +176,61 @@ def _stretches(path: Path, file: BinaryIO) -> Iterator[bytes]:
         yield text
 
 
+_NUMBER = rb"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
+_TEXT = rb'"([^"\\\x00-\x1f]+)"'
+_PLAIN = re.compile(
+    rb'^  \{(?:"actions":\{((?:"[a-z]+":\{"matched":\d+,"total":\d+\},?)+)\},)?'
+    rb'(?:"components":\{(?:"[A-Z_]+":[01]\.0,?)*\},)?(?:"cost":' + _NUMBER + rb",)?"
+    rb'"id":' + _TEXT + rb',(?:"recorded_reward":[01]\.0,)?"reward":([01]\.0),(?:"seed":\d+,)?'
+    rb'"status":"measured","task_digest":' + _TEXT + rb',"task_id":' + _TEXT + rb","
+    rb'"termination_reason":"([a-z_]+)","trial":(\d{1,9})'
+    rb'(?:,"usage":\{(?:"[a-z]+":\{(?:"[a-z_]+":' + _NUMBER + rb",?)*\},?)*\})?\},?$",
+    re.MULTILINE,
+)
+"""A measured simulation exactly as it is written: what a line of nearly all large files is."""
+
+_Plain = tuple[bytes, bytes, bytes, bytes, bytes, bytes, bytes]
+
+
+def _plain_lines(text: bytes) -> list[_Plain]:
+    """The fields of each line where all are plain; else none, and every line is validated as any other."""
+    found: list[_Plain] = _PLAIN.findall(text)
+    return found if len(found) == text.strip(b"\n").count(b"\n") + 1 else []
+
+
+def _take_plain(builder: ColumnsBuilder, lines: list[_Plain], path: Path, first: int) -> None:
+    actions, ids, rewards, digests, tasks, ends, trials = zip(*lines, strict=True)
+    patterns = {one: _plain_pattern(one) for one in set(actions)}
+    for one, pattern in patterns.items():
+        _refuse_overmatched(pattern, path, first + actions.index(one))
+    unknown = [nan] * len(lines)
+    builder.extend(
+        ids=[one.decode() for one in ids],
+        tasks=[one.decode() for one in tasks],
+        trials=[int(one) for one in trials],
+        digests=[one.decode() for one in digests],
+        rewards=[1.0 if one == b"1.0" else 0.0 for one in rewards],
+        ends=[one.decode() for one in ends],
+        patterns=[patterns[one] for one in actions],
+        costs=unknown,
+        tokens=unknown,
+    )
+
+
+def _plain_pattern(actions: bytes) -> Pattern:
+    counts = json.loads(b"{" + actions + b"}") if actions else {}
+    return tuple((kind, count["total"], count["matched"]) for kind, count in counts.items())
+
+
+def _refuse_overmatched(pattern: Pattern, path: Path, line: int) -> None:
+    for kind, total, matched in pattern:
+        if matched is not None and matched > total:
+            raise ResultsError(
+                f"{path}: damaged at line {line}: {matched} {kind} actions matched of {total}; "
+                "restore the file"
+            )
+
+
 def _place(error: ValidationError, first: int) -> tuple[int, str]:
     details = error.errors(include_url=False)[0]
     where = details["loc"]
@@ -192,12 +253,7 @@ def _take(builder: ColumnsBuilder, records: list[_Simulation], path: Path, first
             )
     patterns = [_pattern(record.get("actions")) for record in records]
     for pattern in set(patterns):
-        for kind, total, matched in pattern:
-            if matched is not None and matched > total:
-                raise ResultsError(
-                    f"{path}: damaged at line {first + patterns.index(pattern)}: "
-                    f"{matched} {kind} actions matched of {total}; restore the file"
-                )
+        _refuse_overmatched(pattern, path, first + patterns.index(pattern))
     if builder.size < _PRICED:
         used = [_used(record.get("usage"), record.get("cost")) for record in records]
     else:
