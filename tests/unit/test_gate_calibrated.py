@@ -17,7 +17,7 @@ from pytest_trace2evolve.gate.decide import decide
 from pytest_trace2evolve.gate.judgement import Policy
 from pytest_trace2evolve.gate.pairs import pair
 from pytest_trace2evolve.gate.planning import Spread, settling
-from pytest_trace2evolve.gate.policy import CALIBRATED, get_policy
+from pytest_trace2evolve.gate.policy import CALIBRATED, STRICT, get_policy, version_of
 from pytest_trace2evolve.records.verdict import CheckResult, CheckStatus, Decision, Goal, Label, Verdict
 from tests.gate_helpers import Side, ids, lost, side, sim
 
@@ -465,3 +465,10 @@ def test_no_number_of_equal_tasks_is_certainty() -> None:
     assert reward.low is not None
     assert reward.low <= -(1 - 0.05**0.2)
     assert np.isfinite(reward.low)
+
+
+def test_an_edited_policy_is_another_test_of_the_same_claim() -> None:
+    first, same, other = (get_policy_from(f"alpha = {alpha}\n") for alpha in (0.05, 0.05, 0.04))
+    assert version_of(first) == version_of(same) != version_of(other)
+    assert (version_of(CALIBRATED), version_of(STRICT)) == ("calibrated", "strict")
+    assert version_of(get_policy_from("base = 'strict'\n")).startswith("own ")

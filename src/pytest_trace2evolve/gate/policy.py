@@ -24,6 +24,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field, ValidationError
 
+from pytest_trace2evolve._canonical import digest
 from pytest_trace2evolve.errors import PolicyError, nearest
 from pytest_trace2evolve.gate.calibrated import Calibrated
 from pytest_trace2evolve.gate.checks import REWARD_IMPROVED, REWARD_NOT_WORSE, WATCHED, Check, RowCheck, ask
@@ -116,6 +117,18 @@ def get_policy(name: str, folder: Path | None = None, further: Mapping[str, Chec
     if name in own:
         return read_policy(own[name], further or {})
     raise PolicyError(f"unknown gate policy {name!r}; {nearest(name, [*POLICIES, *own])}")
+
+
+def version_of(policy: Policy) -> str:
+    """The name of a policy; of a project's own with a digest of its settings: an edited one differs."""
+    if POLICIES.get(policy.name) is policy:
+        return policy.name
+    if isinstance(policy, Calibrated):
+        levels = [policy.alpha, sorted(policy.margins.items()), sorted(policy.weights.items())]
+        settings = [levels, policy.block_suspected, policy.within, [check.id for check in policy.further]]
+    else:
+        settings = [check.id for check in getattr(policy, "watched", ())]
+    return f"{policy.name} {digest(settings)[:8]}"
 
 
 def read_policy(path: Path, further: Mapping[str, Check]) -> Policy:

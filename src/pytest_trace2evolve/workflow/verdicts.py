@@ -11,6 +11,7 @@ from pytest_trace2evolve.gate.confirm import fresh_result
 from pytest_trace2evolve.gate.decide import decide, unmeasured, worst
 from pytest_trace2evolve.gate.looks import Claim, Look
 from pytest_trace2evolve.gate.pairs import natural_order, pair, told
+from pytest_trace2evolve.gate.policy import version_of
 from pytest_trace2evolve.records.evidence import Evidence, Fresh, Provenance, Settings, SimulationEvidence
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label, Verdict
 from pytest_trace2evolve.scoring.metrics import Metrics, metrics
@@ -233,7 +234,7 @@ def claim_of(plan: Plan, run: SuiteRun, split: str) -> Claim:
         candidate=plan.candidate.digest,
         agent=digest(provenance_of(plan, planned).agent.model_dump(mode="json")),
         baseline=evidence_digest(baseline),
-        policy=plan.policy.name,
+        policy=version_of(plan.policy),
         trials=trials_of(run.in_split(split)),
         most=plan.stage.most if plan.stage else 0,
     )
