@@ -147,9 +147,12 @@ def _coverage(pairs: Pairs, expected: int | None) -> list[CheckResult]:
 def _missing_data(pairs: Pairs, policy: Policy, question: Question) -> list[CheckResult]:
     """Two checks that can withhold a promotion, asked only where simulations have no reward."""
     shares = [_measured_share(side) for side in pairs.sides]
-    lost_fresh = pairs.fresh is not None and pairs.fresh_worst is not None
-    if lost_fresh:
-        lost_fresh = not np.array_equal(pairs.fresh, pairs.fresh_worst, equal_nan=True)  # type: ignore[arg-type]  # neither is None here
+    fresh, worst_fresh = pairs.fresh, pairs.fresh_worst
+    lost_fresh = (
+        fresh is not None
+        and worst_fresh is not None
+        and not np.array_equal(fresh, worst_fresh, equal_nan=True)
+    )
     if min(shares) == 1.0 and not lost_fresh:
         return []
     results = []
