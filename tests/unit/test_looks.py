@@ -10,8 +10,6 @@ from pytest_trace2evolve.records.ledger import Dated, Version
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label
 from tests.ledger_helpers import at, judged, seen
 
-STAGES = (2, 4, 8)
-
 
 def claim(name: str = "v9", **further: Any) -> Claim:
     fields: dict[str, Any] = {
@@ -27,8 +25,8 @@ def claim(name: str = "v9", **further: Any) -> Claim:
     return Claim(**{**fields, **further})
 
 
-def number(entries: list[Dated], wanted: Claim, schedule: tuple[int, ...] = ()) -> int:
-    look = look_of(entries, wanted, schedule)
+def number(entries: list[Dated], wanted: Claim) -> int:
+    look = look_of(entries, wanted)
     assert look.recorded is None
     return look.number
 
@@ -40,8 +38,8 @@ def test_the_first_claim_is_look_1_and_each_further_candidate_the_next() -> None
 
 
 def test_all_claims_together_spend_no_more_than_alpha() -> None:
-    assert Look(1).level(0.05) == pytest.approx(0.05 * 6 / math.pi**2)
-    assert Look(2).level(0.05) == pytest.approx(Look(1).level(0.05) / 4)
+    assert share(1) == pytest.approx(6 / math.pi**2)
+    assert share(2) == pytest.approx(share(1) / 4)
     assert 0.9999 < sum(share(k) for k in range(1, 20_000)) < 1
 
 
@@ -63,7 +61,6 @@ def test_only_clean_claims_on_the_same_locked_split_count(entry: Dated) -> None:
 def test_the_same_claim_repeats_the_recorded_verdict() -> None:
     first = judged(name="v2", look=2, decision=Decision.DISCARD)
     assert look_of([judged(), first], claim("v2")) == Look(2, first)
-    assert look_of([judged(), first], claim("v2"), STAGES) == Look(2, first)
 
 
 def test_of_two_branches_that_judged_the_same_the_earlier_is_repeated() -> None:
@@ -85,17 +82,8 @@ def test_a_staged_run_repeats_what_was_judged_at_a_later_stage() -> None:
 
 
 @pytest.mark.parametrize("trials", [1, 3, 8, 16])
-def test_other_trials_outside_a_schedule_are_a_new_look(trials: int) -> None:
+def test_other_trials_are_a_new_look(trials: int) -> None:
     assert number([judged()], claim("v1", trials=trials)) == 2
-
-
-def test_further_trials_join_by_the_schedule() -> None:
-    entries = [judged(name="v2", trials=1), judged(at(1), look=2)]
-    assert number(entries, claim("v1", trials=8), STAGES) == 2
-    assert number([*entries, judged(at(2), look=2, trials=8)], claim("v3"), STAGES) == 3, "one test, one look"
-    assert number(entries, claim("v1", trials=16), STAGES) == 3, "not a stage"
-    assert number(entries, claim("v1", trials=2), STAGES) == 3, "back to an earlier stage"
-    assert number([judged(trials=3)], claim("v1", trials=4), STAGES) == 2, "it did not begin with a stage"
 
 
 @pytest.mark.parametrize("other", [{"agent": "x"}, {"baseline": "x"}, {"policy": "x"}])

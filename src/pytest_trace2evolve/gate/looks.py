@@ -6,7 +6,7 @@ inequality with the weights of the Basel series, which add up to 1).
 """
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pytest_trace2evolve.records.ledger import Dated, Evaluation
@@ -44,30 +44,24 @@ class Look:
     number: int
     recorded: Evaluation | None = None
 
-    def level(self, alpha: float) -> float:
-        """What the claim is tested at, of a policy's α."""
-        return alpha * share(self.number)
-
 
 def share(number: int) -> float:
     """The share of α that the `number`-th claim is tested at: 6/(π²k²)."""
     return 6.0 / (math.pi * number) ** 2
 
 
-def look_of(entries: Iterable[Dated], claim: Claim, schedule: Collection[int] = ()) -> Look:
+def look_of(entries: Iterable[Dated], claim: Claim) -> Look:
     """The look that a claim is.
 
     Args:
         entries: All that the ledger holds; their order does not matter.
         claim: What is claimed now.
-        schedule: The trials a task at which the policy's stages end; empty where it has none.
 
     Returns:
-        The recorded look where the same claim was judged with as many trials, or at a later stage. Its
-        number again where the trials go on from an earlier stage to a later one. Else the next number:
-        every other candidate that claimed counts once, and so does every test of a candidate that spent α
-        and that this one does not go on from (another agent, baseline or policy, or trials
-        outside the schedule).
+        The recorded look where the same claim was judged with as many trials, or at a later stage of its
+        own schedule. Else the next number: every other candidate that claimed counts once, and so does every
+        test of a candidate that spent α and that this one does not repeat (another agent, baseline, policy
+        or number of trials).
     """
     made = claims_on(entries, claim.suite, claim.split, claim.lock)
     same = [entry for entry in made if _test(entry) == (claim.agent, claim.baseline, claim.policy)]
@@ -78,14 +72,11 @@ def look_of(entries: Iterable[Dated], claim: Claim, schedule: Collection[int] = 
         # One that spent no α decided nothing that could be repeated.
         entry = next((entry for entry in again if entry.alpha is not None), again[0])
         return Look(_number(entry), entry)
-    earlier = [entry for entry in same if entry.trials in schedule and entry.trials < claim.trials]
-    if claim.trials in schedule and earlier:
-        return Look(max(_number(entry) for entry in earlier))
     tests: dict[str, set[tuple[object, ...]]] = {}
     for entry in made:
         spent = tests.setdefault(entry.candidate.digest, set())
         if entry.alpha is not None:
-            spent.add((*_test(entry), "scheduled" if entry.trials in schedule else entry.trials))
+            spent.add((*_test(entry), entry.trials))
     own = len(tests.pop(claim.candidate, ()))
     return Look(1 + own + sum(max(1, len(spent)) for spent in tests.values()))
 

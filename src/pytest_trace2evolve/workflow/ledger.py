@@ -1,6 +1,6 @@
 """The ledger as a run and its commands use it: labels, the numbers of claims, and what is written down."""
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
 from pytest_trace2evolve._canonical import digest
@@ -58,9 +58,9 @@ class Looks:
         sealed = SealedSplit(suite.name, split, suite.suite.domain, suite.lock.splits[split].keys())
         return label_of(lineage, sealed, self.entries)
 
-    def look(self, claim: Claim, schedule: Collection[int] = ()) -> Look:
+    def look(self, claim: Claim) -> Look:
         """Which look at its split a clean claim is: see `gate.looks.look_of`."""
-        return look_of(self.entries, claim, schedule)
+        return look_of(self.entries, claim)
 
     def record(self, plan: Plan, planned: PlannedSuite, verdict: Verdict, claim: Claim) -> Evaluation:
         """Write down that a split was judged.
