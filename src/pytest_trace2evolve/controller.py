@@ -18,6 +18,7 @@ from pytest_trace2evolve.records.verdict import Decision
 from pytest_trace2evolve.report.baselines import age_warnings, baseline_lines
 from pytest_trace2evolve.report.display import Display
 from pytest_trace2evolve.report.forecast import forecast, totals_text
+from pytest_trace2evolve.report.inert import inert_line
 from pytest_trace2evolve.report.run import RunReport, run_report
 from pytest_trace2evolve.report.watch import Watch
 from pytest_trace2evolve.workflow.cassettes import export, recording
@@ -254,7 +255,7 @@ class Controller(Participant):
             why = narrowed if stopped else ""
             keep_verdict(self.plan, ran, self.outcomes, stopped=why, others_failed=self.others_failed)
         except Exception as error:
-            told = f"{type(error).__name__}: {error}"
+            told = inert_line(f"{type(error).__name__}: {error}")
             self.trouble = f"the evidence could not be kept whole ({told}); the verdict does not count"
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
             if self.staged is not None:
