@@ -41,14 +41,14 @@ def _merge_field(database: Database, name: str, annotation: Any, value: Any) -> 
         record_type = TypeAdapter(get_args(annotation)[1])
         for key, item in value.items():
             old = current.get(key)
-            current[key] = record_type.validate_python(_combined(old, item))
+            current[key] = record_type.validate_python(combined(old, item))
     else:
-        setattr(database, name, TypeAdapter(annotation).validate_python(_combined(current, value)))
+        setattr(database, name, TypeAdapter(annotation).validate_python(combined(current, value)))
 
 
-def _combined(old: Any, new: Any) -> Any:
-    """`new` over `old`: dictionaries key by key, anything else replaced."""
+def combined(old: Any, new: Any) -> Any:
+    """`new` over `old`: dictionaries key by key, anything else replaced; nothing is shared with `new`."""
     before = old.model_dump() if isinstance(old, BaseModel) else old
     if not isinstance(before, Mapping) or not isinstance(new, Mapping):
         return clone(new)
-    return {**before, **{key: _combined(before.get(key), item) for key, item in new.items()}}
+    return {**before, **{key: combined(before.get(key), item) for key, item in new.items()}}

@@ -16,6 +16,7 @@ DEFAULT_PROVIDER = "inspect_evals"
 _BUILT_IN = {
     "inspect_evals": ("pytest_trace2evolve.worlds.inspect_evals", "InspectWorld"),
     "tau2": ("pytest_trace2evolve.worlds.upstream", "UpstreamWorld"),
+    "trace2evolve": ("pytest_trace2evolve.worlds.support.world", "SupportWorld"),
 }
 
 
