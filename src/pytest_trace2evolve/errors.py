@@ -6,6 +6,7 @@
     │   ├── SuiteError            suites/*.toml
     │   ├── LockError             suites.lock disagrees with a suite or with the benchmark
     │   ├── PolicyError           unknown gate policy or goal
+    │   ├── CaseError             a synthetic case or its customer script is damaged
     │   ├── CassetteError         a cassette cannot be written, trusted or played back as asked
     │   ├── EndpointError         an endpoint refuses the key, the model or the request: every further one too
     │   └── MissingExtraError     an optional package is not installed
@@ -57,6 +58,10 @@ class LockError(ConfigError):
 
 class PolicyError(ConfigError):
     """A gate policy or goal is unknown."""
+
+
+class CaseError(ConfigError):
+    """A synthetic case cannot be read, or its parts contradict each other."""
 
 
 class CassetteError(ConfigError):

@@ -4,15 +4,19 @@ import inspect
 from collections.abc import Mapping
 from typing import Protocol
 
+from pytest_trace2evolve.agents.case_oracle import CaseOracle
 from pytest_trace2evolve.agents.nop import NopAgent
 from pytest_trace2evolve.agents.oracle import OracleAgent
 from pytest_trace2evolve.candidates import Candidate
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.records.evidence import DUMMY_USER, Settings
 from pytest_trace2evolve.records.protocols import Agent, User, World
+from pytest_trace2evolve.records.score import ToolType
+from pytest_trace2evolve.records.script import script_of
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.users.dummy import DummyUser
 from pytest_trace2evolve.users.gold import GoldUser
+from pytest_trace2evolve.users.scripted import ScriptedUser
 from pytest_trace2evolve.workflow.plan import Plan, PlannedSuite
 
 
@@ -32,13 +36,24 @@ class AgentFactory(Protocol):
 def _oracle(
     task: Task, world: World, candidate: Candidate, trial: int, *, solo: bool = False
 ) -> tuple[Agent, User]:
-    return OracleAgent(task, solo=solo), DummyUser() if solo else GoldUser(task)
+    script = None if solo else script_of(task)
+    if script is None:
+        return OracleAgent(task, solo=solo), _user(task, trial, solo=solo)
+    writes = [name for name, kind in world.tool_types().items() if kind is ToolType.WRITE]
+    return CaseOracle(task, script, writes), _user(task, trial)
 
 
 def _nop(
     task: Task, world: World, candidate: Candidate, trial: int, *, solo: bool = False
 ) -> tuple[Agent, User]:
-    return NopAgent(solo=solo), DummyUser() if solo else GoldUser(task)
+    return NopAgent(solo=solo), _user(task, trial, solo=solo)
+
+
+def _user(task: Task, trial: int, *, solo: bool = False) -> User:
+    if solo:
+        return DummyUser()
+    script = script_of(task)
+    return GoldUser(task) if script is None else ScriptedUser(script, seed=trial)
 
 
 BUILT_IN_AGENTS: dict[str, AgentFactory] = {"oracle": _oracle, "nop": _nop}

@@ -1,0 +1,78 @@
+"""The oracle of a synthetic case: performs the gold actions, and asks for a yes before it writes.
+
+Like the oracle of τ²'s own tasks it has no memory: how far it has come follows from the trace.
+"""
+
+from collections.abc import Collection, Sequence
+
+from pytest_trace2evolve.agents.oracle import actions_done
+from pytest_trace2evolve.records.message import Message, ToolCall
+from pytest_trace2evolve.records.script import Script, Turn
+from pytest_trace2evolve.records.task import Action, Task
+
+REFUSAL = "I am sorry, I cannot do that: our policy does not allow it."
+
+
+class CaseOracle:
+    """Upper frame of every agent on a case.
+
+    Args:
+        task: The case's task.
+        script: Its customer's script, which says to which of the customer's turns an action belongs.
+        writes: Names of the tools that change something: before each it asks for a yes.
+    """
+
+    name = "oracle"
+
+    def __init__(self, task: Task, script: Script, writes: Collection[str]) -> None:
+        self._task = task
+        self._script = script
+        self._writes = writes
+
+    async def respond(self, history: Sequence[Message]) -> Message:
+        """The next gold action of what was brought up, a request for a yes, or what came of it."""
+        place = self._turn(history)
+        done = actions_done(history)
+        if done < sum(turn.actions for turn in self._script.turns[: place + 1]):
+            action = self._task.actions[done]
+            if action.name in self._writes and not _asked(history, proposal(action)):
+                return Message(role="assistant", content=proposal(action))
+            call = ToolCall(id=f"call_{done}", name=action.name, arguments=action.arguments)
+            return Message(role="assistant", tool_calls=[call])
+        return Message(role="assistant", content=outcome(self._script.turns[place]))
+
+    def _turn(self, history: Sequence[Message]) -> int:
+        """The last of the script's turns that the customer has taken."""
+        place = 0
+        for message in history:
+            if message.role == "user":
+                later = range(place + 1, len(self._script.turns))
+                place = next((one for one in later if message.content == self._script.turns[one].says), place)
+        return place
+
+
+def proposal(action: Action) -> str:
+    """What is about to be done, with a question for a yes."""
+    arguments = ", ".join(f"{name} {_spoken(value)}" for name, value in action.arguments.items())
+    return f"I would now use {action.name} with {arguments}. Do you confirm (yes/no)?"
+
+
+def outcome(turn: Turn) -> str:
+    """What came of a turn, once its actions are performed."""
+    said = []
+    if turn.done:
+        said.append("Everything that can be done about it is done.")
+        said += [f"Here is what you asked for: {one.answer}." for one in turn.requests if one.answer]
+    if turn.refused:
+        said.append(REFUSAL)
+    return " ".join(said)
+
+
+def _spoken(value: object) -> str:
+    return " and ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _asked(history: Sequence[Message], question: str) -> bool:
+    """Whether the customer's last message answers this question."""
+    before = [message for message in history if message.role == "assistant"]
+    return history[-1].role == "user" and before[-1].content == question

@@ -1,0 +1,1 @@
+"""Synthetic pressure cases: generated customers, stores and requests, with gold actions from an expert."""

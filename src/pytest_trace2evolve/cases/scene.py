@@ -1,0 +1,229 @@
+"""A scene: one customer, their orders, and the sentences in which they speak. Families play on it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pytest_trace2evolve.cases.draws import Draws, one_of, some_of
+from pytest_trace2evolve.cases.expert import (
+    CANCEL,
+    EXCHANGE,
+    MODIFY_ADDRESS,
+    MODIFY_ITEMS,
+    MODIFY_PAYMENT,
+    MODIFY_PROFILE,
+    RETURN,
+    Wish,
+)
+from pytest_trace2evolve.cases.store import ITEMS_MOST, Data, StoreBuilder
+from pytest_trace2evolve.records.script import Content, Slot
+
+
+class Scene:
+    """What a family of cases is made on.
+
+    Attributes:
+        store: The records.
+        user: The customer.
+        by_email: Whether the customer knows their email.
+
+    Args:
+        methods: Kinds of payment method that the customer must have.
+    """
+
+    def __init__(self, draws: Draws, content: Content, methods: Sequence[str] = ("credit_card",)) -> None:
+        self.draws = draws
+        self.content = content
+        self.store = StoreBuilder(draws, content)
+        self.user = self.store.customer(methods)
+        self.by_email = draws.number(0, 1) == 0
+        self._said: dict[str, str] = {}
+
+    def say(self, phrase: str, **slots: object) -> str:
+        """A phrasing of this content with its slots filled; the same phrase keeps its wording in a case."""
+        if phrase not in self._said:
+            self._said[phrase] = one_of(self.draws, self.store.words.phrases[phrase])
+        return self._said[phrase].format(**slots)
+
+    def chance(self) -> bool:
+        """A drawn yes or no; no is the simpler."""
+        return self.draws.number(0, 1) == 1
+
+    def order(self, status: str, items: int = 0, *, payment: str = "", address: Data | None = None) -> Data:
+        """An order of the customer with `items` items; 0 draws how many."""
+        count = items or self.draws.number(1, ITEMS_MOST)
+        bought = self.store.some_items(count)
+        return self.store.order(self.user, status, bought, payment=payment, address=address)
+
+    def method(self, kind: str) -> Data:
+        """The customer's payment method of a kind."""
+        methods = self.user["payment_methods"].values()
+        found: Data = next(one for one in methods if one["source"] == kind)
+        return found
+
+    def paid_by(self, order: Data) -> Data:
+        """The payment method with which an order was paid."""
+        found: Data = self.user["payment_methods"][order["payment_history"][0]["payment_method_id"]]
+        return found
+
+    def opening(self, *requests: str) -> str:
+        """The customer's first message."""
+        said = [self.say("greeting")] if self.chance() else []
+        if self.chance():
+            said.append(self.identity()[Slot.EMAIL if self.by_email else Slot.NAME])
+        return " ".join([*said, *requests])
+
+    def identity(self) -> dict[Slot, str]:
+        """How the customer says who they are."""
+        name = {
+            "first": self.user["name"]["first_name"],
+            "last": self.user["name"]["last_name"],
+            "zip": self.user["address"]["zip"],
+        }
+        email = self.say("email", email=self.user["email"]) if self.by_email else self.say("no_email", **name)
+        return {Slot.EMAIL: email, Slot.NAME: self.say("name_zip", **name)}
+
+    def _details(self, order: Data, *, known: bool = True, **more: str) -> dict[Slot, str]:
+        names = product_names(order["items"])
+        where = "order" if known else "order_unknown"
+        details = {Slot.ORDER: self.say(where, order=order["order_id"], product=names[0])}
+        return details | {Slot(slot): text for slot, text in more.items()}
+
+    def cancel(self, order: Data, *, reason: str = "", known: bool = True) -> Wish:
+        """To cancel an order; `reason` is one of the tool's, empty draws one, "other" is none of them."""
+        allowed = ("no longer needed", "ordered by mistake")
+        meant = reason or one_of(self.draws, allowed)
+        said = self.say(f"reason_{meant.replace(' ', '_')}")
+        return Wish(
+            CANCEL,
+            {"order_id": order["order_id"], "reason": meant},
+            order["order_id"],
+            seek=not known,
+            details=self._details(order, known=known, reason=said),
+        )
+
+    def send_back(
+        self, order: Data, items: Sequence[Data], *, method: Data | None = None, known: bool = True
+    ) -> Wish:
+        """To return items of an order; the refund goes where it came from, or to `method`."""
+        paid = self.paid_by(order)
+        target = method or paid
+        said = self.say("original") if target is paid else self.say("refund_to", method=method_text(target))
+        arguments = {
+            "order_id": order["order_id"],
+            "item_ids": [item["item_id"] for item in items],
+            "payment_method_id": target["id"],
+        }
+        names = " and the ".join(product_names(items))
+        details = self._details(order, known=known, payment=said, items=f"The {names}.")
+        return Wish(RETURN, arguments, order["order_id"], seek=not known, details=details)
+
+    def swap(self, order: Data, changes: Mapping[str, str], *, method: Data | None = None) -> Wish:
+        """To change items, by id, for others: in a delivered order an exchange, in another a modification."""
+        target = method or self.paid_by(order)
+        delivered = order["status"] == "delivered"
+        arguments = {
+            "order_id": order["order_id"],
+            "item_ids": list(changes),
+            "new_item_ids": list(changes.values()),
+            "payment_method_id": target["id"],
+        }
+        items = [item for item in order["items"] if item["item_id"] in changes]
+        wanted = [
+            options_text(self.store.tables["products"][item["product_id"]]["variants"][new]["options"])
+            for item in items
+            for new in [changes[item["item_id"]]]
+        ]
+        details = self._details(
+            order,
+            payment=self.say("pay_with", order=order["order_id"], method=method_text(target)),
+            items=f"The {' and the '.join(product_names(items))}.",
+            options=f"{'; '.join(wanted)}.",
+        )
+        return Wish(EXCHANGE if delivered else MODIFY_ITEMS, arguments, order["order_id"], details=details)
+
+    def ship_to(self, order: Data, address: Data, *, known: bool = True, looks: tuple[str, ...] = ()) -> Wish:
+        """To ship an order elsewhere."""
+        details = self._details(order, known=known, address=f"{address_text(address)}.")
+        arguments = {"order_id": order["order_id"], **address}
+        return Wish(
+            MODIFY_ADDRESS, arguments, order["order_id"], seek=not known, looks=looks, details=details
+        )
+
+    def pay_with(self, order: Data, method: Data) -> Wish:
+        """To pay for an order otherwise."""
+        arguments = {"order_id": order["order_id"], "payment_method_id": method["id"]}
+        details = self._details(order, payment=f"{method_text(method)}.")
+        return Wish(MODIFY_PAYMENT, arguments, order["order_id"], details=details)
+
+    def live_at(self, address: Data) -> Wish:
+        """To have a new address in the profile."""
+        details = {Slot.ADDRESS: f"{address_text(address)}."}
+        return Wish(MODIFY_PROFILE, {"user_id": self.user["user_id"], **address}, details=details)
+
+    def with_details(
+        self,
+        wish: Wish,
+        details: Mapping[Slot, str] | None = None,
+        *,
+        survey: bool = False,
+        looks: tuple[str, ...] = (),
+    ) -> Wish:
+        """A wish with other details, for which further orders must be looked at."""
+        return replace(
+            wish,
+            details=wish.details if details is None else details,
+            survey=survey or wish.survey,
+            looks=looks or wish.looks,
+        )
+
+    def ask(self, order: Data, answer: object) -> Wish:
+        """To be told something about an order."""
+        return Wish(order_id=order["order_id"], answer=str(answer), details=self._details(order))
+
+    def other_variant(self, item: Data, *, kept: str = "") -> str:
+        """Another variant of an item's product that can be had, with the same value of the option `kept`."""
+        product = self.store.tables["products"][item["product_id"]]
+        others = [
+            one
+            for one in product["variants"].values()
+            if one["item_id"] != item["item_id"]
+            and (not kept or one["options"][kept] == item["options"][kept])
+        ]
+        chosen = one_of(self.draws, others)
+        chosen["available"] = True
+        found: str = chosen["item_id"]
+        return found
+
+    def one_item(self, order: Data) -> Data:
+        """One of an order's items."""
+        return one_of(self.draws, order["items"])
+
+    def part_of(self, order: Data) -> list[Data]:
+        """Some of an order's items, at least one, in the order in which they were bought."""
+        count = self.draws.number(1, len(order["items"]))
+        chosen = some_of(self.draws, order["items"], count)
+        return [item for item in order["items"] if item in chosen]
+
+
+def product_names(items: Sequence[Data]) -> list[str]:
+    """The names of items' products."""
+    return [item["name"] for item in items]
+
+
+def options_text(options: Mapping[str, str]) -> str:
+    """Options as a customer names them."""
+    return " and ".join(f"{name} {value}" for name, value in options.items())
+
+
+def address_text(address: Mapping[str, Any]) -> str:
+    """An address in one line."""
+    flat = f", {address['address2']}" if address["address2"] else ""
+    return f"{address['address1']}{flat}, {address['city']}, {address['state']} {address['zip']}"
+
+
+def method_text(method: Mapping[str, Any]) -> str:
+    """A payment method as a customer names it."""
+    if method["source"] == "credit_card":
+        return f"{method['brand']} card ending in {method['last_four']}"
+    return {"gift_card": "gift card", "paypal": "PayPal account"}[method["source"]]
