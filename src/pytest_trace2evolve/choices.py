@@ -147,6 +147,7 @@ def _live(option: Any, here: Path, prices: Mapping[str, Price]) -> LiveSettings 
         user,
         extra_instruction(),
         cache=bool(option.t2e_cache),
+        scripts=option.t2e_user_model is None,
         record=here / option.t2e_record if option.t2e_record else None,
     )
 

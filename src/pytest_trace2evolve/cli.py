@@ -10,6 +10,7 @@ from pytest_trace2evolve import __version__
 from pytest_trace2evolve.commands import (
     baselines,
     calibrate,
+    cases,
     comment,
     compare,
     ledger,
@@ -51,7 +52,20 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"trace2evolve {__version__}")
     parser.add_argument("--root", type=Path, help="project folder (default: the nearest parent with suites/)")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (score, compare, calibrate, power, lock, lint, baselines, promote, show, ledger, comment):
+    for command in (
+        score,
+        compare,
+        calibrate,
+        power,
+        lock,
+        lint,
+        baselines,
+        promote,
+        show,
+        ledger,
+        comment,
+        cases,
+    ):
         command.add(commands)
     return parser
 

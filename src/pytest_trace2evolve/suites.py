@@ -7,6 +7,7 @@ domain = "retail"
 heldout = ["100..113"]                  # ids; two dots make a range of whole numbers
 discovery = { rest = "base" }           # tasks of a benchmark split that no other split here names
 development = { benchmark = "test" }    # a benchmark split as it is
+synthetic = { cases = "synthetic/pressure.jsonl" }    # the synthetic cases of a file, from the project's root
 """
 
 import difflib
@@ -72,17 +73,27 @@ class RestOf(Record):
     rest: str
 
 
+class CasesOf(Record):
+    """All synthetic cases of a file, whose path is relative to the project's root."""
+
+    cases: Annotated[str, Field(min_length=1)]
+
+
 def _members_spec(value: object) -> object:
-    """The three forms of a split, told apart before pydantic tries them all and complains of each."""
+    """The forms of a split, told apart before pydantic tries them all and complains of each."""
     if isinstance(value, dict) and set(value) == {"benchmark"}:
         return BenchmarkSplit.model_validate(value)
     if isinstance(value, dict) and set(value) == {"rest"}:
         return RestOf.model_validate(value)
+    if isinstance(value, dict) and set(value) == {"cases"}:
+        return CasesOf.model_validate(value)
     if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
         return tuple(value)
-    if isinstance(value, BenchmarkSplit | RestOf):
+    if isinstance(value, BenchmarkSplit | RestOf | CasesOf):
         return value
-    raise ValueError('a split is a list of ids as text, { benchmark = "NAME" } or { rest = "NAME" }')
+    raise ValueError(
+        'a split is a list of ids as text, { benchmark = "NAME" }, { rest = "NAME" } or { cases = "FILE" }'
+    )
 
 
 class Suite(Record):
@@ -103,7 +114,7 @@ class Suite(Record):
     solo: Annotated[bool, Field(strict=True)] = False
     default_agent: str | None = None
     splits: dict[
-        str, Annotated[BenchmarkSplit | RestOf | tuple[str, ...], BeforeValidator(_members_spec)]
+        str, Annotated[BenchmarkSplit | RestOf | CasesOf | tuple[str, ...], BeforeValidator(_members_spec)]
     ] = Field(min_length=1)
 
     @property
@@ -118,6 +129,16 @@ class Suite(Record):
     def mode(self) -> Mode:
         """The domain, and whether the agent works alone."""
         return Mode(self.domain, self.solo)
+
+    @property
+    def case_files(self) -> dict[str, str]:
+        """The files of synthetic cases by the names of the splits that hold them."""
+        return {name: spec.cases for name, spec in self.splits.items() if isinstance(spec, CasesOf)}
+
+    @property
+    def scripted(self) -> bool:
+        """Whether every task is a synthetic case, whose customer has a script."""
+        return len(self.case_files) == len(self.splits)
 
     def resolve(self, world: World, path: Path) -> dict[str, list[str]]:
         """The task ids of each split, in the order of the file.
@@ -267,7 +288,11 @@ def _refuse_unfit(ids: Sequence[str], split: str, world: World, path: Path) -> N
 _RANGE = re.compile(r"^(\d+)\.\.(\d+)$")
 
 
-def _members(spec: BenchmarkSplit | tuple[str, ...], split: str, world: World, path: Path) -> list[str]:
+def _members(
+    spec: BenchmarkSplit | CasesOf | tuple[str, ...], split: str, world: World, path: Path
+) -> list[str]:
+    if isinstance(spec, CasesOf):
+        return list(world.splits()[spec.cases])  # a suite's world has its case files among its splits
     if isinstance(spec, BenchmarkSplit):
         return _benchmark(spec.benchmark, split, world, path)
     ids: list[str] = []

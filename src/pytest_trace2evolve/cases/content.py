@@ -43,15 +43,23 @@ def vocabulary(content: Content) -> Vocabulary:
     return Vocabulary.model_validate(record)
 
 
+def foreign(text: str, content: Content) -> str:
+    """A name, place, product or phrasing of `content` that a text holds; empty where it holds none."""
+    lowered = text.lower()
+    for mark in _marks(content):
+        if mark in lowered and re.search(rf"\b{re.escape(mark)}(s?\b|$)", lowered):
+            return mark
+    return ""
+
+
 @functools.cache
-def marks(content: Content) -> "re.Pattern[str]":
-    """Matches what only cases of this content may hold: its names, places, products and phrasings."""
+def _marks(content: Content) -> tuple[str, ...]:
+    """What only cases of this content may hold, in lower case."""
     words = vocabulary(content)
     named = [*words.first_names, *words.last_names, *words.streets, *words.domains]
     named += [city for city, _, _ in words.cities] + [kind.name for kind in words.products]
     phrasings = [part for texts in words.phrases.values() for text in texts for part in fixed_parts(text)]
-    alternatives = [rf"\b{re.escape(name)}s?\b" for name in named] + [re.escape(part) for part in phrasings]
-    return re.compile("|".join(alternatives), re.IGNORECASE)
+    return tuple(mark.lower() for mark in (*named, *phrasings))
 
 
 def fixed_parts(phrase: str) -> Sequence[str]:

@@ -39,7 +39,8 @@ class CassetteHeader(Record):
     """The first line of a cassette: how it was recorded, and what the lines after it must be.
 
     `partial` says why it may not hold the whole run; empty where it does. `digest` is that of the lines
-    after the first. The agent's and the user's settings are those that the run's evidence records.
+    after the first. The agent's and the user's settings are those that the run's evidence records. `scripts`:
+    customers of synthetic cases followed their scripts.
     """
 
     format: str = CASSETTE_FORMAT
@@ -51,3 +52,4 @@ class CassetteHeader(Record):
     suites: dict[str, str]
     agent: Settings
     user: Settings
+    scripts: bool = True

@@ -91,6 +91,9 @@ class CandidateRef(Record):
 DUMMY_USER = "dummy_user"
 """What tau2 records as the user of a solo run: nobody."""
 
+SCRIPTED_USER = "script"
+"""What evidence records as the user of synthetic cases: each follows its script."""
+
 
 class Mode(NamedTuple):
     """What two runs must share to be of one kind: the domain, and whether the agent works alone."""

@@ -9,7 +9,7 @@ from pytest_trace2evolve.agents.nop import NopAgent
 from pytest_trace2evolve.agents.oracle import OracleAgent
 from pytest_trace2evolve.candidates import Candidate
 from pytest_trace2evolve.errors import ConfigError
-from pytest_trace2evolve.records.evidence import DUMMY_USER, Settings
+from pytest_trace2evolve.records.evidence import DUMMY_USER, SCRIPTED_USER, Settings
 from pytest_trace2evolve.records.protocols import Agent, User, World
 from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.script import script_of
@@ -83,6 +83,8 @@ def user_settings(plan: Plan, planned: PlannedSuite) -> Settings:
     """What evidence records of whoever plays the user in a suite that is not replayed."""
     if planned.suite.solo:
         return Settings(implementation=DUMMY_USER)
+    if planned.suite.scripted and (plan.live is None or plan.live.scripts):
+        return Settings(implementation=SCRIPTED_USER)
     if plan.live is None:
         return Settings(implementation="gold")
     return plan.live.user_settings().model_copy(update={"guidelines": planned.guidelines})

@@ -36,6 +36,7 @@ def played(path: Path, environment: str) -> LiveSettings:
         agent=_model(cassette, agent),
         user=_model(cassette, cassette.header.user),
         extra_instruction=extra,
+        scripts=cassette.header.scripts,
         cassette=cassette,
     )
 
@@ -102,6 +103,7 @@ def export(
         "suites": {one.name: one.lock.digest for one in sorted(suites, key=lambda one: one.name)},
         "agent": live.agent_settings(),
         "user": live.user_settings(),
+        "scripts": live.scripts,
     }
     try:
         answers = AnswerFile(source, "record again")

@@ -11,10 +11,12 @@ from pytest_trace2evolve.models.answers import PlayedModel, StoredModel
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.records.answer import Side
 from pytest_trace2evolve.records.protocols import Agent, Meter, Model, User, World
+from pytest_trace2evolve.records.script import script_of
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.users.chat import ChatUser
 from pytest_trace2evolve.users.chat import system_prompt as user_prompt
 from pytest_trace2evolve.users.dummy import DummyUser
+from pytest_trace2evolve.users.scripted import ScriptedUser
 from pytest_trace2evolve.workflow.live import LiveSettings
 from pytest_trace2evolve.workflow.pool import Pool
 
@@ -92,5 +94,8 @@ class ChatFactory:
             return SoloChatAgent(self._agent, prompt, tools, trial=trial), DummyUser()
         prompt = agent_prompt(world.policy(), *added)
         agent = ChatAgent(self._agent, prompt, world.tools("assistant"), trial=trial)
+        script = script_of(task) if self._settings.scripts else None
+        if script is not None:
+            return agent, ScriptedUser(script, seed=trial)
         scenario = user_prompt(world.guidelines(), task.user_scenario)
         return agent, ChatUser(self._user, scenario, world.tools("user"), trial=trial)

@@ -80,7 +80,7 @@ def estimate(
     kept, used, known = 0, NOTHING_USED, True
     seen: set[str] = set()  # two suites may share tasks: what has one key is made once
     for name, planned in plan.suites.items():
-        tasks = worlds.open(planned.suite.provider, planned.suite.domain).tasks()
+        tasks = plan.project.world(planned.suite, worlds).tasks()
         for task_id in planned.lock.tasks:
             one = expected.of(name, task_id)
             for trial in range(planned.trials):

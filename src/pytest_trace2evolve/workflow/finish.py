@@ -90,11 +90,11 @@ def _keep_header(plan: Plan, run: SuiteRun, worlds: Worlds) -> list[str]:
     side = evidence(plan, run)
     store = RunStore(plan.suite_folder(planned.name))
     dropped = store.drop_unreported(side.simulations)
-    world = worlds.open(planned.suite.provider, planned.suite.domain)
+    world = plan.project.world(planned.suite, worlds)
     store.write_header(
         header(
             side.provenance,
-            _tasks(planned, run, worlds),
+            _tasks(plan, run, worlds),
             store.stored(side.simulations),
             policy=world.policy(solo=planned.suite.solo),
             git_commit=_git_commit(plan),
@@ -115,7 +115,7 @@ def _keep_fresh(plan: Plan, run: SuiteRun, worlds: Worlds) -> None:
             continue
         records = [record for fresh in run.fresh.values() for record in getattr(fresh, side)]
         store.drop_unreported(records)
-        world = worlds.open(planned.suite.provider, planned.suite.domain)
+        world = plan.project.world(planned.suite, worlds)
         origin = provenance_of(plan, planned)
         if side == "baseline" and planned.baseline is not None:
             settled = planned.baseline.evidence.provenance
@@ -133,12 +133,13 @@ def _keep_fresh(plan: Plan, run: SuiteRun, worlds: Worlds) -> None:
         )
 
 
-def _tasks(planned: PlannedSuite, run: SuiteRun, worlds: Worlds) -> list[Task]:
+def _tasks(plan: Plan, run: SuiteRun, worlds: Worlds) -> list[Task]:
     """The tasks that were run, as they were run."""
+    planned = run.planned
     if planned.recorded is not None:
         recorded = planned.recorded.by_task
         return [recorded[task_id][0].task for task_id in run.runs if task_id in recorded]
-    tasks = worlds.open(planned.suite.provider, planned.suite.domain).tasks()
+    tasks = plan.project.world(planned.suite, worlds).tasks()
     return [tasks[task_id] for task_id in run.runs]
 
 

@@ -25,6 +25,7 @@ class LiveSettings:
 
     Attributes:
         cache: Whether answers are taken from the project's cache and kept there.
+        scripts: Whether the customer of a synthetic case follows its script, though a model could play it.
         record: Where to write the run's answers; None: nowhere.
         cassette: Where the answers come from instead of a model; None where models are asked.
     """
@@ -33,6 +34,7 @@ class LiveSettings:
     user: ModelSettings
     extra_instruction: str = ""
     cache: bool = False
+    scripts: bool = True
     record: Path | None = None
     cassette: Cassette | None = field(default=None, repr=False)
 

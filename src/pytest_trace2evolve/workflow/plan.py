@@ -234,7 +234,7 @@ def make_plan(
             trials=trials or one.suite.trials,
             recorded=recorded.get(one.suite.mode),
             baseline=baselines.get(one.name),
-            guidelines=None if options.live is None or listing else _guidelines(one.suite, worlds),
+            guidelines=None if options.live is None or listing else _guidelines(one.suite, project, worlds),
         )
         for one in locked
     }
@@ -261,8 +261,8 @@ def make_plan(
     )
 
 
-def _guidelines(suite: Suite, worlds: Worlds) -> str:
-    return digest_text(worlds.open(suite.provider, suite.domain).guidelines())
+def _guidelines(suite: Suite, project: Project, worlds: Worlds) -> str:
+    return digest_text(project.world(suite, worlds).guidelines())
 
 
 def _sides(options: Options, project: Project) -> Sides:

@@ -6,7 +6,8 @@ from functools import cached_property
 from pathlib import Path
 
 from pytest_trace2evolve.candidates import Candidates
-from pytest_trace2evolve.errors import LockError, SuiteError, nearest
+from pytest_trace2evolve.cases.case import read_cases
+from pytest_trace2evolve.errors import CaseError, LockError, SuiteError, nearest
 from pytest_trace2evolve.evidence.atomic import write_atomic
 from pytest_trace2evolve.lock import (
     LOCK_NAME,
@@ -18,6 +19,8 @@ from pytest_trace2evolve.lock import (
     render_lock,
     verify,
 )
+from pytest_trace2evolve.records.protocols import World
+from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.scoring.reward import SCORER_VERSION
 from pytest_trace2evolve.suites import SPLITS_NAME, Split, Suite, read_splits, read_suite, split_registry
 from pytest_trace2evolve.worlds.registry import Worlds
@@ -128,6 +131,37 @@ class Project:
             raise LockError(f"{self.lock_path}: cannot be read: {error}") from None
         return parse_lock(text, self.lock_path)
 
+    def world(self, suite: Suite, worlds: Worlds) -> World:
+        """The world of a suite, with the synthetic cases of the suite's files among its tasks.
+
+        Raises:
+            SuiteError: a file cannot be used; names the suite, the split and the file.
+            WorldError: the world cannot be opened.
+        """
+        if not suite.case_files:
+            return worlds.open(suite.provider, suite.domain)
+        files = tuple(self.root / name for name in suite.case_files.values())
+        return worlds.extended(suite.provider, suite.domain, files, lambda: self._cases(suite, worlds))
+
+    def _cases(self, suite: Suite, worlds: Worlds) -> dict[str, list[Task]]:
+        path = self.suites_folder / f"{suite.name}.toml"
+        taken = dict.fromkeys(worlds.open(suite.provider, suite.domain).tasks(), suite.domain)
+        found: dict[str, list[Task]] = {}
+        for split, name in suite.case_files.items():
+            try:
+                cases = read_cases(self.root / name)
+            except CaseError as error:
+                raise SuiteError(f"{path}: split {split!r}: {error}") from None
+            for case in cases:
+                if case.id in taken:
+                    raise SuiteError(
+                        f"{path}: split {split!r}: case {case.id!r} of {name} is in {taken[case.id]} too; "
+                        "a task belongs to one split"
+                    )
+                taken[case.id] = name
+            found[name] = [case.task for case in cases]
+        return found
+
     def locked(self, suite: Suite, worlds: Worlds) -> SuiteLock:
         """A suite's lock, checked against its file (not against its world: see `verify_world`).
 
@@ -156,7 +190,7 @@ class Project:
 
     def lock_now(self, suite: Suite, worlds: Worlds) -> SuiteLock:
         """The lock that a suite would get now."""
-        world = worlds.open(suite.provider, suite.domain)
+        world = self.world(suite, worlds)
         return lock_suite(suite, world, self.suites_folder / f"{suite.name}.toml", SCORER_VERSION)
 
     def renew_lock(self, worlds: Worlds, names: Sequence[str] = ()) -> Lock:

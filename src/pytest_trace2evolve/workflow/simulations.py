@@ -296,7 +296,7 @@ class Simulations:
         return self._keys[job]
 
     def _world(self, planned: PlannedSuite) -> World:
-        return self._worlds.open(planned.suite.provider, planned.suite.domain)
+        return self._plan.project.world(planned.suite, self._worlds)
 
 
 def _settled(entry: Entry, key: str, live: Live) -> Simulation | None:

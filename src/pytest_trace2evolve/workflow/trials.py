@@ -106,7 +106,7 @@ class Runner:
         return self._simulations.first_to_tell()
 
     def _world(self, planned: PlannedSuite) -> World:
-        return self._worlds.open(planned.suite.provider, planned.suite.domain)
+        return self._plan.project.world(planned.suite, self._worlds)
 
     def _replay(self, planned: PlannedSuite, task_id: str) -> TaskRun:
         assert planned.recorded is not None

@@ -3,10 +3,13 @@
 import functools
 import importlib
 import importlib.metadata
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from pytest_trace2evolve.errors import WorldError, nearest
 from pytest_trace2evolve.records.protocols import World
+from pytest_trace2evolve.records.task import Task
+from pytest_trace2evolve.worlds.extended import ExtendedWorld
 
 WorldFactory = Callable[[str], World]
 """Opens the world of a domain; raises `WorldError` for a domain it does not have."""
@@ -34,6 +37,7 @@ class Worlds:
     def __init__(self, extra: dict[str, WorldFactory] | None = None) -> None:
         self._extra = dict(extra or {})
         self._open: dict[tuple[str, str], World] = {}
+        self._extended: dict[tuple[str, str, tuple[Path, ...]], World] = {}
 
     def providers(self) -> list[str]:
         """Names of all known providers."""
@@ -50,6 +54,23 @@ class Worlds:
         if key not in self._open:
             self._open[key] = self._factory(provider)(domain)
         return self._open[key]
+
+    def extended(
+        self,
+        provider: str,
+        domain: str,
+        files: tuple[Path, ...],
+        further: Callable[[], Mapping[str, Sequence[Task]]],
+    ) -> World:
+        """The world of a domain with the tasks of some files beside its own; they are read once.
+
+        Raises:
+            WorldError: as for `open`.
+        """
+        key = (provider, domain, files)
+        if key not in self._extended:
+            self._extended[key] = ExtendedWorld(self.open(provider, domain), further())
+        return self._extended[key]
 
     def _factory(self, provider: str) -> WorldFactory:
         if provider in self._extra:
