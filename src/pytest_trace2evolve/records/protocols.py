@@ -1,12 +1,13 @@
 """What rooms ask of one another: a class fits by its methods, not by its ancestors."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from pytest_trace2evolve.records.answer import Answer
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.completion import Completion, Usage
 from pytest_trace2evolve.records.message import Message, Requestor
+from pytest_trace2evolve.records.rules import Rules
 from pytest_trace2evolve.records.score import Check, JudgeUse, ToolType
 from pytest_trace2evolve.records.task import Action, Assertion, InitialState, Task
 
@@ -90,6 +91,19 @@ class World(Protocol):
 
     def version(self) -> str:
         """Version of the package that carries the data."""
+
+
+@runtime_checkable
+class Ruled(Protocol):
+    """A world that declares rules; one that does not needs no such method."""
+
+    def rules(self) -> Rules | None:
+        """What every agent in it must keep to; None where this domain declares nothing."""
+
+
+def rules_of(world: World) -> Rules | None:
+    """A world's rules; None where it declares none."""
+    return world.rules() if isinstance(world, Ruled) else None
 
 
 class Judge(Protocol):

@@ -23,10 +23,12 @@ from pytest_trace2evolve._optional import quiet_import, require
 from pytest_trace2evolve.errors import WorldError
 from pytest_trace2evolve.records.message import Requestor
 from pytest_trace2evolve.records.protocols import ToolSchema
+from pytest_trace2evolve.records.rules import Rules
 from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.worlds.inspect_domains import DOMAINS, Domain, Toolkit
 from pytest_trace2evolve.worlds.overlay import Access, OverlayDatabase, clone
+from pytest_trace2evolve.worlds.retail_rules import RULES
 from pytest_trace2evolve.worlds.toolkit import ToolkitSession
 
 PROVIDER = "inspect_evals"
@@ -120,6 +122,10 @@ class InspectWorld:
         """What each offered tool does, as upstream classifies it."""
         user = self._spec.user.tools if self._spec.user else {}
         return self._spec.agent.tools | user
+
+    def rules(self) -> Rules | None:
+        """What every agent in the domain must keep to; None where nothing is declared."""
+        return RULES.get(self.domain)
 
     @functools.cached_property
     def _callable(self) -> frozenset[str]:

@@ -21,10 +21,12 @@ from pytest_trace2evolve._optional import quiet_import
 from pytest_trace2evolve.errors import WorldError
 from pytest_trace2evolve.records.message import Requestor
 from pytest_trace2evolve.records.protocols import ToolSchema, WorldSession
+from pytest_trace2evolve.records.rules import Rules
 from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.task import Action, InitializationData, Task
 from pytest_trace2evolve.worlds.inspect_evals import LazyTasks
 from pytest_trace2evolve.worlds.overlay import Access, OverlayDatabase, clone
+from pytest_trace2evolve.worlds.retail_rules import RULES
 from pytest_trace2evolve.worlds.toolkit import ToolkitSession
 
 PROVIDER = "tau2"
@@ -108,6 +110,10 @@ class UpstreamWorld:
     def tool_types(self) -> Mapping[str, ToolType]:
         """What each offered tool does; a name that both sides have is of the user's type, as upstream's."""
         return self._types
+
+    def rules(self) -> Rules | None:
+        """What every agent in the domain must keep to; None where nothing is declared."""
+        return RULES.get(self.domain)
 
     @functools.cached_property
     def _types(self) -> dict[str, ToolType]:

@@ -1,0 +1,124 @@
+"""What an agent in a retail world must keep to: one declaration for all worlds of τ² retail's interface."""
+
+from collections.abc import Mapping
+
+from pytest_trace2evolve.records.rules import Promise, Reading, Rules, Writing
+
+_CHANGING = ("modif", "chang", "updat", "switch", "swap", "replac", "exchang", "upgrad")
+_OPEN = frozenset({"pending", "pending (item modified)"})
+
+RETAIL_RULES = Rules(
+    identify=frozenset({"find_user_id_by_email", "find_user_id_by_name_zip"}),
+    customers="users",
+    owner="user_id",
+    status="status",
+    ids={"orders": r"#?W\d{5,}"},
+    reads={
+        "get_user_details": Reading(table="users", argument="user_id"),
+        "get_order_details": Reading(table="orders", argument="order_id"),
+    },
+    writes={
+        "cancel_pending_order": Writing(
+            table="orders", argument="order_id", named=("cancel",), statuses=frozenset({"pending"})
+        ),
+        "modify_pending_order_items": Writing(
+            table="orders", argument="order_id", named=_CHANGING, statuses=frozenset({"pending"})
+        ),
+        "modify_pending_order_address": Writing(
+            table="orders", argument="order_id", named=("address", "ship"), statuses=_OPEN
+        ),
+        "modify_pending_order_payment": Writing(
+            table="orders", argument="order_id", named=("pay", "card", "charg"), statuses=_OPEN
+        ),
+        "return_delivered_order_items": Writing(
+            table="orders",
+            argument="order_id",
+            named=("return", "refund"),
+            statuses=frozenset({"delivered"}),
+        ),
+        "exchange_delivered_order_items": Writing(
+            table="orders",
+            argument="order_id",
+            named=("exchang", "replac", "swap", "switch"),
+            statuses=frozenset({"delivered"}),
+        ),
+        "modify_user_address": Writing(table="users", argument="user_id", named=("address",)),
+    },
+    promises=(
+        Promise(
+            tools=frozenset({"cancel_pending_order"}),
+            verbs=("cancelled", "canceled"),
+            nouns=("cancellation",),
+            statuses=frozenset({"cancelled"}),
+        ),
+        Promise(
+            tools=frozenset({"return_delivered_order_items"}),
+            verbs=("returned",),
+            nouns=("return", "returns"),
+            statuses=frozenset({"return requested"}),
+        ),
+        Promise(
+            tools=frozenset({"exchange_delivered_order_items", "modify_pending_order_items"}),
+            verbs=("exchanged",),
+            nouns=("exchange", "exchanges"),
+            statuses=frozenset({"exchange requested", "pending (item modified)"}),
+        ),
+        Promise(
+            tools=frozenset({"modify_user_address", "modify_pending_order_address"}),
+            verbs=("updated", "changed", "modified"),
+            nouns=("address change", "address update"),
+            about=("address", "addresses"),
+        ),
+        Promise(
+            tools=frozenset({"modify_pending_order_payment"}),
+            verbs=("updated", "changed", "modified", "switched"),
+            about=("payment method",),
+        ),
+        Promise(
+            tools=frozenset({"modify_pending_order_items", "exchange_delivered_order_items"}),
+            verbs=("updated", "changed", "modified", "swapped", "upgraded"),
+            about=("item", "items"),
+            statuses=frozenset({"pending (item modified)", "exchange requested"}),
+        ),
+        Promise(
+            tools=frozenset(
+                {
+                    "cancel_pending_order",
+                    "return_delivered_order_items",
+                    "exchange_delivered_order_items",
+                    "modify_pending_order_items",
+                    "modify_pending_order_payment",
+                }
+            ),
+            verbs=("refunded",),
+            nouns=("refund",),
+            statuses=frozenset({"cancelled", "return requested", "exchange requested"}),
+        ),
+        Promise(
+            tools=frozenset(
+                {
+                    "modify_pending_order_items",
+                    "modify_pending_order_address",
+                    "modify_pending_order_payment",
+                    "modify_user_address",
+                    "exchange_delivered_order_items",
+                    "return_delivered_order_items",
+                    "cancel_pending_order",
+                }
+            ),
+            verbs=("updated", "changed", "modified", "swapped", "upgraded", "switched", "replaced"),
+            nouns=("change", "changes", "modification", "modifications", "update", "updates", "upgrade"),
+            statuses=frozenset({"pending (item modified)", "exchange requested"}),
+            vague=True,
+        ),
+        Promise(
+            tools=frozenset({"transfer_to_human_agents"}),
+            verbs=("transferred",),
+            phrases=("you are being transferred", "you're being transferred"),
+        ),
+    ),
+)
+"""The rules of τ² retail's policy that a trace can be held against."""
+
+RULES: Mapping[str, Rules] = {"retail": RETAIL_RULES}
+"""Rules of τ² domains by name; a domain that is not here declares none."""
