@@ -21,9 +21,10 @@ from typing_extensions import TypedDict
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.baselines import parse_evidence
 from pytest_trace2evolve.evidence.results import decode
-from pytest_trace2evolve.gate.columns import Columns, ColumnsBuilder, Pattern, columns
+from pytest_trace2evolve.gate.columns import Columns, ColumnsBuilder, Pattern, alarm_of, columns
 from pytest_trace2evolve.records.base import complaint
 from pytest_trace2evolve.records.evidence import SCHEMA, Count, Provenance
+from pytest_trace2evolve.records.rules import Invariant
 from pytest_trace2evolve.records.score import Status, Unit
 
 _STRETCH = 1 << 20
@@ -76,6 +77,7 @@ class _Simulation(TypedDict):
     cost: NotRequired[Annotated[float, Field(allow_inf_nan=False)] | None]
     note: NotRequired[str]
     usage: NotRequired[dict[str, _Usage]]
+    invariants: NotRequired[dict[Invariant, Count] | None]
 
 
 _LINES: TypeAdapter[list[_Simulation]] = TypeAdapter(list[_Simulation])
@@ -178,10 +180,12 @@ def _stretches(path: Path, file: BinaryIO) -> Iterator[bytes]:
 
 _NUMBER = rb"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
 _TEXT = rb'"([^"\\\x00-\x1f]+)"'
+_BROKEN = rb'"(?:' + "|".join(Invariant).encode() + rb')":(?:0|[1-9]\d{0,8})'
 _PLAIN = re.compile(
     rb'^  \{(?:"actions":\{((?:"[a-z]+":\{"matched":\d+,"total":\d+\},?)+)\},)?'
     rb'(?:"components":\{(?:"[A-Z_]+":[01]\.0,?)*\},)?(?:"cost":' + _NUMBER + rb",)?"
-    rb'"id":' + _TEXT + rb',(?:"recorded_reward":[01]\.0,)?"reward":([01]\.0),(?:"seed":\d+,)?'
+    rb'"id":' + _TEXT + rb',(?:"invariants":(\{(?:' + _BROKEN + rb"(?:," + _BROKEN + rb")*)?\}),)?"
+    rb'(?:"recorded_reward":[01]\.0,)?"reward":([01]\.0),(?:"seed":\d+,)?'
     rb'"status":"measured","task_digest":' + _TEXT + rb',"task_id":' + _TEXT + rb","
     rb'"termination_reason":"([a-z_]+)","trial":(\d{1,9})'
     rb'(?:,"usage":\{(?:"[a-z]+":\{(?:"[a-z_]+":' + _NUMBER + rb",?)*\},?)*\})?\},?$",
@@ -189,7 +193,7 @@ _PLAIN = re.compile(
 )
 """A measured simulation exactly as it is written: what a line of nearly all large files is."""
 
-_Plain = tuple[bytes, bytes, bytes, bytes, bytes, bytes, bytes]
+_Plain = tuple[bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes]
 
 
 def _plain_lines(text: bytes) -> list[_Plain]:
@@ -199,10 +203,11 @@ def _plain_lines(text: bytes) -> list[_Plain]:
 
 
 def _take_plain(builder: ColumnsBuilder, lines: list[_Plain], path: Path, first: int) -> None:
-    actions, ids, rewards, digests, tasks, ends, trials = zip(*lines, strict=True)
+    actions, ids, broken, rewards, digests, tasks, ends, trials = zip(*lines, strict=True)
     patterns = {one: _plain_pattern(one) for one in set(actions)}
     for one, pattern in patterns.items():
         _refuse_overmatched(pattern, path, first + actions.index(one))
+    alarms = {one: alarm_of(json.loads(one) if one else None) for one in set(broken)}
     unknown = [nan] * len(lines)
     builder.extend(
         ids=[one.decode() for one in ids],
@@ -214,6 +219,7 @@ def _take_plain(builder: ColumnsBuilder, lines: list[_Plain], path: Path, first:
         patterns=[patterns[one] for one in actions],
         costs=unknown,
         tokens=unknown,
+        alarms=[alarms[one] for one in broken],
     )
 
 
@@ -268,6 +274,7 @@ def _take(builder: ColumnsBuilder, records: list[_Simulation], path: Path, first
         patterns=patterns,
         costs=[cost for cost, _ in used],
         tokens=[tokens for _, tokens in used],
+        alarms=[alarm_of(record.get("invariants")) for record in records],
     )
 
 

@@ -1,9 +1,12 @@
 """Writing simulations and headers in the shape that tau2's own `view` and `evaluate-trajs` read."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from pydantic import ValidationError
+
 from pytest_trace2evolve.records.evidence import Provenance, SimulationEvidence
+from pytest_trace2evolve.records.rules import Finding
 from pytest_trace2evolve.records.score import Score
 from pytest_trace2evolve.records.task import RewardBasis, Task
 from pytest_trace2evolve.records.trace import Simulation
@@ -55,8 +58,11 @@ def _breakdown(score: Score) -> dict[str, float] | None:
     return {component.value: score.components[component] for component in inside} or None
 
 
-def simulation_record(simulation: Simulation, score: Score) -> dict[str, Any]:
-    """A simulation as it was, with our score in place of the recorded one, which is kept beside it."""
+def simulation_record(simulation: Simulation, score: Score, found: Sequence[Finding] = ()) -> dict[str, Any]:
+    """A simulation as it was, with our score in place of the recorded one, which is kept beside it.
+
+    What breaks an invariant lies in our own block.
+    """
     record = simulation.model_dump(mode="json", exclude_unset=True)
     own: dict[str, Any] = {"status": score.status.value}
     if simulation.recorded_reward is not None:
@@ -65,6 +71,8 @@ def simulation_record(simulation: Simulation, score: Score) -> dict[str, Any]:
         own["note"] = score.note
     if score.judge is not None:
         own["judge"] = score.judge.model_dump(mode="json")
+    if found:
+        own["invariants"] = [one.model_dump(mode="json") for one in found]
     return {
         # What tau2 demands and older files lack; whatever the record says itself wins.
         "timestamp": "",
@@ -75,6 +83,19 @@ def simulation_record(simulation: Simulation, score: Score) -> dict[str, Any]:
         "reward_info": reward_info(score),
         "info": {**(record.get("info") or {}), OWN_BLOCK: own},
     }
+
+
+def written_findings(simulation: Simulation) -> tuple[Finding, ...] | None:
+    """What a run wrote down as breaking an invariant; None where it wrote nothing that can be read."""
+    info = getattr(simulation, "info", None)
+    own = info.get(OWN_BLOCK) if isinstance(info, dict) else None
+    written = own.get("invariants") if isinstance(own, dict) else None
+    if not isinstance(written, list):
+        return None
+    try:
+        return tuple(Finding.model_validate(one) for one in written)
+    except ValidationError:
+        return None
 
 
 def header(

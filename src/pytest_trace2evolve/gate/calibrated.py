@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from pytest_trace2evolve.gate.checks import Check, ask
-from pytest_trace2evolve.gate.columns import KINDS, Counts
+from pytest_trace2evolve.gate.columns import INVARIANTS, KINDS, Counts
 from pytest_trace2evolve.gate.judgement import Judgement, Question
 from pytest_trace2evolve.gate.kernel import (
     FAIL,
@@ -210,6 +210,10 @@ def _detail(metric: str, pairs: Pairs, case: Case, rules: Rules) -> str:
     if metric == MAX_STEPS:
         hit = [int((side.max_steps > 0).sum()) for side in pairs.sides]
         return f"{hit[0]} → {hit[1]} tasks"
+    if metric == INVARIANTS:
+        held = old.watched & new.watched
+        hit = [int((side.alarmed & held).sum()) for side in pairs.sides]
+        return f"{hit[0]} → {hit[1]} of {int(held.sum())} tasks broke any"
     if metric == REGRESSIONS:
         confirmed = int(regressed(case, rules.harm_alpha).sum())
         parts = [f"{int(case.broken.sum())} broken, {int(case.fixed.sum())} fixed"]
@@ -231,6 +235,10 @@ def _detectable(metric: str, found: Finding, case: Case, alpha: float) -> float 
     if metric == MAX_STEPS:
         better = (case.baseline.max_steps > 0) & ~(case.candidate.max_steps > 0)
         return detectable_tasks(int(better.sum()), tasks, alpha)
+    if metric == INVARIANTS:
+        sides = case.baseline, case.candidate
+        cured = sides[0].watched & sides[1].watched & sides[0].alarmed & ~sides[1].alarmed
+        return detectable_tasks(int(cured.sum()), tasks, alpha)
     return detectable(float(found.deviation[0]), tasks, alpha)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_trace2evolve.records.evidence import SimulationEvidence
+from pytest_trace2evolve.records.rules import Invariant
 from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.trace import TerminationReason
 
@@ -29,6 +30,9 @@ KINDS: Mapping[str, tuple[str, ...]] = {
 }
 """Shares of gold actions matched, by name: the types of tools that count (none named: all)."""
 
+INVARIANTS = "invariants"
+"""The share of a task's trials that broke no invariant: it lies among the shares, and is none of `KINDS`."""
+
 
 @dataclass(frozen=True)
 class Columns:
@@ -42,6 +46,7 @@ class Columns:
         measured: Whether there is a reward.
         reward: 0 where nothing was measured.
         shares: By kind, the share of gold actions matched; NaN where the task has none or it is not known.
+            Under `INVARIANTS`, a key only where any simulation was held against them: 1 where it broke none.
         asks: By kind, whether the task is known to name such actions.
         max_steps: Whether the step budget ended it.
         ids: The simulations' ids.
@@ -112,6 +117,7 @@ class ColumnsBuilder:
         self._task, self._digest, self._trial = array("q"), array("q"), array("q")
         self._reward, self._cost, self._tokens = array("d"), array("d"), array("d")
         self._max_steps = bytearray()
+        self._alarms = array("b")
         self._kinds = array("q")
         self._patterns: dict[Pattern, int] = {}
 
@@ -127,8 +133,12 @@ class ColumnsBuilder:
         patterns: Sequence[Pattern],
         costs: Sequence[float],
         tokens: Sequence[float],
+        alarms: Sequence[int],
     ) -> None:
-        """Take in simulations by their fields, a place each; NaN where a number is not known."""
+        """Take in simulations by their fields, a place each; NaN where a number is not known.
+
+        Of `alarms` -1 stands for a simulation that was not held against invariants, 1 for one that broke any.
+        """
         self._ids.extend(ids)
         self._task.extend([self._tasks.setdefault(name, len(self._tasks)) for name in tasks])
         self._digest.extend([self._digests.setdefault(one, len(self._digests)) for one in digests])
@@ -137,6 +147,7 @@ class ColumnsBuilder:
         self._max_steps.extend([end == TerminationReason.MAX_STEPS for end in ends])
         self._cost.extend(costs)
         self._tokens.extend(tokens)
+        self._alarms.extend(alarms)
         # Few patterns of gold actions stand for all simulations: shares are worked out once for each.
         self._kinds.extend([self._patterns.setdefault(one, len(self._patterns)) for one in patterns])
 
@@ -155,6 +166,7 @@ class ColumnsBuilder:
         reward = np.array(self._reward, dtype=np.float64)
         measured = ~np.isnan(reward)
         kinds = np.array(self._kinds, dtype=np.int64)
+        alarms = np.array(self._alarms, dtype=np.int8)
         shares, asks = {}, {}
         for name, types in KINDS.items():
             known = [_share(pattern, types) for pattern in self._patterns]
@@ -162,6 +174,8 @@ class ColumnsBuilder:
             asked = np.array([one[1] for one in known], dtype=np.bool_)
             shares[name] = np.where(measured, share[kinds], np.nan)
             asks[name] = asked[kinds]
+        if (watched := measured & (alarms >= 0)).any():
+            shares[INVARIANTS] = np.where(watched, (alarms == 0).astype(np.float64), np.nan)
         return Columns(
             tasks=tuple(self._tasks),
             digests=tuple(self._digests),
@@ -193,8 +207,14 @@ def columns(records: Iterable[SimulationEvidence]) -> Columns:
         patterns=[_pattern(record) for record in everything],
         costs=[cost for cost, _ in used],
         tokens=[tokens for _, tokens in used],
+        alarms=[alarm_of(record.invariants) for record in everything],
     )
     return builder.build()
+
+
+def alarm_of(invariants: Mapping[Invariant, int] | None) -> int:
+    """-1 where nothing was held against invariants, 1 where any was broken, else 0."""
+    return -1 if invariants is None else int(any(invariants.values()))
 
 
 def _pattern(record: SimulationEvidence) -> Pattern:

@@ -12,14 +12,14 @@ import numpy as np
 from scipy import stats
 
 from pytest_trace2evolve.gate.bounds import Bounds, bounds
-from pytest_trace2evolve.gate.columns import KINDS, Flags, Floats
+from pytest_trace2evolve.gate.columns import INVARIANTS, KINDS, Flags, Floats
 from pytest_trace2evolve.gate.confirm import fisher
 from pytest_trace2evolve.gate.signflip import SignFlip, sign_flip
 from pytest_trace2evolve.gate.tally import Tally, mean_of
 from pytest_trace2evolve.records.verdict import Decision
 
 REWARD, PASS_RATE, REGRESSIONS, MAX_STEPS = "reward", "pass_rate", "task_regressions", "max_steps"
-METRICS = (REWARD, PASS_RATE, *KINDS, REGRESSIONS, MAX_STEPS)
+METRICS = (REWARD, PASS_RATE, *KINDS, REGRESSIONS, MAX_STEPS, INVARIANTS)
 """What the policy looks at, in the order in which it is printed."""
 
 _MOST_COMMON = 5_040
@@ -237,6 +237,10 @@ def find(case: Case, rules: Rules) -> dict[str, Finding]:
             hit = [side.max_steps > 0 for side in (case.baseline, case.candidate)]
             ran = (case.baseline.trials > 0) & (case.candidate.trials > 0)
             found[metric] = _more_tasks(hit[1] & ~hit[0] & ran, hit[0] & ~hit[1] & ran, ran, rules)
+        elif metric == INVARIANTS:
+            if (held := case.baseline.watched & case.candidate.watched).any():
+                old, new = (side.alarmed for side in (case.baseline, case.candidate))
+                found[metric] = _more_tasks(new & ~old & held, old & ~new & held, held, rules)
         elif metric == PASS_RATE and np.all(case.binary):
             continue
         else:

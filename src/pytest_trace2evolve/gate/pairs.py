@@ -5,7 +5,16 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from pytest_trace2evolve.gate.columns import KINDS, SUCCESS, Columns, Counts, Flags, Floats, columns
+from pytest_trace2evolve.gate.columns import (
+    INVARIANTS,
+    KINDS,
+    SUCCESS,
+    Columns,
+    Counts,
+    Flags,
+    Floats,
+    columns,
+)
 from pytest_trace2evolve.gate.confirm import FreshResult
 from pytest_trace2evolve.gate.tally import Tally, tally
 from pytest_trace2evolve.records.evidence import SimulationEvidence
@@ -19,7 +28,7 @@ class Pairs:
         names: The tasks' ids (N of them).
         baseline, candidate: What either side did, arrays of shape (N,).
         asks: By kind, whether a task names such gold actions, or may: of one that neither side ran nobody
-            knows.
+            knows. Under `INVARIANTS`, whether it is held against them on both sides.
         left_out: Why each task that was left out was, by its id.
         identical: Whether both sides hold the same simulations.
         cost, tokens: Means of one simulation; None where no simulation says.
@@ -152,7 +161,13 @@ def _asks(sides: tuple[Columns, Columns], places: list[Counts], sums: list[Tally
             here = where[side.task[side.asks[kind]]] if side.size else np.empty(0, dtype=np.int64)
             asks[kind][here[here >= 0]] = True
             told |= asks[kind]
-    return {kind: flags | (unknown & ~told) for kind, flags in asks.items()}
+    found = {kind: flags | (unknown & ~told) for kind, flags in asks.items()}
+    return {**found, INVARIANTS: _held(sums[0]) & _held(sums[1])}
+
+
+def _held(side: Tally) -> Flags:
+    """Tasks that are held against invariants on a side; of one that was lost whole its other tasks tell."""
+    return np.asarray(side.watched | ((side.measured == 0) & side.watched.any()))
 
 
 def _identical(old: Columns, new: Columns, places: list[Counts]) -> bool:

@@ -28,7 +28,7 @@ from pytest_trace2evolve._canonical import digest
 from pytest_trace2evolve.errors import PolicyError, nearest
 from pytest_trace2evolve.gate.calibrated import Calibrated
 from pytest_trace2evolve.gate.checks import REWARD_IMPROVED, REWARD_NOT_WORSE, WATCHED, Check, RowCheck, ask
-from pytest_trace2evolve.gate.columns import Counts
+from pytest_trace2evolve.gate.columns import INVARIANTS, Counts
 from pytest_trace2evolve.gate.judgement import Judgement, Policy, Question
 from pytest_trace2evolve.gate.kernel import MAX_STEPS, METRICS, REGRESSIONS, REWARD, Case
 from pytest_trace2evolve.gate.pairs import Pairs
@@ -185,7 +185,7 @@ def _calibrated(path: Path, settings: _Settings, further: Mapping[str, Check]) -
         if name not in METRICS and name not in further:
             raise PolicyError(f"{path}: unknown check {name!r}; {nearest(name, [*METRICS, *further])}")
         if one.margin is not None:
-            if name in (REGRESSIONS, MAX_STEPS) or name in further:
+            if name in (REGRESSIONS, MAX_STEPS, INVARIANTS) or name in further:
                 raise PolicyError(f"{path}: checks.{name}: has no margin; leave 'margin' out")
             margins[name] = one.margin
         if one.alpha is not None and name == REWARD:

@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from pytest_trace2evolve.errors import ResultsError
-from pytest_trace2evolve.gate.columns import KINDS, SUCCESS, Columns, Counts, Flags, Floats
+from pytest_trace2evolve.gate.columns import SUCCESS, Columns, Counts, Flags, Floats
 from pytest_trace2evolve.gate.kernel import Case
 from pytest_trace2evolve.gate.pairs import natural_order
 from pytest_trace2evolve.gate.simulate import fresh_trials
@@ -205,7 +205,7 @@ def pool_of(side: Columns) -> Pool:
         )
     shares = {kind: share[side.measured] for kind, share in side.shares.items()}
     max_steps = side.max_steps[side.measured]
-    keys = [np.nan_to_num(shares[kind], nan=-1.0) for kind in KINDS]
+    keys = [np.nan_to_num(share, nan=-1.0) for share in shares.values()]
     order = np.lexsort((max_steps, *keys, -reward, task))
     place = task[order], np.arange(len(task)) - np.repeat(np.cumsum(counts) - counts, counts)
     shape = len(counts), int(counts.max())

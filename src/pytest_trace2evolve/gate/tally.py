@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_trace2evolve.gate.columns import SUCCESS, Columns, Counts, Flags, Floats
+from pytest_trace2evolve.gate.columns import INVARIANTS, SUCCESS, Columns, Counts, Flags, Floats
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,8 @@ class Tally:
         reward: Sum of the rewards.
         squares: Sum of the squared rewards.
         passed: Successes.
-        matched: By kind, the sum over trials of the share of gold actions matched.
+        matched: By kind, the sum over trials of the share of gold actions matched; under `INVARIANTS` the
+            trials that broke none. A side that was not held against them lacks that key.
         checked: By kind, in how many trials that share is known.
         max_steps: Trials that the step budget ended.
     """
@@ -62,6 +63,21 @@ class Tally:
         return mean_of(self.matched[kind], self.checked[kind])
 
     @property
+    def watched(self) -> Flags:
+        """Tasks of which every measured trial, and at least one, was held against invariants."""
+        if INVARIANTS not in self.checked:
+            return np.zeros(self.trials.shape, dtype=np.bool_)
+        checked = self.checked[INVARIANTS]
+        return np.asarray((checked > 0) & (checked == self.measured))
+
+    @property
+    def alarmed(self) -> Flags:
+        """Tasks of which a trial broke an invariant."""
+        if INVARIANTS not in self.checked:
+            return np.zeros(self.trials.shape, dtype=np.bool_)
+        return np.asarray(self.matched[INVARIANTS] < self.checked[INVARIANTS])
+
+    @property
     def within(self) -> Floats:
         """Variance of the reward between a task's trials; NaN below two of them."""
         mean = self.mean_reward
@@ -73,8 +89,9 @@ class Tally:
         """Every missing simulation as the best (`in_favour`) or worst that it could have been.
 
         Args:
-            asks: By kind, whether a task may name such actions.
-            in_favour: Success with all actions matched; else failure at max steps with none matched.
+            asks: By kind, whether a task may name such actions, or is held against invariants.
+            in_favour: Success with all actions matched and all invariants kept; else failure at max steps
+                with none matched or kept.
         """
         missing = self.missing
         gain = missing if in_favour else np.zeros_like(missing)

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.completion import Usage
 from pytest_trace2evolve.records.message import Requestor
+from pytest_trace2evolve.records.rules import Invariant
 from pytest_trace2evolve.records.score import Measured, Unit
 from pytest_trace2evolve.records.task import RewardBasis
 from pytest_trace2evolve.records.trace import TerminationReason
@@ -36,7 +37,8 @@ class SimulationEvidence(Measured):
 
     `actions` maps a tool type to its gold actions. The totals come from the task, so they are known
     even where the simulation was not measured (`matched` is then None). `usage` holds what the models of the
-    agent and of the user used, where the trace says it.
+    agent and of the user used, where the trace says it. `invariants` holds how often it broke which; None
+    where the world declares no rules, or nothing was measured.
     """
 
     id: str
@@ -51,6 +53,7 @@ class SimulationEvidence(Measured):
     cost: float | None = None
     note: str = ""
     usage: dict[Requestor, Usage] = Field(default_factory=dict)
+    invariants: dict[Invariant, Count] | None = None
 
     @property
     def hit_max_steps(self) -> bool:

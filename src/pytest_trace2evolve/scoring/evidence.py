@@ -1,14 +1,16 @@
 """From a score to the compact record that the gate reads."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pytest_trace2evolve.records.evidence import ActionCount, SimulationEvidence
 from pytest_trace2evolve.records.message import Requestor
+from pytest_trace2evolve.records.rules import Finding
 from pytest_trace2evolve.records.score import UNKNOWN_TOOL, Score, Status, ToolType
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.records.wire import usage_of
+from pytest_trace2evolve.scoring.invariants import counts
 
 _SIDES: tuple[Requestor, ...] = ("assistant", "user")
 
@@ -20,10 +22,12 @@ def as_evidence(
     types: Mapping[str, ToolType],
     *,
     solo: bool = False,
+    found: Sequence[Finding] | None = None,
 ) -> SimulationEvidence:
     """The compact record of one scored simulation; its trial defaults to 0.
 
-    `solo` is the run's mode: a trace alone does not tell, where it broke off before the user spoke.
+    `solo` is the run's mode: a trace alone does not tell, where it broke off before the user spoke. `found`
+    is what broke an invariant; None where that was not asked.
     """
     costs = [cost for cost in (simulation.agent_cost, simulation.user_cost) if cost is not None]
     return SimulationEvidence(
@@ -41,6 +45,7 @@ def as_evidence(
         cost=total if costs and math.isfinite(total := sum(costs)) else None,
         note=score.note,
         usage={role: used for role in _SIDES if (used := usage_of(simulation.trace, role)).calls},
+        invariants=None if found is None else counts(found),
     )
 
 

@@ -14,23 +14,26 @@ from pytest_trace2evolve.evidence.tau2_format import OWN_BLOCK
 from pytest_trace2evolve.gate.comparable import agent_differences, differences
 from pytest_trace2evolve.records.base import complaint
 from pytest_trace2evolve.records.evidence import Evidence, Mode, Provenance, Settings, SimulationEvidence
-from pytest_trace2evolve.records.protocols import Judge
+from pytest_trace2evolve.records.protocols import Judge, rules_of
+from pytest_trace2evolve.records.rules import Finding
 from pytest_trace2evolve.records.score import Score
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.scoring.evidence import as_evidence
+from pytest_trace2evolve.scoring.invariants import found_in
 from pytest_trace2evolve.scoring.reward import SCORER_VERSION, score
 from pytest_trace2evolve.worlds.registry import DEFAULT_PROVIDER, Worlds
 
 
 @dataclass(frozen=True)
 class Scored:
-    """One simulation with its task, score and compact record."""
+    """One simulation with its task, score and compact record, and what breaks an invariant in it."""
 
     simulation: Simulation
     task: Task
     score: Score
     record: SimulationEvidence
+    found: tuple[Finding, ...] = ()
 
 
 def expand(paths: Iterable[Path]) -> Iterator[Path]:
@@ -53,13 +56,14 @@ def rescore(
     """
     domain, origin = domain_of(file), provenance(file)
     world = worlds.open(provider or origin.provider, domain)
-    types = world.tool_types()
+    types, rules = world.tool_types(), rules_of(world)
     scored = []
     for simulation in file.simulations:
         task = file.tasks[simulation.task_id]
         result = score(simulation, task, world, judge)
-        record = as_evidence(simulation, task, result, types, solo=origin.mode.solo)
-        scored.append(Scored(simulation, task, result, record))
+        found = found_in(simulation, result, rules)
+        record = as_evidence(simulation, task, result, types, solo=origin.mode.solo, found=found)
+        scored.append(Scored(simulation, task, result, record, found or ()))
     return scored
 
 

@@ -12,11 +12,12 @@ from pytest_trace2evolve.evidence.store import RunStore
 from pytest_trace2evolve.evidence.tau2_format import simulation_record
 from pytest_trace2evolve.lock import LOCK_NAME, RENEW
 from pytest_trace2evolve.records.evidence import SimulationEvidence
-from pytest_trace2evolve.records.protocols import World
+from pytest_trace2evolve.records.protocols import World, rules_of
 from pytest_trace2evolve.records.score import Status
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation, TerminationReason
 from pytest_trace2evolve.scoring.evidence import as_evidence
+from pytest_trace2evolve.scoring.invariants import found_in
 from pytest_trace2evolve.scoring.reward import score
 from pytest_trace2evolve.workflow.fresh import Confirmer
 from pytest_trace2evolve.workflow.plan import Plan, PlannedSuite
@@ -138,10 +139,11 @@ class Runner:
             world = self._world(planned)
             simulation = simulate()
             result = score(simulation, task, world, self._plan.judge)
+            found = found_in(simulation, result, rules_of(world))
             types = world.tool_types()
-            record = as_evidence(simulation, task, result, types, solo=planned.suite.solo)
+            record = as_evidence(simulation, task, result, types, solo=planned.suite.solo, found=found)
             store = RunStore(folder or self._plan.suite_folder(planned.suite.name))
-            store.write_simulation(simulation_record(simulation, result))
+            store.write_simulation(simulation_record(simulation, result, found or ()))
         except (BudgetError, EndpointError):
             raise
         except Exception as error:
