@@ -7,6 +7,7 @@ from rich.markup import escape
 
 from pytest_trace2evolve.records.verdict import Decision
 from pytest_trace2evolve.report.terminal import (
+    alarms_line,
     checks_table,
     console,
     decision_line,
@@ -48,6 +49,9 @@ def run_report(report: RunReport, *, width: int, colour: bool, quiet: bool = Fal
             for split, figures in one.metrics.items()
         ]
         target.print(figures_table(rows))
+        for title, figures in rows:
+            if line := alarms_line(figures):
+                target.print(f"{escape(title)}: {line}", soft_wrap=True)
     for one in report.outcomes:
         _suite(target, report.plan, one, quiet=quiet)
     if not quiet:

@@ -8,8 +8,9 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from pytest_trace2evolve.report.terminal import console, number, pass_hat, rendered
+from pytest_trace2evolve.report.terminal import alarms_line, console, number, pass_hat, rendered
 from pytest_trace2evolve.workflow.rescore import ScoredFile
+from pytest_trace2evolve.workflow.sides import Scored
 
 STREAM_WIDTH = 160
 """Columns where the output is no terminal: wide enough that no figure is cut."""
@@ -32,6 +33,7 @@ def score_json(files: Sequence[ScoredFile]) -> dict[str, Any]:
                         "recorded_reward": one.record.recorded_reward,
                         "components": {name.value: value for name, value in one.record.components.items()},
                         "note": one.record.note,
+                        "invariants": _findings(one),
                     }
                     for one in file.scored
                 ],
@@ -40,6 +42,16 @@ def score_json(files: Sequence[ScoredFile]) -> dict[str, Any]:
             for file in files
         ]
     }
+
+
+def _findings(one: Scored) -> list[dict[str, Any]] | None:
+    """Which message broke which invariant; None where the simulation was not held against any.
+
+    Why is left out: it quotes the trace, and only `show` writes down that somebody looked at one.
+    """
+    if one.record.invariants is None:
+        return None
+    return [{"invariant": found.invariant.value, "message": found.message} for found in one.found]
 
 
 def score_tables(files: Sequence[ScoredFile]) -> str:
@@ -78,6 +90,8 @@ def score_tables(files: Sequence[ScoredFile]) -> str:
     target = terminal()
     target.print(table)
     for file in files:
+        if line := alarms_line(file.metrics):
+            target.print(f"{escape(file.path.name)}: {line}", soft_wrap=True)
         for note in file.notes:
             target.print(f"{escape(file.path.name)}: {escape(note)}", soft_wrap=True)
     return rendered(target)

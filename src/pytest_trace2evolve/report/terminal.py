@@ -181,6 +181,15 @@ _COLUMNS: tuple[tuple[str, Callable[[CheckResult], str]], ...] = (
 )
 
 
+def alarms_line(figures: Metrics) -> str:
+    """How many simulations broke which invariant; empty where none did, or none was held against any."""
+    found = figures.invariants
+    if found is None or not found.broke:
+        return ""
+    by_name = ", ".join(f"{name.value} {count}" for name, count in found.by_invariant.items())
+    return f"invariants: {found.broke} of {found.simulations} simulations broke any: {by_name}"
+
+
 def pass_hat(figures: Metrics) -> str:
     """pass^k for k = 1, 2, 4, … as far as the trials go."""
     wanted = [k for k in (1, 2, 4, 8, 16) if k in figures.pass_hat]

@@ -44,6 +44,9 @@ def trace_text(opened: Opened, *, full: bool = False) -> str:
     names = {call.id: call.name for message in simulation.trace for call in message.tool_calls or []}
     for number, message in enumerate(simulation.trace):
         _message(target, number, message, names, full=full)
+        for one in opened.found:
+            if one.message == number:
+                _line(target, f"{_INDENT}! breaks {one.invariant.value}: {one.why}", "bold red")
     target.print()
     for text, style in _outcome(simulation):
         _line(target, text, style)

@@ -7,16 +7,26 @@ from statistics import fmean
 
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.evidence import SimulationEvidence
+from pytest_trace2evolve.records.rules import Invariant
 from pytest_trace2evolve.records.score import Status, ToolType
 
 SUCCESS_TOLERANCE = 1e-6
 """tau2's: a reward within this of 1 is a success."""
 
 
+class Alarms(Record):
+    """How invariants fared: simulations held against them, those that broke any, and by invariant."""
+
+    simulations: int
+    broke: int
+    by_invariant: dict[Invariant, int]
+
+
 class Metrics(Record):
     """Figures over the measured simulations; None where nothing of the kind was measured.
 
-    `pass_hat` maps k to pass^k, for k up to the smallest number of measured trials of any task.
+    `pass_hat` maps k to pass^k, for k up to the smallest number of measured trials of any task. `invariants`
+    is None where no simulation was held against any.
     """
 
     simulations: int
@@ -32,6 +42,7 @@ class Metrics(Record):
     read_action_match: float | None
     write_action_match: float | None
     terminations: dict[str, int]
+    invariants: Alarms | None = None
 
 
 def succeeded(reward: float) -> bool:
@@ -76,6 +87,19 @@ def metrics(simulations: Iterable[SimulationEvidence]) -> Metrics:
         read_action_match=_action_match(by_task.values(), ToolType.READ),
         write_action_match=_action_match(by_task.values(), ToolType.WRITE),
         terminations=dict(sorted(Counter(record.termination_reason for record in records).items())),
+        invariants=_alarms(measured),
+    )
+
+
+def _alarms(records: Iterable[SimulationEvidence]) -> Alarms | None:
+    watched = [record.invariants for record in records if record.invariants is not None]
+    if not watched:
+        return None
+    broke = Counter(name for one in watched for name, count in one.items() if count)
+    return Alarms(
+        simulations=len(watched),
+        broke=sum(any(one.values()) for one in watched),
+        by_invariant={name: broke[name] for name in Invariant if broke[name]},
     )
 
 

@@ -6,16 +6,28 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from pytest_trace2evolve.errors import ConfigError, LedgerError, ResultsError, nearest
+from pytest_trace2evolve.errors import (
+    ConfigError,
+    LedgerError,
+    MissingExtraError,
+    ResultsError,
+    WorldError,
+    nearest,
+)
 from pytest_trace2evolve.evidence.ledger import Ledger
 from pytest_trace2evolve.evidence.results import ResultsFile, combine, read_results
+from pytest_trace2evolve.evidence.tau2_format import written_findings
 from pytest_trace2evolve.records.evidence import Provenance
 from pytest_trace2evolve.records.ledger import Seen
+from pytest_trace2evolve.records.protocols import rules_of
+from pytest_trace2evolve.records.rules import Finding
 from pytest_trace2evolve.records.trace import Simulation
+from pytest_trace2evolve.scoring.invariants import broken
 from pytest_trace2evolve.suites import Role
 from pytest_trace2evolve.workflow.baselines import is_path
 from pytest_trace2evolve.workflow.project import Project
 from pytest_trace2evolve.workflow.sides import domain_of, expand, provenance
+from pytest_trace2evolve.worlds.registry import Worlds
 
 Place = tuple[str, str]
 """A suite and one of its splits."""
@@ -32,6 +44,7 @@ class Opened:
         trials: All trials of the task that lie there.
         recorded: The splits whose ledger entries say that this was looked at.
         note: Why nothing was recorded, where nothing was.
+        found: What breaks an invariant in the trace.
     """
 
     simulation: Simulation
@@ -40,6 +53,7 @@ class Opened:
     trials: tuple[int, ...]
     recorded: tuple[Place, ...]
     note: str
+    found: tuple[Finding, ...] = ()
 
 
 def open_trace(
@@ -73,7 +87,21 @@ def open_trace(
     for place in places:
         assert project is not None
         _record(project, place, domain_of(file), task, chosen, name)
-    return Opened(simulations[chosen], origin, name, tuple(sorted(simulations)), tuple(places), note)
+    simulation = simulations[chosen]
+    return Opened(
+        simulation, origin, name, tuple(sorted(simulations)), tuple(places), note, _found(simulation, origin)
+    )
+
+
+def _found(simulation: Simulation, origin: Provenance) -> tuple[Finding, ...]:
+    """What breaks an invariant: as the run wrote it, else by the rules of a world that can be opened here."""
+    if (written := written_findings(simulation)) is not None:
+        return written
+    try:
+        rules = rules_of(Worlds().open(origin.provider, origin.domain))
+    except (WorldError, MissingExtraError):
+        return ()
+    return () if rules is None else broken(simulation.trace, rules)
 
 
 def _find(run: str, project: Project | None, here: Path) -> Path:
