@@ -229,7 +229,10 @@ def test_an_unknown_domain_names_the_known_ones(worlds: Worlds) -> None:
 
 @pytest.mark.parametrize(
     ("name", "mend"),
-    [("inspect_eval", "did you mean 'inspect_evals'?"), ("zzz", "known are inspect_evals, mine, tau2, trace2evolve")],
+    [
+        ("inspect_eval", "did you mean 'inspect_evals'?"),
+        ("zzz", "known are inspect_evals, mine, tau2, trace2evolve"),
+    ],
 )
 def test_an_unknown_provider_gets_the_nearest_or_all_names(name: str, mend: str) -> None:
     with pytest.raises(WorldError) as caught:
