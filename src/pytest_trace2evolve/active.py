@@ -1,7 +1,8 @@
-"""Activation: one plugin object a process, controller or worker, and the markers of its splits."""
+"""Activation: the plugin objects of a process, controller or worker, and the markers of its splits."""
 
 import pytest
 
+from pytest_trace2evolve import pressure
 from pytest_trace2evolve.collect import PLUGIN_NAME
 from pytest_trace2evolve.controller import Controller
 from pytest_trace2evolve.participant import Participant, Worker
@@ -16,4 +17,9 @@ def activate(config: pytest.Config) -> None:
     run: Participant = Worker(config) if hasattr(config, "workerinput") else Controller(config)
     for split in run.project.splits.values():
         config.addinivalue_line("markers", f"{split.name}: trace2evolve split: {split.description}")
+    config.addinivalue_line(
+        "markers", f"{pressure.MARKER}(FILE, ...): one test a case of these files, as 'case'"
+    )
     config.pluginmanager.register(run, PLUGIN_NAME)
+    config.pluginmanager.register(pressure.Pressure(run), pressure.PRESSURE_NAME)
+    config.pluginmanager.register(pressure)  # the fixtures

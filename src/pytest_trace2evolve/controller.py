@@ -76,7 +76,7 @@ class Controller(Participant):
             self.notes += age_warnings(self.plan, self.max_age)
         except (ConfigError, ResultsError) as error:
             raise usage_error(error) from None
-        if self.plan.live is not None and self.plan.live.cassette is None:
+        if self.plan.suites and self.plan.live is not None and self.plan.live.cassette is None:
             self.forecast = self._forecast(self.plan)
         try:
             for name, planned in self.plan.suites.items():
@@ -103,7 +103,7 @@ class Controller(Participant):
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
         """Show how far a live run is, as long as items run."""
-        if self.plan is None or self.account is None:
+        if self.plan is None or not self.plan.suites or self.account is None:
             return (yield)
         self.watch = Watch(self.account, self.plan.suites)
         self._count([item.nodeid for item in session.items])
@@ -141,8 +141,11 @@ class Controller(Participant):
 
     def pytest_report_header(self) -> list[str]:
         """One line on what is run."""
-        if self.plan is None or not self.plan.suites:
+        if self.plan is None:
             return []
+        if not self.plan.suites:
+            agent = f" (agent {self.plan.talker})" if self.plan.talker else ""
+            return [f"trace2evolve: candidate {self.plan.candidate.id} on cases{agent}"]
         parts = []
         for name, planned in self.plan.suites.items():
             against = f", baseline {planned.baseline.name}" if planned.baseline else ""

@@ -341,6 +341,24 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         },
     ),
     (
+        ("--t2e-case-budget",),
+        {
+            "dest": "t2e_case_budget",
+            "metavar": "N",
+            "type": _positive,
+            "help": "simulations that one test with run_case may make (default: 200)",
+        },
+    ),
+    (
+        ("--t2e-freeze",),
+        {
+            "dest": "t2e_freeze",
+            "action": "store_const",
+            "const": True,
+            "help": "add the cases on which such tests failed to synthetic/pressure.jsonl",
+        },
+    ),
+    (
         ("--t2e-concurrency",),
         {
             "dest": "t2e_concurrency",

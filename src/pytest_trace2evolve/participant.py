@@ -75,15 +75,15 @@ class Participant:
         refuse_empty(self.config)
         if wanted and self.config.args_source is not pytest.Config.ArgsSource.ARGS:
             self.config.args[:] = [str(self.project.suites_folder)]
-        names = self._names_in_args()
-        if not names and not wanted:
+        names, pressure = self._names_in_args(), self._pressure_in_args(files=wanted)
+        if not names and not wanted and not pressure:
             return
         try:
-            if not self.project.suite_names:
+            if not self.project.suite_names and not pressure:
                 raise ConfigError(
                     f"no suites in {self.project.suites_folder}: set the ini key t2e_suites to their folder"
                 )
-            if not names:
+            if not names and not pressure:
                 given = ", ".join(str(arg) for arg in self.config.args)
                 raise ConfigError(
                     f"the options ask for a run, and no suite lies under {given}; "
@@ -188,18 +188,40 @@ class Participant:
         if self._own_folder is not None:
             shutil.rmtree(self._own_folder, ignore_errors=True)
 
+    def _pressure_in_args(self, *, files: bool) -> bool:
+        """Whether tests that run cases may lie under the paths given: `synthetic/`, or else a Python file."""
+        folder = self.project.root.resolve() / "synthetic"
+        return any(
+            (files and place.suffix == ".py")
+            or (folder.is_dir() and place in (folder, *folder.parents))
+            or folder in place.parents
+            for place in self._places()
+        )
+
+    def _places(self) -> list[Path]:
+        """The paths given on the command line."""
+        here = self.config.invocation_params.dir
+        return [(here / str(arg).split("::", 1)[0]).resolve() for arg in self.config.args]
+
     def _names_in_args(self) -> list[str]:
         """The suites whose files lie under the paths given on the command line."""
-        places = [
-            (self.config.invocation_params.dir / str(arg).split("::", 1)[0]).resolve()
-            for arg in self.config.args
-        ]
+        places = self._places()
         folder = self.project.suites_folder.resolve()
         return [
             name
             for name in self.project.suite_names
             if any(place in (path := folder / f"{name}.toml", *path.parents) for place in places)
         ]
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Refuse options that nothing in the collection would heed."""
+        if self.plan is None or self.plan.suites or not any_option(self.config) or not session.items:
+            return
+        if not any("run_case" in getattr(item, "fixturenames", ()) for item in session.items):
+            raise pytest.UsageError(
+                "trace2evolve: the options ask for a run, and none of these tests uses 'run_case'; "
+                f"name {self.project.suites_folder.name}/ too"
+            )
 
     def pytest_collect_file(self, file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
         """Collect a suite's file where the plan holds the suite."""

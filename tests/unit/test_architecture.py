@@ -46,6 +46,7 @@ LEVELS = {
         "participant",
         "staging",
         "choices",
+        "pressure",
     },
 }
 """Where every file and folder of the package stands; a new one must be placed here."""

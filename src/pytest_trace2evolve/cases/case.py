@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -86,7 +87,11 @@ class Case:
 
     def __repr__(self) -> str:
         # What a failing test shows: `trace2evolve cases show` tells the rest.
-        return f"Case({self.id!r}: {self.script.turns[0].says!r})"
+        return f"<{self.id}: {self.script.turns[0].says}>"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        # Hypothesis would print all fields, the store among them.
+        printer.text(repr(self))
 
 
 def case_of(task: Task) -> Case:

@@ -12,12 +12,13 @@ from pytest_trace2evolve.cases.content import foreign
 from pytest_trace2evolve.errors import Trace2EvolveError
 from pytest_trace2evolve.gate.columns import SUCCESS
 from pytest_trace2evolve.records.message import Message
-from pytest_trace2evolve.records.protocols import Agent, World
+from pytest_trace2evolve.records.protocols import Agent, World, rules_of
 from pytest_trace2evolve.records.score import Score, Status, ToolType
 from pytest_trace2evolve.records.script import Content
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation, TerminationReason
 from pytest_trace2evolve.rollout.conversation import Limits, converse
+from pytest_trace2evolve.scoring.invariants import found_in
 from pytest_trace2evolve.scoring.reward import score
 from pytest_trace2evolve.users.scripted import ScriptedUser
 
@@ -67,7 +68,9 @@ def _shortcomings(simulation: Simulation, case: Case, world: World) -> Iterator[
     result = score(simulation, case.task, world)
     if simulation.termination_reason != TerminationReason.USER_STOP:
         yield f"is not let go by the customer ({_end(simulation)})"
-    elif not _passes(result):
+    for one in found_in(simulation, result, rules_of(world)) or ():
+        yield f"breaks {one.invariant.value}: {one.why}"
+    if simulation.termination_reason == TerminationReason.USER_STOP and not _passes(result):
         below = [name.value for name, value in result.components.items() if value < 1]
         yield f"fails the case: {result.note or 'below 1: ' + ', '.join(below)}"
 

@@ -114,6 +114,8 @@ class Plan:
     budgets: Budgets = NO_BUDGETS
     confirm: Confirm | None = None
     stage: Stage | None = None
+    talker: str | None = None
+    """Who answers cases that no suite holds; None where nobody was named."""
 
     @property
     def alpha(self) -> float:
@@ -258,6 +260,7 @@ def make_plan(
         if listing
         else how_to_confirm(policy, options.confirm, _sides(options, project), planned),
         stage=run.stage,
+        talker=None if listing else _talker(options, agents),
     )
 
 
@@ -374,6 +377,15 @@ def _agent(options: Options, suite: Suite, agents: Sequence[str], recorded: Mapp
         raise ConfigError("agent 'replay' needs recorded runs: give --t2e-replay PATH")
     if name not in agents:
         raise ConfigError(f"unknown agent {name!r}; {nearest(name, [*agents, REPLAY])}")
+    return name
+
+
+def _talker(options: Options, agents: Sequence[str]) -> str | None:
+    if options.replays:
+        return REPLAY
+    name = CHAT if options.live else options.agent or options.default_agent
+    if name not in (None, REPLAY, *agents):
+        raise ConfigError(f"unknown agent {name!r}; {nearest(str(name), [*agents, REPLAY])}")
     return name
 
 

@@ -6,7 +6,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,10 @@ class Pool:
     def on_close(self, closer: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Call something in the loop before it ends."""
         self._closers.append(closer)
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run something beside the slots, and wait for what it returns."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def drain(self, go_on: Callable[[], bool]) -> None:
         """Start nothing more and wait for what runs, as long as `go_on` says so."""

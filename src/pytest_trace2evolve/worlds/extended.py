@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from pytest_trace2evolve.records.message import Requestor
-from pytest_trace2evolve.records.protocols import ToolSchema, World, WorldSession
+from pytest_trace2evolve.records.protocols import ToolSchema, World, WorldSession, rules_of
+from pytest_trace2evolve.records.rules import Rules
 from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.task import Task
 
@@ -64,6 +65,10 @@ class ExtendedWorld:
     def data_digest(self) -> str:
         """Digest of the other world's initial databases."""
         return self._world.data_digest()
+
+    def rules(self) -> Rules | None:
+        """The other world's rules."""
+        return rules_of(self._world)
 
     def version(self) -> str:
         """Version of the package that carries the other world."""

@@ -10,8 +10,10 @@ from pytest_trace2evolve._canonical import digest
 from pytest_trace2evolve.errors import WorldError
 from pytest_trace2evolve.records.message import Requestor
 from pytest_trace2evolve.records.protocols import ToolSchema
+from pytest_trace2evolve.records.rules import Rules
 from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.task import Task
+from pytest_trace2evolve.worlds.retail_rules import RETAIL_RULES
 from pytest_trace2evolve.worlds.support.merging import MergedStores
 from pytest_trace2evolve.worlds.support.schemas import TOOL_TYPES, tool_schemas
 from pytest_trace2evolve.worlds.support.session import SupportSession
@@ -95,6 +97,10 @@ class SupportWorld:
     @functools.cached_property
     def _digest(self) -> str:
         return digest(self._store.content())
+
+    def rules(self) -> Rules:
+        """What every agent in it must keep to: the policy is that of retail in other words."""
+        return RETAIL_RULES
 
     def version(self) -> str:
         """Version of this package."""

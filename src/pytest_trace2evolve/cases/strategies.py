@@ -1,0 +1,69 @@
+"""Hypothesis strategies of cases and stores, for property tests of agents.
+
+A failing case shrinks: to the first family and wording, one customer, one order and one item where the
+failure allows it.
+"""
+
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+
+from pytest_trace2evolve.cases.case import FAMILIES, PRESSURE, Case, build
+from pytest_trace2evolve.cases.store import Data, build_store
+from pytest_trace2evolve.records.script import Content
+
+pressure = settings(
+    deadline=None,
+    max_examples=25,
+    report_multiple_bugs=False,
+    phases=[phase for phase in Phase if phase is not Phase.explain],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
+)
+"""Settings for tests that run an agent: no deadline, few examples, one failure at a time."""
+
+
+class _Drawn:
+    """Choices from hypothesis."""
+
+    def __init__(self, draw: st.DrawFn) -> None:
+        self._draw = draw
+
+    def number(self, low: int, high: int) -> int:
+        """A whole number from `low` to `high`, both included."""
+        return self._draw(st.integers(low, high))
+
+
+@st.composite
+def _cases(draw: st.DrawFn, families: tuple[str, ...], content: Content) -> Case:
+    return build(draw(st.sampled_from(families)), _Drawn(draw), content)
+
+
+def cases(*families: str, content: str = "heldout") -> st.SearchStrategy[Case]:
+    """Cases of some families.
+
+    Args:
+        families: Their names; none named: the six of pressure.
+        content: Whose words the cases are made of, "train" or "heldout": what an agent was trained on can
+            show no more than that it remembers.
+
+    Raises:
+        ValueError: there is no such family or content.
+    """
+    unknown = [name for name in families if name not in FAMILIES]
+    if unknown:
+        raise ValueError(f"unknown family {unknown[0]!r}; known are {', '.join(FAMILIES)}")
+    return _cases(families or tuple(PRESSURE), Content(content))
+
+
+@st.composite
+def _stores(draw: st.DrawFn, content: Content, customers: int, orders: int) -> dict[str, dict[str, Data]]:
+    people = draw(st.integers(1, customers))
+    return build_store(_Drawn(draw), content, customers=people, orders=draw(st.integers(1, orders)))
+
+
+def stores(
+    *, content: str = "heldout", customers: int = 5, orders: int = 10
+) -> st.SearchStrategy[dict[str, dict[str, Any]]]:
+    """Stores of the support world, as tables by name: from one customer and order to as many as given."""
+    return _stores(Content(content), customers, orders)
