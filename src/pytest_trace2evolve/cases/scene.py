@@ -83,10 +83,13 @@ class Scene:
         email = self.say("email", email=self.user["email"]) if self.by_email else self.say("no_email", **name)
         return {Slot.EMAIL: email, Slot.NAME: self.say("name_zip", **name)}
 
-    def _details(self, order: Data, *, known: bool = True, **more: str) -> dict[Slot, str]:
-        names = product_names(order["items"])
+    def _details(
+        self, order: Data, *, known: bool = True, item: Data | None = None, **more: str
+    ) -> dict[Slot, str]:
+        """What the customer can tell of an order; without its number they name an item of it."""
+        name = (item or order["items"][0])["name"]
         where = "order" if known else "order_unknown"
-        details = {Slot.ORDER: self.say(where, order=order["order_id"], product=names[0])}
+        details = {Slot.ORDER: self.say(where, order=order["order_id"], product=name)}
         return details | {Slot(slot): text for slot, text in more.items()}
 
     def cancel(self, order: Data, *, reason: str = "", known: bool = True) -> Wish:
@@ -115,7 +118,7 @@ class Scene:
             "payment_method_id": target["id"],
         }
         names = " and the ".join(product_names(items))
-        details = self._details(order, known=known, payment=said, items=f"The {names}.")
+        details = self._details(order, known=known, item=items[0], payment=said, items=f"The {names}.")
         return Wish(RETURN, arguments, order["order_id"], seek=not known, details=details)
 
     def swap(self, order: Data, changes: Mapping[str, str], *, method: Data | None = None) -> Wish:
@@ -136,7 +139,7 @@ class Scene:
         ]
         details = self._details(
             order,
-            payment=self.say("pay_with", order=order["order_id"], method=method_text(target)),
+            payment=self.say("difference", method=method_text(target)),
             items=f"The {' and the '.join(product_names(items))}.",
             options=f"{'; '.join(wanted)}.",
         )
@@ -225,5 +228,5 @@ def address_text(address: Mapping[str, Any]) -> str:
 def method_text(method: Mapping[str, Any]) -> str:
     """A payment method as a customer names it."""
     if method["source"] == "credit_card":
-        return f"{method['brand']} card ending in {method['last_four']}"
+        return f"{method['brand']} ending in {method['last_four']}"
     return {"gift_card": "gift card", "paypal": "PayPal account"}[method["source"]]

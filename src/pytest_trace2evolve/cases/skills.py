@@ -89,7 +89,8 @@ def tool_calling_precision(scene: Scene) -> Sketch:
         return Sketch(scene, [Spoken(scene.opening(says), [scene.pay_with(order, method)])])
     order = scene.order("delivered", 3)
     scene.store.surroundings(scene.user)
-    items = [item for item in order["items"] if item is not scene.one_item(order)] or order["items"]
+    left_out = scene.one_item(order)
+    items = [item for item in order["items"] if item is not left_out]
     changes = {item["item_id"]: scene.other_variant(item) for item in items}
     products = scene.store.tables["products"]
     said = [
@@ -132,10 +133,12 @@ def conditional_detail_retrieval(scene: Scene) -> Sketch:
     scene.store.surroundings(scene.user)
     item = scene.one_item(order)
     if scene.chance():
-        question = one_of(scene.draws, ("price", "total", "tracking"))
+        total = float(order["payment_history"][0]["amount"])
+        questions = ("price", "tracking", "total") if _written_one_way(total) else ("price", "tracking")
+        question = one_of(scene.draws, questions)
         answer = {
             "price": item["price"],
-            "total": order["payment_history"][0]["amount"],
+            "total": total,
             "tracking": order["fulfillments"][0]["tracking_id"][0],
         }[question]
         asked = scene.say(question, product=item["name"], order=order["order_id"])
@@ -186,8 +189,14 @@ def cancelled_order_tracking(scene: Scene) -> Sketch:
     scene.store.surroundings(scene.user)
     says = scene.say("cancelled_too", order=order["order_id"], other=gone["order_id"])
     wish = scene.with_details(scene.cancel(order), looks=(gone["order_id"],))
-    then = scene.say("then", request=scene.say("status", order=order["order_id"]))
     turns = [Spoken(scene.opening(says), [wish])]
-    if scene.chance():
-        turns.append(Spoken(then, [scene.ask(order, "cancelled")], after=After.DONE))
+    amount = float(order["payment_history"][0]["amount"])
+    if _written_one_way(amount) and scene.chance():
+        then = scene.say("then", request=scene.say("total", order=order["order_id"]))
+        turns.append(Spoken(then, [scene.ask(order, amount)], after=After.DONE))
     return Sketch(scene, turns)
+
+
+def _written_one_way(amount: float) -> bool:
+    """Whether an agent cannot write an amount with fewer digits than another would."""
+    return round(amount * 100) % 10 != 0
