@@ -16,13 +16,16 @@ from pytest_trace2evolve.errors import (
 )
 from pytest_trace2evolve.participant import Participant, usage_error
 from pytest_trace2evolve.records.task import Task
-from pytest_trace2evolve.workflow.freeze import freeze
+from pytest_trace2evolve.workflow.freeze import freeze, unfrozen
 from pytest_trace2evolve.workflow.pressure import CaseRunner, Outcome
 
 PRESSURE_NAME = "trace2evolve-pressure"
 """The name under which the plugin object of pressure tests is registered."""
 
 MARKER = "t2e_cases"
+
+FROZEN = "synthetic/pressure.jsonl"
+"""Where cases are frozen, from the rootdir."""
 
 DEFAULT_BUDGET = 200
 """Simulations that one test may make."""
@@ -177,15 +180,13 @@ class Pressure:
         """Freeze what broke the agent, where that was asked for."""
         if hasattr(session.config, "workerinput") or not self._broken:
             return
+        path = session.config.rootpath / FROZEN
+        cases = list(self._broken.values())
         if session.config.option.t2e_freeze:
-            path = session.config.rootpath / "synthetic" / "pressure.jsonl"
-            self._notes += freeze(list(self._broken.values()), path, self._run.worlds)
-        else:
-            count = len(self._broken)
-            cases = f"{count} case{'' if count == 1 else 's'}"
-            self._notes.append(
-                f"{cases} broke the agent; --t2e-freeze keeps such in synthetic/pressure.jsonl"
-            )
+            self._notes += freeze(cases, path, self._run.worlds)
+        elif count := len(unfrozen(cases, path)):
+            told = f"{count} new case{'' if count == 1 else 's'}"
+            self._notes.append(f"{told} broke the agent; --t2e-freeze keeps such in {FROZEN}")
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Tell what was found and frozen."""

@@ -3,7 +3,6 @@
 It works on the records themselves, by the policy's rules, and knows nothing of how a case was put together.
 """
 
-import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -86,7 +85,9 @@ class Expert:
     """
 
     def __init__(self, tables: Tables, user_id: str, *, by_email: bool) -> None:
-        self._tables = copy.deepcopy({name: dict(table) for name, table in tables.items()})
+        # Of what it takes note, only an order's status changes.
+        orders = {order_id: dict(order) for order_id, order in tables["orders"].items()}
+        self._tables = {**tables, "orders": orders}
         self._user = self._tables["users"][user_id]
         self._by_email = by_email
         self._seen: set[str] = set()

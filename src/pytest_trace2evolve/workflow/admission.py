@@ -71,7 +71,7 @@ def _shortcomings(simulation: Simulation, case: Case, world: World) -> Iterator[
     for one in found_in(simulation, result, rules_of(world)) or ():
         yield f"breaks {one.invariant.value}: {one.why}"
     if simulation.termination_reason == TerminationReason.USER_STOP and not _passes(result):
-        below = [name.value for name, value in result.components.items() if value < 1]
+        below = [name.value for name in result.basis if result.components.get(name, 1.0) < 1]
         yield f"fails the case: {result.note or 'below 1: ' + ', '.join(below)}"
 
 

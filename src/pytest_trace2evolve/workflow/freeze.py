@@ -11,6 +11,15 @@ from pytest_trace2evolve.workflow.admission import admit
 from pytest_trace2evolve.worlds.registry import Worlds
 
 
+def unfrozen(cases: Sequence[Case], path: Path) -> list[Case]:
+    """The cases that a file of frozen ones does not hold; all of them where it cannot be read."""
+    try:
+        held = {case.digest for case in read_cases(path)}
+    except CaseError:
+        return list(cases)
+    return [case for case in cases if case.digest not in held]
+
+
 def freeze(cases: Sequence[Case], path: Path, worlds: Worlds) -> list[str]:
     """Add cases to a file of frozen ones, where they pass admission and are not there yet.
 

@@ -82,7 +82,7 @@ class Outcome:
 
     def explain(self) -> str:
         """Why it did not pass, and the conversation, in lines."""
-        below = [name.value for name, value in self.score.components.items() if value < 1.0]
+        below = [name.value for name in self.score.basis if self.score.components.get(name, 1.0) < 1.0]
         why = [f"{one.invariant.value}: message {one.message}: {one.why}" for one in self.violations]
         if (self.reward or 0.0) < SUCCESS:
             part = f" (below 1: {', '.join(below)})" if below else ""

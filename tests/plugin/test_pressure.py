@@ -1,0 +1,299 @@
+"""Pressure tests in whole sessions: the pattern that users copy, its budget, shrinking and freezing."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pytest_trace2evolve.cases.case import read_cases
+from tests.plugin.conftest import REPOSITORY
+
+INI = """\
+[pytest]
+t2e_suites = suites
+filterwarnings = error
+"""
+
+CONFTEST = """\
+from tests.rash import rash
+
+
+def pytest_t2e_agents(config):
+    return {"rash": rash}
+"""
+
+HEAD = """\
+import pytest
+from hypothesis import given, settings
+from pytest_trace2evolve.cases.strategies import cases, pressure
+
+"""
+
+SEARCH = (
+    HEAD
+    + """
+@pressure
+@given(case=cases())
+def test_search(case, run_case):
+    run_case(case).require_invariants()
+"""
+)
+
+
+class PressureProject:
+    """A project with pressure tests, and sessions over it."""
+
+    def __init__(self, pytester: pytest.Pytester) -> None:
+        self.pytester = pytester
+        self.root = pytester.path
+        pytester.makeini(INI)
+        pytester.makeconftest(CONFTEST)
+        (self.root / "synthetic").mkdir()
+        shutil.copytree(REPOSITORY / "candidates", self.root / "candidates")
+        (self.root / "suites").mkdir()
+
+    @property
+    def frozen(self) -> Path:
+        return self.root / "synthetic" / "pressure.jsonl"
+
+    def test(self, text: str) -> None:
+        (self.root / "synthetic" / "test_pressure.py").write_text(text, encoding="utf-8")
+
+    def run(self, *arguments: str) -> pytest.RunResult:
+        return self.pytester.runpytest_inprocess("synthetic", "-p", "no:cacheprovider", *arguments)
+
+
+@pytest.fixture
+def project(pytester, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", f"{REPOSITORY}:{REPOSITORY / 'src'}")
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+    monkeypatch.setenv("HYPOTHESIS_STORAGE_DIRECTORY", str(pytester.path / "hypothesis"))
+    return PressureProject(pytester)
+
+
+def told(result: pytest.RunResult) -> str:
+    return "\n".join([*result.outlines, *result.errlines])
+
+
+def test_the_pattern_passes_with_the_oracle(project):
+    shutil.copy(REPOSITORY / "synthetic" / "test_pressure.py", project.root / "synthetic")
+    shutil.copy(REPOSITORY / "synthetic" / "pressure.jsonl", project.root / "synthetic")
+    result = project.run("--t2e-agent=oracle")
+    result.assert_outcomes(passed=43)
+    result.stdout.fnmatch_lines(["trace2evolve: candidate v0 on cases (agent oracle)"])
+
+
+def test_frozen_cases_fail_one_by_one_and_say_why(project):
+    shutil.copy(REPOSITORY / "synthetic" / "pressure.jsonl", project.root / "synthetic")
+    project.test(
+        HEAD
+        + """
+@pytest.mark.t2e_cases("synthetic/pressure.jsonl")
+def test_frozen(case, run_case):
+    run_case(case).require()
+"""
+    )
+    result = project.run("--t2e-agent=nop", "-v")
+    cases = read_cases(project.frozen)
+    refusals = sum(case.script.refuses_all for case in cases)
+    result.assert_outcomes(passed=refusals, failed=len(cases) - refusals)
+    assert "reward 0.0 (below 1: DB), ended by user_stop" in told(result)
+    assert "[2] assistant: I cannot help you with that." in told(result)
+    assert "broke the agent" not in told(result)  # nothing of this is new
+
+
+def test_a_planted_fault_comes_back_as_the_smallest_case_and_is_frozen(project):
+    project.test(SEARCH)
+    result = project.run("--t2e-agent=rash", "--t2e-freeze")
+    result.assert_outcomes(failed=1)
+    assert "read_before_write: message" in told(result)
+    (case,) = read_cases(project.frozen)
+    tables = case.task.initial_state.initialization_data.agent_data
+    assert len(tables["users"]) == len(tables["orders"]) == 1
+    (order,) = tables["orders"].values()
+    assert len(order["items"]) == 1
+    assert f"frozen in synthetic/pressure.jsonl: {case.id}; run 'trace2evolve lock'" in told(result)
+    # Hypothesis' own words name the case in one line, not with its whole store.
+    assert not re.search(r"Case\(task=", told(result))
+    again = project.run("--t2e-agent=rash", "--t2e-freeze")
+    assert f"case {case.id} is frozen already" in told(again)
+    assert len(read_cases(project.frozen)) == 1
+
+
+def test_without_the_option_nothing_is_written(project):
+    project.test(SEARCH)
+    result = project.run("--t2e-agent=rash")
+    assert "1 new case broke the agent; --t2e-freeze keeps such in synthetic/pressure.jsonl" in told(result)
+    assert not project.frozen.exists()
+
+
+def test_workers_of_xdist_search_and_the_controller_freezes(project):
+    names = ["vague_refund_request", "missing_order_id", "multi_intent_message"]
+    project.test(
+        HEAD
+        + "".join(
+            f"""
+@pressure
+@given(case=cases("{name}"))
+def test_{name}(case, run_case):
+    run_case(case).require_invariants()
+"""
+            for name in names
+        )
+    )
+    result = project.pytester.runpytest_subprocess(
+        "synthetic", "-p", "no:cacheprovider", "--t2e-agent=rash", "--t2e-freeze", "-n", "2"
+    )
+    result.assert_outcomes(failed=3)
+    assert {case.script.family for case in read_cases(project.frozen)} == set(names)
+
+
+def test_a_frozen_file_keeps_what_it_has_and_a_damaged_one_is_left_alone(project):
+    project.test(SEARCH)
+    project.frozen.write_text("{broken", encoding="utf-8")
+    result = project.run("--t2e-agent=rash", "--t2e-freeze")
+    assert "no case was frozen:" in told(result)
+    assert project.frozen.read_text(encoding="utf-8") == "{broken"
+    held = (REPOSITORY / "synthetic" / "pressure.jsonl").read_text(encoding="utf-8")
+    project.frozen.write_text(held.rstrip("\n"), encoding="utf-8")
+    project.run("--t2e-agent=rash", "--t2e-freeze")
+    assert project.frozen.read_text(encoding="utf-8").startswith(held)
+    assert len(read_cases(project.frozen)) == 37
+
+
+def test_outcomes_are_made_once_however_often_a_case_is_run(project):
+    project.pytester.makeconftest(
+        """
+from pytest_trace2evolve.agents.nop import NopAgent
+from pytest_trace2evolve.records.script import script_of
+from pytest_trace2evolve.users.scripted import ScriptedUser
+
+made = []
+
+
+def counted(task, world, candidate, trial):
+    made.append((task.id, trial))
+    return NopAgent(), ScriptedUser(script_of(task), seed=trial)
+
+
+def pytest_t2e_agents(config):
+    return {"counted": counted}
+
+
+def pytest_sessionfinish():
+    assert len(set(made)) == len(made) > 0
+    print(f"made {len(made)}")
+"""
+    )
+    project.test(
+        HEAD
+        + """
+from hypothesis import strategies as st
+
+@pressure
+@given(case=cases("policy_edge"), times=st.integers(1, 3))
+def test_search(case, times, run_case):
+    outcomes = [run_case(case) for _ in range(times)]
+    assert all(one is outcomes[0] for one in outcomes)
+"""
+    )
+    result = project.run("--t2e-agent=counted", "-s")
+    result.assert_outcomes(passed=1)
+    assert re.search(r"made \d+", told(result))
+
+
+def test_a_budget_ends_the_search_and_says_so(project):
+    project.test(
+        HEAD
+        + """
+from pathlib import Path
+
+runs = []
+
+
+@settings(pressure, max_examples=60)
+@given(case=cases())
+def test_search(case, run_case):
+    run_case(case)
+    runs.append(case.id)
+
+
+def test_after():
+    Path("runs.txt").write_text(str(len(set(runs))))
+"""
+    )
+    result = project.run("--t2e-agent=nop", "--t2e-case-budget=7")
+    result.assert_outcomes(passed=2)
+    assert int((project.root / "runs.txt").read_text()) == 7
+    assert "its budget of simulations is spent (--t2e-case-budget)" in told(result)
+
+
+def test_a_failure_within_the_budget_stays_a_failure(project):
+    project.test(SEARCH)
+    result = project.run("--t2e-agent=rash", "--t2e-case-budget=6")
+    result.assert_outcomes(failed=1)
+    assert "read_before_write" in told(result)
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "expected"),
+    [
+        (
+            "def test_it(case): pass\n",
+            (),
+            "'case' needs @pytest.mark.t2e_cases(FILE), or hypothesis' @given(case=...)",
+        ),
+        ("def test_it(run_case): run_case(None)\n", (), "no agent for 'run_case': give --t2e-agent or"),
+        (
+            HEAD + "@pytest.mark.t2e_cases('synthetic/none.jsonl')\ndef test_it(case, run_case): pass\n",
+            (),
+            "synthetic/none.jsonl: cannot be read: No such file or directory",
+        ),
+        ("def test_it(run_case): pass\n", ("--t2e-agent=nobody",), "unknown agent 'nobody'; "),
+        (
+            "def test_it(): pass\n",
+            ("--t2e-agent=nop",),
+            "none of these tests uses 'run_case'; name suites/ too",
+        ),
+        ("def test_it(run_case): pass\n", ("--t2e-case-budget=0",), "'0' is not a whole number of 1 or more"),
+    ],
+)
+def test_what_is_wrong_is_told(project, text, arguments, expected):
+    project.test(text)
+    result = project.run(*arguments)
+    assert result.ret != 0
+    assert expected in told(result)
+
+
+def test_a_test_elsewhere_is_told_to_be_named(project):
+    (project.root / "tests").mkdir()
+    (project.root / "tests" / "test_it.py").write_text(
+        HEAD + "@pressure\n@given(case=cases())\ndef test_it(case, run_case): run_case(case)\n",
+        encoding="utf-8",
+    )
+    lost = project.pytester.runpytest_inprocess("tests", "-p", "no:cacheprovider")
+    assert "'run_case' needs this file or the folder synthetic/ on the command line" in told(lost)
+    named = project.pytester.runpytest_inprocess(
+        "tests/test_it.py", "-p", "no:cacheprovider", "--t2e-agent=oracle"
+    )
+    named.assert_outcomes(passed=1)
+
+
+def test_the_last_case_of_a_failed_test_travels_as_tau2_json(project):
+    project.test(SEARCH)
+    project.pytester.makeconftest(
+        CONFTEST
+        + """
+
+def pytest_runtest_logreport(report):
+    raw = getattr(report, "trace2evolve_case", None)
+    if raw is not None:
+        import json
+        open("case.json", "w").write(json.dumps(raw))
+"""
+    )
+    project.run("--t2e-agent=rash")
+    raw = json.loads((project.root / "case.json").read_text())
+    assert {"id", "user_scenario", "initial_state", "evaluation_criteria"} <= raw.keys()

@@ -1,0 +1,347 @@
+"""Cases: their content, their store, the expert's decisions, and the files they are kept in."""
+
+import itertools
+import json
+import re
+from collections import Counter
+
+import pytest
+
+from pytest_trace2evolve.cases.case import (
+    CAPABILITIES,
+    FAMILIES,
+    PRESSURE,
+    build,
+    case_line,
+    case_of,
+    generate,
+    read_cases,
+)
+from pytest_trace2evolve.cases.content import foreign, vocabulary
+from pytest_trace2evolve.cases.draws import SeededDraws
+from pytest_trace2evolve.cases.expert import Expert, Wish
+from pytest_trace2evolve.cases.store import build_store
+from pytest_trace2evolve.errors import CaseError
+from pytest_trace2evolve.records.script import Content, script_of
+from pytest_trace2evolve.records.task import Task
+
+TRAIN, HELDOUT = Content.TRAIN, Content.HELDOUT
+
+
+def text_of(case):
+    return json.dumps(case.task.model_dump(mode="json"), ensure_ascii=False)
+
+
+# Content
+
+
+def test_both_contents_have_the_same_phrases_with_the_same_slots():
+    train, heldout = vocabulary(TRAIN).phrases, vocabulary(HELDOUT).phrases
+    assert train.keys() == heldout.keys()
+    for name, texts in train.items():
+        slots = {frozenset(re.findall(r"\{(\w+)\}", text)) for text in (*texts, *heldout[name])}
+        assert len(slots) == 1, name
+        assert min(len({*texts}), len({*heldout[name]})) >= 2, name
+
+
+@pytest.mark.parametrize("field", ["first_names", "last_names", "streets", "domains"])
+def test_no_name_is_in_both_contents(field):
+    train, heldout = (getattr(vocabulary(one), field) for one in (TRAIN, HELDOUT))
+    assert not {*map(str.lower, train)} & {*map(str.lower, heldout)}
+
+
+def test_no_city_product_or_phrasing_is_in_both_contents():
+    train, heldout = vocabulary(TRAIN), vocabulary(HELDOUT)
+    assert not {city for city, _, _ in train.cities} & {city for city, _, _ in heldout.cities}
+    assert not {kind.name for kind in train.products} & {kind.name for kind in heldout.products}
+    sentences = [{text for texts in one.phrases.values() for text in texts} for one in (train, heldout)]
+    assert not sentences[0] & sentences[1]
+
+
+@pytest.mark.parametrize(("content", "other"), [(TRAIN, HELDOUT), (HELDOUT, TRAIN)])
+def test_no_word_of_one_content_occurs_in_cases_of_the_other(content, other):
+    for case in generate("purity", 5 * len(FAMILIES), content):
+        assert foreign(text_of(case), other) == ""
+
+
+def test_foreign_words_are_found_wherever_they_stand():
+    assert foreign("a Camping Stove, please", HELDOUT) == "camping stove"
+    assert foreign("two camping stoves", HELDOUT) == "camping stove"
+    assert foreign("FREYA", HELDOUT) == "freya"
+    assert foreign("Kindly void it", HELDOUT) == ""
+    assert foreign("Freyan", HELDOUT) == ""
+
+
+# Store
+
+
+def test_a_store_of_any_size_fits_together():
+    tables = build_store(SeededDraws("s"), TRAIN, customers=40, orders=90)
+    assert {name: len(table) for name, table in tables.items()} == {
+        "products": len(vocabulary(TRAIN).products),
+        "users": 40,
+        "orders": 90,
+    }
+    for order_id, order in tables["orders"].items():
+        owner = tables["users"][order["user_id"]]
+        assert order_id in owner["orders"]
+        assert order["payment_history"][0]["payment_method_id"] in owner["payment_methods"]
+        for item in order["items"]:
+            assert item["item_id"] in tables["products"][item["product_id"]]["variants"]
+        paid = order["payment_history"][0]["amount"]
+        assert paid == round(sum(item["price"] for item in order["items"]), 2)
+    listed = Counter(one for user in tables["users"].values() for one in user["orders"])
+    assert set(listed) == set(tables["orders"])
+    assert set(listed.values()) == {1}
+
+
+def test_the_same_seed_gives_the_same_store_and_another_another():
+    def made(seed):
+        return build_store(SeededDraws(seed), HELDOUT, customers=3, orders=5)
+
+    assert made("a") == made("a")
+    assert made("a") != made("b")
+
+
+# Families
+
+
+def test_there_are_six_families_of_pressure_and_one_a_capability():
+    assert len(PRESSURE) == 6
+    assert {
+        "structured_data_reasoning",
+        "multi_step_task_completion",
+        "precondition_verification",
+        "tool_calling_precision",
+    } <= set(CAPABILITIES)
+    assert all(family.purpose for family in FAMILIES.values())
+    assert len({family.purpose for family in FAMILIES.values()}) == len(FAMILIES)
+
+
+@pytest.mark.parametrize("family", list(FAMILIES))
+def test_a_family_varies_in_words_store_and_what_is_right(family):
+    made = list(generate("variety", 40, TRAIN, [family]))
+    assert len({case.script.turns[0].says for case in made}) >= 30
+    assert len({len(case.task.initial_state.initialization_data.agent_data["orders"]) for case in made}) > 1
+    shapes = {re.sub(r"[#\d]\S*", "", case.script.turns[0].says.split(". ")[-1]) for case in made}
+    assert len(shapes) >= 3
+
+
+def test_a_customer_who_names_a_product_means_one_order():
+    for case in generate("one order", 60, HELDOUT, ["missing_order_id", "vague_refund_request"]):
+        tables = case.task.initial_state.initialization_data.agent_data
+        (user_id,) = (one for one in case.script.turns[0].requests[0].about if one in tables["users"])
+        orders = [tables["orders"][one] for one in tables["users"][user_id]["orders"]]
+        names = [item["name"] for order in orders for item in order["items"]]
+        meant = next(name for name in vocabulary(HELDOUT).products if name.name in case.script.turns[0].says)
+        assert names.count(meant.name) == 1
+
+
+def test_the_cheapest_variant_is_one_and_what_is_cheaper_cannot_be_had():
+    for case in generate("cheapest", 40, TRAIN, ["structured_data_reasoning"]):
+        (write,) = (one for one in case.task.actions if "new_item_ids" in one.arguments)
+        tables = case.task.initial_state.initialization_data.agent_data
+        order = tables["orders"][write.arguments["order_id"]]
+        ((old,), (new,)) = write.arguments["item_ids"], write.arguments["new_item_ids"]
+        item = next(one for one in order["items"] if one["item_id"] == old)
+        variants = tables["products"][item["product_id"]]["variants"]
+        kept = next(iter(item["options"]))
+        fits = [
+            one
+            for one in variants.values()
+            if one["options"][kept] == item["options"][kept] and one["item_id"] != old and one["available"]
+        ]
+        assert min(fits, key=lambda one: one["price"])["item_id"] == new
+        assert [one["price"] for one in fits].count(variants[new]["price"]) == 1
+        assert variants[new]["price"] < item["price"]
+        assert len({json.dumps(one["options"], sort_keys=True) for one in variants.values()}) == len(variants)
+
+
+# Expert
+
+
+def tables_with(status="pending", paid="credit_card_1", amount=20.0, balance=50.0):
+    methods = {
+        "credit_card_1": {"source": "credit_card", "id": "credit_card_1", "brand": "visa", "last_four": "1"},
+        "paypal_1": {"source": "paypal", "id": "paypal_1"},
+        "gift_card_1": {"source": "gift_card", "id": "gift_card_1", "balance": balance},
+    }
+    user = {
+        "user_id": "ann",
+        "name": {"first_name": "Ann", "last_name": "Lee"},
+        "address": {"zip": "1"},
+        "email": "ann@x",
+        "payment_methods": methods,
+        "orders": ["#W1", "#W2"],
+    }
+    item = {"item_id": "i1", "product_id": "p1", "price": amount}
+    order = {
+        "status": status,
+        "items": [item],
+        "payment_history": [{"payment_method_id": paid, "amount": amount}],
+    }
+    variants = {
+        "i1": {"available": True, "price": amount},
+        "i2": {"available": True, "price": amount + 10},
+        "i3": {"available": False, "price": amount},
+    }
+    return {
+        "users": {"ann": user, "bob": {**user, "user_id": "bob", "orders": ["#W9"]}},
+        "orders": {"#W1": order, "#W2": {**order, "items": [dict(item)]}, "#W9": order},
+        "products": {"p1": {"variants": variants}},
+    }
+
+
+def expert(**state):
+    return Expert(tables_with(**state), "ann", by_email=True)
+
+
+CANCEL = Wish("cancel_pending_order", {"order_id": "#W1", "reason": "no longer needed"}, "#W1")
+
+
+def back(method):
+    arguments = {"order_id": "#W1", "item_ids": ["i1"], "payment_method_id": method}
+    return Wish("return_delivered_order_items", arguments, "#W1")
+
+
+def swap(tool, new, method="credit_card_1"):
+    arguments = {"order_id": "#W1", "item_ids": ["i1"], "new_item_ids": [new], "payment_method_id": method}
+    return Wish(tool, arguments, "#W1")
+
+
+PAY = Wish("modify_pending_order_payment", {"order_id": "#W1", "payment_method_id": "gift_card_1"}, "#W1")
+MODIFY, EXCHANGE = "modify_pending_order_items", "exchange_delivered_order_items"
+
+
+def test_the_expert_identifies_reads_and_writes_in_this_order():
+    done = expert().handle(CANCEL)
+    assert [action.name for action in done.actions] == [
+        "find_user_id_by_email",
+        "get_user_details",
+        "get_order_details",
+        "cancel_pending_order",
+    ]
+    assert done.refusal == ""
+
+
+def test_the_expert_finds_by_name_where_there_is_no_email_and_looks_for_the_order():
+    found = Expert(tables_with(), "ann", by_email=False)
+    done = found.handle(Wish(CANCEL.tool, {**CANCEL.arguments, "order_id": "#W2"}, "#W2", seek=True))
+    assert done.actions[0].name == "find_user_id_by_name_zip"
+    looks = [action.arguments for action in done.actions if action.name == "get_order_details"]
+    assert looks == [{"order_id": "#W1"}, {"order_id": "#W2"}]
+
+
+@pytest.mark.parametrize(
+    ("state", "wish", "refusal"),
+    [
+        ({"status": "delivered"}, CANCEL, "the order is delivered"),
+        ({"status": "processed"}, CANCEL, "the order is processed"),
+        (
+            {},
+            Wish(CANCEL.tool, {"order_id": "#W1", "reason": "bored"}, "#W1"),
+            "that is no reason for which an order can be cancelled",
+        ),
+        ({}, Wish(CANCEL.tool, {"order_id": "#W9"}, "#W9"), "the order is another customer's"),
+        ({"status": "pending"}, back("credit_card_1"), "the order is pending"),
+        (
+            {"status": "delivered"},
+            back("paypal_1"),
+            "a refund goes to the original payment method or a gift card",
+        ),
+        ({"status": "delivered"}, back("gift_card_1"), ""),
+        ({"status": "delivered"}, back("credit_card_1"), ""),
+        ({}, swap(MODIFY, "i2"), ""),
+        ({}, swap(MODIFY, "i3"), "that item is not available"),
+        ({}, swap(MODIFY, "i7"), "an item can only be changed for another of the same product"),
+        ({}, swap(MODIFY, "i2", "gift_card_1"), ""),
+        ({"balance": 5.0}, swap(MODIFY, "i2", "gift_card_1"), "the gift card does not cover it"),
+        ({"status": "delivered"}, swap(EXCHANGE, "i2"), ""),
+        ({}, swap(EXCHANGE, "i2"), "the order is pending"),
+        ({}, PAY, ""),
+        ({"balance": 5.0}, PAY, "the gift card does not cover it"),
+        ({"status": "pending (item modified)"}, PAY, "the order is pending (item modified)"),
+    ],
+)
+def test_what_the_policy_allows(state, wish, refusal):
+    done = expert(**state).handle(wish)
+    assert done.refusal == refusal
+    assert (wish.tool in [action.name for action in done.actions]) is not bool(refusal)
+
+
+def test_what_was_done_counts_for_what_is_asked_next():
+    one = expert()
+    assert one.handle(swap(MODIFY, "i2")).refusal == ""
+    again = one.handle(CANCEL)
+    assert again.refusal == "the order is pending (item modified)"
+    assert again.actions == ()  # nothing has to be read twice
+
+
+def test_another_customers_order_is_never_read():
+    done = expert().handle(Wish(CANCEL.tool, {"order_id": "#W9"}, "#W9"))
+    assert "get_order_details" not in [action.name for action in done.actions]
+
+
+# Files
+
+
+def test_a_seed_gives_the_same_cases_and_families_take_turns():
+    first, again = (list(generate("s", 30, TRAIN)) for _ in range(2))
+    assert [case_line(one) for one in first] == [case_line(one) for one in again]
+    assert [one.script.family for one in first] == list(itertools.islice(itertools.cycle(FAMILIES), 30))
+    assert len({one.id for one in first}) == 30
+
+
+def test_a_file_of_cases_reads_back_as_it_was_written(tmp_path):
+    made = list(generate("file", len(FAMILIES), HELDOUT))
+    path = tmp_path / "cases.jsonl"
+    path.write_text("".join(map(case_line, made)), encoding="utf-8")
+    assert read_cases(path) == made
+
+
+def line(change=lambda record: None):
+    case = build("missing_order_id", SeededDraws("l"), TRAIN)
+    record = json.loads(case_line(case))
+    change(record)
+    return json.dumps(record) + "\n"
+
+
+def without_script(record):
+    del record["user_scenario"]["script"]
+
+
+def empty_turns(record):
+    record["user_scenario"]["script"]["turns"] = []
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "holds no case; 'trace2evolve cases generate' makes some"),
+        ("{", "line 1: Expecting property name enclosed in double quotes"),
+        ("[1]\n", "line 1: task: Input should be a valid dictionary"),
+        ("\n{}\n", "line 2: id: Field required"),
+        (line(without_script), "has no customer script (user_scenario.script): it is no case"),
+        (line(empty_turns), "its customer script is damaged: turns: Tuple should have at least 1 item"),
+        (line() + line(), "occurs twice; remove one"),
+    ],
+)
+def test_a_damaged_file_is_told_by_line(tmp_path, text, told):
+    path = tmp_path / "cases.jsonl"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(CaseError, match=re.escape(told)) as caught:
+        read_cases(path)
+    assert str(caught.value).startswith(str(path))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(CaseError, match=r"absent\.jsonl: cannot be read: No such file"):
+        read_cases(tmp_path / "absent.jsonl")
+
+
+def test_a_task_without_a_script_is_no_case():
+    task = Task(id="t", user_scenario={"instructions": "x"})
+    assert script_of(task) is None
+    with pytest.raises(CaseError, match="task 't' has no customer script"):
+        case_of(task)
