@@ -65,7 +65,8 @@ class Promise(Record):
         tools: A successful call of any of them makes it true.
         verbs: Participles, such as `cancelled`.
         nouns: Such as `cancellation`.
-        about: Words of which one must stand beside a verb; empty where the verb alone says it.
+        about: Words of which one must stand before a verb or close behind it; empty where the verb is enough.
+        unless: Words beside which the clause claims something else.
         statuses: Statuses of a record that make it true of that record, whoever brought it there.
         phrases: Further words that are the claim as they stand.
         vague: It counts only in a clause that makes no other claim.
@@ -75,6 +76,7 @@ class Promise(Record):
     verbs: tuple[str, ...] = ()
     nouns: tuple[str, ...] = ()
     about: tuple[str, ...] = ()
+    unless: tuple[str, ...] = ()
     statuses: frozenset[str] = frozenset()
     phrases: tuple[str, ...] = ()
     vague: bool = False

@@ -22,6 +22,9 @@ _NOT_DONE = re.compile(
     r"|verify|check|ensure|you (?:said|mentioned|stated|indicated|told|say|believe)"
     r"|which|that|who|only orders?|any|wait for)\b|n't\b"
 )
+_NEAR = 30
+"""Letters behind a claim in which its object may stand."""
+
 _CLAUSES = re.compile(r",\s+(?:but|and|so|however|while)\s+|\s+but\s+|;\s*|:\s+|\s+[—–-]\s+|\s+however,?\s+")
 _SENTENCES = re.compile(r"(?<=[.!?])[*_\"')\]]*\s+|\n+")
 
@@ -52,7 +55,7 @@ def claims(text: str, promises: Sequence[Promise]) -> Iterator[Claim]:
             found = []
             for place, promise in enumerate(promises):
                 match = _pattern(promise).search(lower)
-                if match and not _NOT_DONE.search(lower[: match.start()]) and _about(promise, lower):
+                if match and not _NOT_DONE.search(lower[: match.start()]) and _about(promise, lower, match):
                     found.append(place)
             if len(found) > 1:
                 found = [place for place in found if not promises[place].vague] or found
@@ -62,8 +65,16 @@ def claims(text: str, promises: Sequence[Promise]) -> Iterator[Claim]:
                 )
 
 
-def _about(promise: Promise, clause: str) -> bool:
-    return not promise.about or any(re.search(rf"\b{re.escape(word)}\b", clause) for word in promise.about)
+def _about(promise: Promise, clause: str, match: re.Match[str]) -> bool:
+    if any(_word(word).search(clause) for word in promise.unless):
+        return False
+    near = clause[: match.end() + _NEAR]
+    return not promise.about or any(_word(word).search(near) for word in promise.about)
+
+
+@functools.cache
+def _word(word: str) -> re.Pattern[str]:
+    return re.compile(rf"\b{re.escape(word)}\b")
 
 
 @functools.cache

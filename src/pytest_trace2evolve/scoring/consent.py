@@ -17,7 +17,7 @@ _YES = re.compile(
 _ORDERED = re.compile(
     r"(?:^|[.!,;] |\b(?:please|just|then|and|so|kindly|can you|could you) )"
     r"(?:please |just |kindly |go ahead and )*"
-    r"(?:process|submit|cancel|return|exchange|modify|change|update|switch|make|apply|refund|use|complete|place"
+    r"(?:do|process|submit|cancel|return|exchange|modify|change|update|switch|make|apply|refund|use|complete|place"
     r"|finali[sz]e|initiate|issue|credit|replace|swap|move|set|ship|send)\b"
 )
 _DENIED = re.compile(
@@ -30,6 +30,10 @@ _HELD = re.compile(
 )
 _STARTS_YES = re.compile(
     r"^\W*(?:(?:um+|uh+|oh|hmm+|well|ah+|great|perfect|thanks?|thank you)\W+)*(?:yes|yeah|yep|yup)\b"
+)
+_DOUBTS = re.compile(
+    r"\b(?:actually|instead|think|not sure|maybe|perhaps|changed? my mind|never ?mind|wait|hold on|stop"
+    r"|don't|do not|but|rather|cancel that|forget)\b"
 )
 _ASKS = re.compile(
     r"\?|\b(?:confirm|proceed|go ahead|let me know|reply|respond|please say|type|approve|agree"
@@ -57,6 +61,17 @@ def says_yes(text: str) -> bool:
     return False
 
 
+def leaves_open(text: str) -> bool:
+    """Whether a customer's message takes back or puts off what was agreed before it, or may do so."""
+    plain = text.lower().replace("’", "'")
+    return bool("?" in plain or _HELD.match(plain) or _DOUBTS.search(plain))
+
+
+def named_by(named: Iterable[str]) -> re.Pattern[str]:
+    """A pattern of words that begin so, in lower case."""
+    return re.compile(rf"\b(?:{'|'.join(map(re.escape, named))})")
+
+
 def proposed(named: Iterable[str], latest: str, earlier: str) -> bool:
     """Whether an agent had said what it will do when the customer answered.
 
@@ -65,7 +80,7 @@ def proposed(named: Iterable[str], latest: str, earlier: str) -> bool:
         latest: What the agent said right before the answer.
         earlier: What it said before that.
     """
-    beginnings = re.compile(rf"\b(?:{'|'.join(map(re.escape, named))})")
+    beginnings = named_by(named)
     if beginnings.search(latest.lower()):
         return True
     return bool(_ASKS.search(latest.lower()) and beginnings.search(earlier.lower()))

@@ -17,7 +17,7 @@ from pytest_trace2evolve.records.rules import Finding, Invariant, Promise, Rules
 from pytest_trace2evolve.records.score import Score, Status
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.scoring.claims import Claim, claims
-from pytest_trace2evolve.scoring.consent import proposed, says_yes
+from pytest_trace2evolve.scoring.consent import leaves_open, named_by, proposed, says_yes
 
 _QUOTED = 80
 """Letters of a trace that a finding quotes."""
@@ -56,6 +56,8 @@ class _Known:
         answer: The customer's last words, and what the agent said right before them, and earlier.
         says: What the agent has said since then.
         spoken: What the agent said since it identified the customer, up to the last words before `answer`.
+        agreed: What the customer's last yes answered, while no doubt came since.
+        about_it: Whether the agent has begun with it.
     """
 
     customer: str | None = None
@@ -69,6 +71,8 @@ class _Known:
     answer: tuple[str, str, str] | None = None
     says: list[str] = field(default_factory=list)
     spoken: list[str] = field(default_factory=list)
+    agreed: str = ""
+    about_it: bool = False
 
 
 def broken(trace: Sequence[Message], rules: Rules) -> tuple[Finding, ...]:
@@ -115,6 +119,10 @@ def _hear(known: _Known, text: str) -> None:
         known.says = []
     else:
         known.answer = (f"{known.answer[0]}\n{text}", *known.answer[1:])
+    if says_yes(known.answer[0]):
+        known.agreed, known.about_it = known.answer[1], False
+    elif leaves_open(text):
+        known.agreed = ""
 
 
 def _answered(trace: Sequence[Message]) -> dict[int, list[_Call]]:
@@ -182,16 +190,24 @@ def _judged(one: _Call, place: int, known: _Known, rules: Rules) -> Iterator[Fin
     if target not in known.read:
         why = f"{told}, which was never read"
         yield Finding(invariant=Invariant.READ_BEFORE_WRITE, message=place, why=why)
-    if writing.consent and (lack := _without_consent(writing, known)):
+    if writing.consent and (lack := _without_consent(writing, target[1], known)):
         yield Finding(invariant=Invariant.CONSENT, message=place, why=f"{told}: {lack}")
 
 
-def _without_consent(writing: Writing, known: _Known) -> str:
-    """Why a write lacks the customer's yes; empty where it does not."""
+def _without_consent(writing: Writing, key: str, known: _Known) -> str:
+    """Why a write lacks the customer's yes; empty where it does not.
+
+    A yes holds though the customer is asked for a detail before it is carried out; once the agent has begun,
+    it holds for the records that it named.
+    """
     if known.answer is None:
         return "the customer had not said anything"
     words, latest, earlier = known.answer
     if not says_yes(words):
+        named = named_by(writing.named)
+        meant = key.strip("#") in known.agreed if known.about_it else named.search(latest.lower())
+        if meant and named.search(known.agreed.lower()):
+            return ""
         return f"the customer's last words are no yes: {_quoted(words)}"
     if not proposed(writing.named, latest, earlier):
         return "the customer's yes answers nothing that named it"
@@ -207,6 +223,7 @@ def _owner(target: Place, record: Mapping[str, Any] | None, rules: Rules) -> str
 
 def _learn(one: _Call, known: _Known, rules: Rules) -> None:
     """Take in what came of a call."""
+    known.about_it = known.about_it or one.call.name in rules.writes
     if one.outcome is not _Outcome.FAILED:
         known.done.add((one.call.name, _target(one.call, rules)))
     if one.call.name in rules.identify and one.outcome is not _Outcome.FAILED:
@@ -232,30 +249,26 @@ def _learn(one: _Call, known: _Known, rules: Rules) -> None:
 def _promised(text: str, place: int, known: _Known, rules: Rules) -> Iterator[Finding]:
     for claim in claims(text, rules.promises):
         meant = [rules.promises[number] for number in claim.promises]
-        if not any(_true(promise, claim, known, rules) for promise in meant):
+        if not _true(claim, meant, known, rules):
             why = f"no call did what this says: {_quoted(claim.text)}"
             yield Finding(invariant=Invariant.PROMISES, message=place, why=why)
 
 
-def _true(promise: Promise, claim: Claim, known: _Known, rules: Rules) -> bool:
-    """Whether what is claimed was done, or may have been, or was so already."""
-    if claim.before and not promise.statuses:
+def _true(claim: Claim, meant: Sequence[Promise], known: _Known, rules: Rules) -> bool:
+    """Whether what a clause claims was done, may have been, or was so already, of every record it names."""
+    if claim.before and not all(promise.statuses for promise in meant):
         return True
-    done = {target for tool, target in known.done if tool in promise.tools}
-    reached = {target for target, status in known.past if status in promise.statuses}
-    tables = {rules.writes[tool].table for tool in promise.tools if tool in rules.writes}
+    done = {target for promise in meant for tool, target in known.done if tool in promise.tools}
+    done |= {target for promise in meant for target, status in known.past if status in promise.statuses}
+    tools = {tool for promise in meant for tool in promise.tools}
     named = [
         (table, found.strip("#"))
-        for table in sorted(tables)
-        if table in rules.ids
-        for found in re.findall(rules.ids[table], claim.text)
+        for table in sorted({rules.writes[tool].table for tool in tools if tool in rules.writes})
+        for found in re.findall(rules.ids.get(table, "(?!)"), claim.text)
     ]
     if not named:
-        return bool(done or reached)
-    return all(
-        any(one is None or one[0] != table or found in one[1] for one in (*done, *reached))
-        for table, found in named
-    )
+        return bool(done)
+    return all(any(one is None or one[0] != table or key in one[1] for one in done) for table, key in named)
 
 
 def _quoted(text: str) -> str:

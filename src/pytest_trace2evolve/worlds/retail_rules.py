@@ -73,6 +73,7 @@ RETAIL_RULES = Rules(
             tools=frozenset({"modify_pending_order_payment"}),
             verbs=("updated", "changed", "modified", "switched"),
             about=("payment method",),
+            unless=("difference", "this modification", "this exchange", "this change", "refund"),
         ),
         Promise(
             tools=frozenset({"modify_pending_order_items", "exchange_delivered_order_items"}),
