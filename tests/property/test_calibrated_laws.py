@@ -12,6 +12,7 @@ from pytest_trace2evolve.gate.pairs import pair
 from pytest_trace2evolve.gate.policy import CALIBRATED
 from pytest_trace2evolve.gate.signflip import sign_flip
 from pytest_trace2evolve.records.evidence import SimulationEvidence
+from pytest_trace2evolve.records.rules import Invariant
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label
 from tests.gate_helpers import Side, lost, sim
 
@@ -27,19 +28,24 @@ def sides(draw: st.DrawFn, whole: bool = True) -> tuple[Side, Side]:
     lean = draw(st.sampled_from([(0.1, 0.9), (0.9, 0.1), (0.5, 0.5), (0.9, 0.9)]))
     random = draw(st.randoms(use_true_random=False))
     both: tuple[Side, Side] = ([], [])
+    tempers = [draw(st.sampled_from([None, 0.0, 0.1, 0.9])) for _ in both]
     for task in range(draw(st.integers(1, 12))):
-        for one, rate, name in zip(both, lean, "bc", strict=True):
+        for one, rate, name, temper in zip(both, lean, "bc", tempers, strict=True):
             for trial in range(trials):
-                one.append(_record(random, task, trial, rate, name))
+                one.append(_record(random, task, trial, rate, name, temper))
     return both
 
 
-def _record(random, task: int, trial: int, rate: float, name: str) -> SimulationEvidence:
+def _record(
+    random, task: int, trial: int, rate: float, name: str, temper: float | None
+) -> SimulationEvidence:
+    """A simulation; `temper` is how often it breaks an invariant, None where nobody looks."""
     reward = float(random.random() < rate)
     end = "max_steps" if not reward and random.random() < 0.3 else "user_stop"
     matched = 2 if reward else random.randrange(3)
     record = sim(task, reward, trial=trial, end=end, read=(2, matched), write=(1, int(reward)))
-    return record.model_copy(update={"id": f"{name}-{task}-{trial}"})
+    broken = None if temper is None else {Invariant.CONSENT: 1} if random.random() < temper else {}
+    return record.model_copy(update={"id": f"{name}-{task}-{trial}", "invariants": broken})
 
 
 def calibrated(baseline: Side, candidate: Side, goal: Goal, *, guard: bool = False) -> Decision | None:

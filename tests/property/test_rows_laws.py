@@ -18,6 +18,7 @@ from pytest_trace2evolve.gate.policy import CALIBRATED, STRICT, Strict
 from pytest_trace2evolve.gate.rows import ranks
 from pytest_trace2evolve.gate.signflip import sign_flip
 from pytest_trace2evolve.gate.tally import Tally
+from pytest_trace2evolve.records.rules import Invariant
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label
 from tests.gate_helpers import Side, sim
 
@@ -39,7 +40,7 @@ REWARDS = st.sampled_from([0.0, 1.0, 1.0, 0.5, None])
 def comparisons(draw: st.DrawFn) -> list[Pairs]:
     """A few comparisons of as many tasks each; some hold fractions, some have lost simulations."""
     tasks, trials = draw(st.integers(1, 9)), draw(st.integers(1, 3))
-    live = draw(st.booleans())
+    live, watched = draw(st.booleans()), draw(st.booleans())
     found = []
     for _ in range(draw(st.integers(1, 3))):
         rewards = draw(st.sampled_from([REWARDS, st.sampled_from([0.0, 1.0])]))
@@ -49,7 +50,9 @@ def comparisons(draw: st.DrawFn) -> list[Pairs]:
             reward = float(which) if better and draw(st.booleans()) else draw(rewards)
             end = "max_steps" if reward == 0.0 and draw(st.integers(0, 9)) == 0 else "user_stop"
             record = sim(task, reward, trial=trial, end=end, read=(task % 3, draw(st.integers(0, task % 3))))
-            side.append(record.model_copy(update={"id": f"{which}-{task}-{trial}"}))
+            broken = {Invariant.PROMISES: draw(st.integers(0, 1))} if watched and reward is not None else None
+            update = {"id": f"{which}-{task}-{trial}", "invariants": broken}
+            side.append(record.model_copy(update=update))
         pairs = pair(*sides)
         if live:
             p = np.where(case_of(pairs).broken[0], draw(st.sampled_from([1e-4, 0.02, 0.7])), np.nan)
@@ -63,10 +66,12 @@ def stacked(comparisons: Sequence[Pairs]) -> Case:
 
     def side(which: int) -> Tally:
         parts = [pairs.sides[which] for pairs in comparisons]
+        none = np.zeros(parts[0].trials.shape)  # a side of which nothing was measured
         return Tally(
             **{
                 name: {
-                    kind: np.stack([getattr(one, name)[kind] for one in parts]) for kind in parts[0].matched
+                    kind: np.stack([getattr(one, name).get(kind, none) for one in parts])
+                    for kind in sorted({kind for one in parts for kind in one.matched})
                 }
                 if name in ("matched", "checked")
                 else np.stack([getattr(one, name) for one in parts])

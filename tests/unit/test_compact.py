@@ -15,6 +15,7 @@ from pytest_trace2evolve.evidence.compact import is_compact, read_both, read_col
 from pytest_trace2evolve.gate.columns import columns
 from pytest_trace2evolve.records.completion import Usage
 from pytest_trace2evolve.records.evidence import Evidence, Provenance
+from pytest_trace2evolve.records.rules import Invariant
 from tests.gate_helpers import NAMES, Side, side, sim
 
 
@@ -23,6 +24,9 @@ def written(path: Path, records: Side) -> Path:
         path, Evidence(provenance=Provenance(domain="desk", provider="fake"), simulations=tuple(records))
     )
     return path
+
+
+BROKEN = st.none() | st.dictionaries(st.sampled_from(Invariant), st.integers(0, 30), max_size=3)
 
 
 @st.composite
@@ -45,6 +49,7 @@ def evidence(draw: st.DrawFn) -> Side:
                         "cost": draw(st.none() | st.floats(0, 9)),
                         "usage": usage if draw(st.booleans()) else {},
                         "termination_reason": draw(st.sampled_from(["user_stop", "max_steps"])),
+                        "invariants": draw(BROKEN) if reward is not None else None,
                     }
                 )
             )
@@ -66,8 +71,10 @@ def test_columns_of_a_file_are_those_of_its_records(
     used = ("cost", "tokens") if priced else ()
     for name in ("task", "digest", "measured", "reward", "max_steps", *used):
         np.testing.assert_array_equal(getattr(found, name), getattr(wanted, name))
+    assert found.shares.keys() == wanted.shares.keys()
     for kind in wanted.shares:
         np.testing.assert_array_equal(found.shares[kind], wanted.shares[kind])
+    for kind in wanted.asks:
         np.testing.assert_array_equal(found.asks[kind], wanted.asks[kind])
 
 

@@ -15,14 +15,13 @@ _YES = re.compile(
     r"|i accept|make it happen|y)\b"
 )
 _ORDERED = re.compile(
-    r"(?:^|[.!,;] |\b(?:please|just|then|and|so|kindly|can you|could you) )"
-    r"(?:please |just |kindly |go ahead and )*"
-    r"(?:do|process|submit|cancel|return|exchange|modify|change|update|switch|make|apply|refund|use|complete|place"
-    r"|finali[sz]e|initiate|issue|credit|replace|swap|move|set|ship|send)\b"
+    r"(?:^|[.!,;] |\b(?:please|just|then|and|so|kindly) )(?:please |just |kindly |go ahead and )*"
+    r"(?:do(?! not)|process|submit|cancel|return|exchange|modify|change|update|switch|replace|complete"
+    r"|finali[sz]e|initiate|make (?:it|that|this|these|those|the|all|both))\b"
 )
 _DENIED = re.compile(
-    r"(?:\b(?:no(?! longer)|not|never|cannot|before|until|unless|if|when|once|without|than|whether"
-    r"|to|will|would)|n't)(?:\W+\w+){0,3}?\W*$"
+    r"(?:\b(?:no(?! longer| problem| worries)|not|never|cannot|before|until|unless|if|when|once|without"
+    r"|than|whether|to|will|would)|n't)(?:\W+\w+){0,3}?\W*$"
 )
 _HELD = re.compile(
     r"^\W*(?:no(?! longer| problem| worries)|nope|nah|wait|hold on|stop|hang on"

@@ -228,8 +228,9 @@ def _learn(one: _Call, known: _Known, rules: Rules) -> None:
         known.done.add((one.call.name, _target(one.call, rules)))
     if one.call.name in rules.identify and one.outcome is not _Outcome.FAILED:
         if not known.identified:
-            # What was said before is no proposal to this customer.
-            known.says, known.spoken = [], []
+            # What was said before is no proposal to this customer, and no answer to one.
+            known.says, known.spoken, known.agreed = [], [], ""
+            known.answer = known.answer and (known.answer[0], "", "")
         known.identified = True
         if one.outcome is _Outcome.DONE and not known.settled:
             known.customer = one.text

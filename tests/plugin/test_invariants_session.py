@@ -1,0 +1,94 @@
+"""Invariants in whole sessions: in summary, evidence, verdict and stored trace, in `show` and `score`."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.evidence.baselines import read_evidence
+from tests.conftest import RECORDED
+from tests.plugin.conftest import CONFTEST, DeskProject
+
+RULES = """
+from pytest_trace2evolve.records.rules import Promise, Reading, Rules, Writing
+
+
+class RuledWorld(FakeWorld):
+    def rules(self):
+        return Rules(
+            identify=frozenset(),
+            customers="customers",
+            owner="owner",
+            status="status",
+            ids={},
+            reads={"get_ticket": Reading(table="tickets", argument="ticket_id")},
+            writes={
+                "close_ticket": Writing(table="tickets", argument="ticket_id", named=("clos",)),
+                "write_note": Writing(table="tickets", argument="ticket_id", named=("not",), consent=False),
+            },
+            promises=(Promise(tools=frozenset({"close_ticket"}), verbs=("closed",)),),
+        )
+"""
+
+
+@pytest.fixture
+def ruled(project: DeskProject) -> DeskProject:
+    """The project, its world with rules; v1's agent reads a ticket for nobody in task `note`."""
+    text = CONFTEST.replace('{"fake": FakeWorld}', '{"fake": RuledWorld}')
+    project.write("conftest.py", text.replace("\n\n\ndef", f"\n{RULES}\n\ndef", 1))
+    return project
+
+
+def test_a_run_tells_what_was_broken_and_keeps_it(
+    ruled: DeskProject, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ruled.baseline()
+    result = ruled.run("--candidate=v1", "--t2e-baseline=v0", "--t2e-gate=calibrated", "--t2e-goal=hold")
+    result.stdout.fnmatch_lines(
+        ["desk heldout: invariants: 1 of 4 simulations broke any: authentication 1", "invariants *0 → 1*"]
+    )
+    result.stdout.no_fnmatch_line("desk discovery: invariants*")
+    folder = ruled.runs[-1]
+    records = {one.task_id: one for one in read_evidence(folder / "evidence/desk.json").simulations}
+    assert records["note"].invariants == {"authentication": 1}
+    assert records["idle"].invariants == {}
+    stored = [json.loads(path.read_text()) for path in folder.glob("**/simulations/*.json")]
+    own = {one["task_id"]: one["info"]["trace2evolve"].get("invariants") for one in stored}
+    assert own["idle"] is None
+    why = "get_ticket of 'T1' before any customer was identified"
+    assert own["note"] == [{"invariant": "authentication", "message": 2, "why": why}]
+
+    # The command knows no hook of a conftest: what it marks is what the run wrote down.
+    monkeypatch.chdir(ruled.root)
+    capsys.readouterr()
+    assert main(["show", folder.name, "note"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    at = next(place for place, line in enumerate(lines) if "→ get_ticket" in line)
+    assert lines[at + 1] == f"    ! breaks authentication: {why}"
+    assert sum("! breaks" in line for line in lines) == 1
+
+
+def test_a_world_without_rules_says_nothing_of_them(project: DeskProject) -> None:
+    project.baseline()
+    result = project.run("--candidate=v1", "--t2e-baseline=v0", "--t2e-gate=calibrated")
+    result.stdout.no_fnmatch_line("*invariants*")
+    files = [path for path in project.root.rglob("*.json") if "invariants" in path.read_text()]
+    assert files == []
+
+
+def test_a_recorded_trace_is_marked_by_the_rules_of_its_world(
+    recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = str(RECORDED / "retail-gpt-4.1-mini-base.json.gz")
+    assert main(["show", file, "72"]) == 0
+    assert capsys.readouterr().out.count("! breaks promises: no call did what this says: ") == 1
+    assert main(["score", file]) == 0
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert "invariants: 18 of 114 simulations broke any: consent 1, read_before_write 2, elig" in line
+    assert main(["score", file, "--json"]) == 0
+    (scored,) = json.loads(capsys.readouterr().out)["files"]
+    assert scored["metrics"]["invariants"]["broke"] == 18
+    found = next(one for one in scored["simulations"] if one["task_id"] == "72")["invariants"]
+    assert found == [{"invariant": "promises", "message": 25}]
