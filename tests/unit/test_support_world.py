@@ -32,7 +32,7 @@ ADDRESS = {
 MUG = {"item_id": "m1", "options": {"color": "red"}, "available": True, "price": 8.5}
 BLUE_MUG = {"item_id": "m2", "options": {"color": "blue"}, "available": True, "price": 10}
 GONE_MUG = {"item_id": "m3", "options": {"color": "green"}, "available": False, "price": 9.0}
-ORDER = {
+ORDER: dict[str, Any] = {
     "order_id": "#W1",
     "user_id": "una_1",
     "address": ADDRESS,
@@ -192,6 +192,20 @@ def test_a_refusal_is_the_error_that_retail_gives(
     session = world.open()
     assert session.call(name, arguments, "assistant") == ToolResult(content=f"Error: {text}", error=True)
     assert session.same_state(world.open())
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("find_user_id_by_email", {"email": 5}),
+        ("find_user_id_by_name_zip", {"first_name": 5, "last_name": [], "zip": None}),
+        ("get_item_details", {"item_id": []}),
+    ],
+)
+def test_where_nothing_is_stored_nothing_is_looked_at(name: str, arguments: dict[str, Any]) -> None:
+    """The reference looks at what it was given only beside a record."""
+    refused = SupportWorld().open().call(name, arguments, "assistant").content
+    assert refused in ("Error: User not found", "Error: Item not found")
 
 
 def test_an_address_that_is_no_text_is_refused_as_pydantic_words_it(world: SupportWorld) -> None:
