@@ -69,7 +69,7 @@ VERDICTS = st.builds(
             trials=COUNTS,
             tasks=COUNTS,
             simulations=COUNTS,
-            cost=NUMBERS,
+            cost=st.none() | st.floats(0, 1e12),  # dollars
             tokens=COUNTS,
         ),
         max_size=3,
