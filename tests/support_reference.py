@@ -1,6 +1,5 @@
 """What the support world is held to: the retail toolkit of inspect_evals, over any database."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -47,11 +46,7 @@ def open_reference(world: InspectWorld) -> ToolkitSession:
 
 def answer(session: ToolkitSession, name: str, arguments: dict[str, Any]) -> ToolResult:
     """The reference's answer to the agent."""
-    result = session.call(name, arguments, "assistant")
-    if name == "list_all_product_types" and not result.error:
-        # The port's wrapper sorts what its toolkit lists, as upstream's toolkit does itself.
-        return ToolResult(content=json.dumps(json.loads(result.content), sort_keys=True))
-    return result
+    return session.call(name, arguments, "assistant")
 
 
 def reference_state(session: ToolkitSession, known: Known | None = None) -> State:

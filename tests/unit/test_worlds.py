@@ -1,5 +1,6 @@
 """Worlds over inspect_evals: its data and tools as they stand, private sessions, late imports."""
 
+import json
 import subprocess
 import sys
 from typing import Any
@@ -251,3 +252,10 @@ def test_a_further_provider_opens_each_domain_once() -> None:
     assert registry.open("mine", "desk") is registry.open("mine", "desk")
     assert opened == ["desk"]
     assert "mine" in registry.providers()
+
+
+def test_product_types_are_listed_by_name_as_upstream_lists_them() -> None:
+    answer = Worlds().open("inspect_evals", "retail").open().call("list_all_product_types", {}, "assistant")
+    names = list(json.loads(answer.content))
+    assert names == sorted(names)
+    assert len(names) == 50

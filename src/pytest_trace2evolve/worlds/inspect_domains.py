@@ -19,7 +19,8 @@ class Toolkit:
     """One side's toolkit: where its class and its tool wrappers live, its database file, its tools.
 
     `hidden` tools can be called and are not offered: banking's discoverable ones. `dumping` tools return a
-    record as a dictionary. `wrapper_prefix` is what the port puts before a wrapper's name.
+    record as a dictionary; what `sorting` tools return upstream sorts by its keys. `wrapper_prefix` is what
+    the port puts before a wrapper's name.
     """
 
     module: str
@@ -30,6 +31,7 @@ class Toolkit:
     hidden: dict[str, ToolType] = field(default_factory=dict)
     writers: frozenset[str] = frozenset()
     dumping: frozenset[str] = frozenset()
+    sorting: frozenset[str] = frozenset()
     wrapper_prefix: str = ""
 
     @property
@@ -79,6 +81,7 @@ RETAIL = Domain(
             "modify_pending_order_items modify_pending_order_payment modify_user_address "
             "return_delivered_order_items",
         ),
+        sorting=frozenset({"list_all_product_types"}),
     ),
 )
 

@@ -163,6 +163,7 @@ class InspectWorld:
             generic=self._generic,
             access=access,
             dumping=spec.agent.dumping,
+            sorting=spec.agent.sorting,
             sync=self._sync,
             solo=solo,
         )

@@ -24,6 +24,7 @@ class ToolkitSession:
         writers: Names of the tools that can change a database.
         generic: Tools that touch no database, by name.
         dumping: Names of the tools that return a record as a dictionary.
+        sorting: Names of the tools whose answer upstream sorts by its keys, and the toolkit does not.
         access: The access shared by the overlays.
         sync: Called after each call; carries what one toolkit did over to the other.
         solo: Whether the agent may call the user's tools.
@@ -39,6 +40,7 @@ class ToolkitSession:
         generic: Mapping[str, Callable[..., Any]],
         access: Access,
         dumping: frozenset[str] = frozenset(),
+        sorting: frozenset[str] = frozenset(),
         sync: Callable[[Any, Any], None] | None,
         solo: bool,
     ) -> None:
@@ -49,6 +51,7 @@ class ToolkitSession:
         self._generic = generic
         self._access = access
         self._dumping = dumping
+        self._sorting = sorting
         self._sync = sync
         self._solo = solo
         self.sync()
@@ -78,6 +81,8 @@ class ToolkitSession:
             self.sync()
         except Exception as error:
             return ToolResult(content=f"Error: {error}", error=True)
+        if name in self._sorting:
+            result = dict(sorted(result.items()))
         return ToolResult(content=render(result, dumped=name in self._dumping))
 
     def perform(self, action: Action) -> None:
