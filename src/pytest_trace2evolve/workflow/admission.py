@@ -68,6 +68,9 @@ def _shortcomings(simulation: Simulation, case: Case, world: World) -> Iterator[
     result = score(simulation, case.task, world)
     if simulation.termination_reason != TerminationReason.USER_STOP:
         yield f"is not let go by the customer ({_end(simulation)})"
+    failed = next((one for one in simulation.trace if one.role == "tool" and one.error), None)
+    if failed is not None:
+        yield f"performs a gold action that fails: {failed.content}"
     for one in found_in(simulation, result, rules_of(world)) or ():
         yield f"breaks {one.invariant.value}: {one.why}"
     if simulation.termination_reason == TerminationReason.USER_STOP and not _passes(result):
