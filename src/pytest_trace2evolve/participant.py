@@ -19,7 +19,8 @@ from pytest_trace2evolve.options import DESTINATIONS
 from pytest_trace2evolve.staging import staged_run
 from pytest_trace2evolve.workflow.agents import BUILT_IN_AGENTS, AgentFactory, refuse_without_solo
 from pytest_trace2evolve.workflow.live import CHAT, DEFAULT_CONCURRENCY
-from pytest_trace2evolve.workflow.plan import Plan, Shared, make_plan
+from pytest_trace2evolve.workflow.plan import Plan, Shared
+from pytest_trace2evolve.workflow.planner import make_plan
 from pytest_trace2evolve.workflow.project import Project
 from pytest_trace2evolve.workflow.start import refuse_damaged, start
 from pytest_trace2evolve.workflow.trials import Runner

@@ -24,8 +24,8 @@ def idle(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.R
     return pytester.runpython(probe)
 
 
-def test_an_idle_plugin_loads_two_small_modules(idle: pytest.RunResult) -> None:
-    ours = ["", ".hookspecs", ".options", ".plugin"]
+def test_an_idle_plugin_loads_its_options_and_hooks_alone(idle: pytest.RunResult) -> None:
+    ours = ["", ".hookspecs", ".options", ".options.live", ".options.run", ".options.types", ".plugin"]
     idle.stdout.fnmatch_lines(
         [f"ours: {[f'pytest_trace2evolve{name}' for name in ours]}".replace("[", "[[]")]
     )

@@ -31,7 +31,7 @@ def test_every_hook_says_in_one_line_what_it_is_for(name: str) -> None:
 
 def test_every_option_is_in_the_guide() -> None:
     text = (DOCS / "guide.md").read_text(encoding="utf-8")
-    for names, _ in options._OPTIONS:
+    for names, _ in options.OPTIONS:
         assert re.search(rf"`{names[0]}[ `]", text), names[0]
 
 
