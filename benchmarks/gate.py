@@ -20,9 +20,10 @@ from scipy import stats
 
 from pytest_trace2evolve.gate.calibrated import Calibrated
 from pytest_trace2evolve.gate.columns import Floats
+from pytest_trace2evolve.gate.comparisons import REWARD, Comparisons
 from pytest_trace2evolve.gate.confirm import fisher
 from pytest_trace2evolve.gate.judgement import Question
-from pytest_trace2evolve.gate.kernel import REWARD, Case, find
+from pytest_trace2evolve.gate.kernel import find
 from pytest_trace2evolve.gate.policy import CALIBRATED, STRICT
 from pytest_trace2evolve.gate.rows import RowPolicy, ranks
 from pytest_trace2evolve.gate.simulate import (
@@ -125,11 +126,11 @@ Shares = Iterator[tuple[str, dict[str, float]]]
 def _main(job: Job, drawn: Drawn) -> Shares:
     (live,) = drawn.stages
     recorded = replace(live, fresh=None)
-    for name, case in (("live", live), ("recorded", recorded)):
-        yield f"calibrated {name} improve", _decided(case, CALIBRATED, Goal.IMPROVE)
+    for name, compared in (("live", live), ("recorded", recorded)):
+        yield f"calibrated {name} improve", _decided(compared, CALIBRATED, Goal.IMPROVE)
         for margin in (0.05, 0.10):
             policy = replace(CALIBRATED, margins={REWARD: margin})
-            yield f"calibrated {name} hold {margin:.2f}", _decided(case, policy, Goal.HOLD)
+            yield f"calibrated {name} hold {margin:.2f}", _decided(compared, policy, Goal.HOLD)
     truth = 0.0 if job.effect.change is MIXED else job.effect.size
     found = find(live, CALIBRATED.rules(Question(Goal.HOLD)))[REWARD]
     yield "interval", _covered(found.low, found.high, np.full(job.rows, truth))
@@ -152,8 +153,8 @@ def _stages(job: Job, drawn: Drawn) -> Shares:
         last = drawn.stages[-1]
         yield f"one look {goal.value}", _decided(last, CALIBRATED, goal)
         rank, used = np.full(job.rows, 1), np.full(job.rows, float(SCHEDULE[-1]))
-        for case, trials in zip(drawn.stages, SCHEDULE, strict=True):
-            now = ranks(CALIBRATED, case, Question(goal, stage_alpha=level))
+        for compared, trials in zip(drawn.stages, SCHEDULE, strict=True):
+            now = ranks(CALIBRATED, compared, Question(goal, stage_alpha=level))
             settled = (rank == 1) & (now != 1)
             rank, used = np.where(settled, now, rank), np.where(settled, trials, used)
         yield f"staged {goal.value}", {**_shares(rank), "trials": float(used.mean())}
@@ -190,8 +191,8 @@ _PARTS: dict[str, Callable[[Job, Drawn], Shares]] = {
 }
 
 
-def _decided(case: Case, policy: RowPolicy, goal: Goal) -> dict[str, float]:
-    return _shares(ranks(policy, case, Question(goal)))
+def _decided(compared: Comparisons, policy: RowPolicy, goal: Goal) -> dict[str, float]:
+    return _shares(ranks(policy, compared, Question(goal)))
 
 
 def _shares(rank: np.ndarray) -> dict[str, float]:
@@ -216,7 +217,7 @@ def _student(differences: Floats) -> tuple[Floats, Floats]:
     return mean - reach, mean + reach
 
 
-def _others(job: Job, case: Case, differences: Floats) -> Shares:
+def _others(job: Job, compared: Comparisons, differences: Floats) -> Shares:
     """Rules that others use: the paired t-test, mean above one standard error, a test of each task."""
     mean, error = differences.mean(axis=1), stats.sem(differences, axis=1)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -227,8 +228,8 @@ def _others(job: Job, case: Case, differences: Floats) -> Shares:
     if (job.tasks, job.trials) not in COMPARED:
         return
     yield "mean > 1 SE", _shares(np.where(t > 1, 2, 0))
-    yield "strict", _decided(case, STRICT, Goal.IMPROVE)
-    old, new, trials = case.baseline.passed, case.candidate.passed, job.trials
+    yield "strict", _decided(compared, STRICT, Goal.IMPROVE)
+    old, new, trials = compared.baseline.passed, compared.candidate.passed, job.trials
     counts = np.arange(trials + 1)
     worse = fisher(counts[:, None], trials, counts[None, :], trials)
     p = [stats.false_discovery_control(table[old, new], axis=1) for table in (worse, worse.T)]

@@ -7,7 +7,7 @@ from scipy import stats
 
 from pytest_trace2evolve.gate.bounds import bounds
 from pytest_trace2evolve.gate.decide import decide
-from pytest_trace2evolve.gate.kernel import holm
+from pytest_trace2evolve.gate.family import holm
 from pytest_trace2evolve.gate.pairs import pair
 from pytest_trace2evolve.gate.policy import CALIBRATED
 from pytest_trace2evolve.gate.signflip import sign_flip

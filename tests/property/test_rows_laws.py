@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_trace2evolve.gate.calibrated import Calibrated, case_of
+from pytest_trace2evolve.gate.calibrated import Calibrated, comparisons_of
+from pytest_trace2evolve.gate.comparisons import Comparisons
 from pytest_trace2evolve.gate.decide import decide
 from pytest_trace2evolve.gate.judgement import Question
-from pytest_trace2evolve.gate.kernel import Case
 from pytest_trace2evolve.gate.pairs import Pairs, pair
 from pytest_trace2evolve.gate.policy import CALIBRATED, STRICT, Strict
 from pytest_trace2evolve.gate.rows import ranks
@@ -55,14 +55,14 @@ def comparisons(draw: st.DrawFn) -> list[Pairs]:
             side.append(record.model_copy(update=update))
         pairs = pair(*sides)
         if live:
-            p = np.where(case_of(pairs).broken[0], draw(st.sampled_from([1e-4, 0.02, 0.7])), np.nan)
+            p = np.where(comparisons_of(pairs).broken[0], draw(st.sampled_from([1e-4, 0.02, 0.7])), np.nan)
             pairs = replace(pairs, fresh=p, fresh_worst=p)
         found.append(pairs)
     return found
 
 
-def stacked(comparisons: Sequence[Pairs]) -> Case:
-    """The same comparisons as rows of one case."""
+def stacked(comparisons: Sequence[Pairs]) -> Comparisons:
+    """The same comparisons as rows of one compared."""
 
     def side(which: int) -> Tally:
         parts = [pairs.sides[which] for pairs in comparisons]
@@ -80,7 +80,7 @@ def stacked(comparisons: Sequence[Pairs]) -> Case:
         )
 
     fresh = None if comparisons[0].fresh is None else np.stack([one.fresh for one in comparisons])
-    return Case(side(0), side(1), fresh=fresh, binary=np.array([one.binary for one in comparisons]))
+    return Comparisons(side(0), side(1), fresh=fresh, binary=np.array([one.binary for one in comparisons]))
 
 
 @LAW

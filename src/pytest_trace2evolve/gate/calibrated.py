@@ -7,22 +7,18 @@ import numpy as np
 
 from pytest_trace2evolve.gate.checks import Check, ask
 from pytest_trace2evolve.gate.columns import INVARIANTS, KINDS, Counts
+from pytest_trace2evolve.gate.comparisons import MAX_STEPS, PASS_RATE, REGRESSIONS, REWARD, Comparisons
+from pytest_trace2evolve.gate.family import regressed
 from pytest_trace2evolve.gate.judgement import Judgement, Question
 from pytest_trace2evolve.gate.kernel import (
     FAIL,
-    MAX_STEPS,
     NOT_APPLICABLE,
     PASS,
-    PASS_RATE,
-    REGRESSIONS,
-    REWARD,
     UNDECIDED,
-    Case,
     Finding,
     Outcome,
     Rules,
     evaluate,
-    regressed,
 )
 from pytest_trace2evolve.gate.pairs import Pairs
 from pytest_trace2evolve.gate.planning import (
@@ -92,28 +88,34 @@ class Calibrated:
     def judge(self, pairs: Pairs, question: Question) -> Judgement:
         """Answer every check."""
         rules = self.rules(question)
-        case = case_of(pairs)
+        compared = comparisons_of(pairs)
         others = [ask(check, pairs) for check in self.further]
         p = {one.id: np.array([one.p]) for one in others if one.p is not None}
-        outcome = evaluate(case, rules, p)
-        results = [self._result(name, pairs, case, outcome, rules, question) for name in outcome.findings] + [
-            _of_others(one, outcome, rules) for one in others
-        ]
-        confirmed = regressed(case, rules.harm_alpha)[0]
+        outcome = evaluate(compared, rules, p)
+        results = [
+            self._result(name, pairs, compared, outcome, rules, question) for name in outcome.findings
+        ] + [_of_others(one, outcome, rules) for one in others]
+        confirmed = regressed(compared, rules.harm_alpha)[0]
         return Judgement(
             results=tuple(results),
             regressions=tuple(pairs.named(confirmed)),
-            suspected=tuple(pairs.named(case.suspected[0] & ~confirmed)),
+            suspected=tuple(pairs.named(compared.suspected[0] & ~confirmed)),
             settling=self._settling(results, outcome, pairs, rules, question),
             alpha=rules.claim_alpha,
         )
 
-    def answers(self, case: Case, question: Question) -> Counts:
+    def answers(self, compared: Comparisons, question: Question) -> Counts:
         """Answers of every check by comparison, shape (checks, R); checks of others are left out."""
-        return np.stack(list(evaluate(case, self.rules(question)).answers.values()))
+        return np.stack(list(evaluate(compared, self.rules(question)).answers.values()))
 
     def _result(
-        self, name: str, pairs: Pairs, case: Case, outcome: Outcome, rules: Rules, question: Question
+        self,
+        name: str,
+        pairs: Pairs,
+        compared: Comparisons,
+        outcome: Outcome,
+        rules: Rules,
+        question: Question,
     ) -> CheckResult:
         found, answer = outcome.findings[name], int(outcome.answers[name][0])
         check, status = _id(name, rules), _STATUS[answer]
@@ -121,7 +123,7 @@ class Calibrated:
             return CheckResult(id=check, status=status, detail=_absent(name))
         claimed = name == REWARD and rules.improve
         margin = None if claimed else rules.margins.get(name)
-        detail = _detail(name, pairs, case, rules)
+        detail = _detail(name, pairs, compared, rules)
         if margin is not None and question.guard and answer != FAIL:
             power = float(power_of_not_worse(found.deviation, found.tasks, margin, rules.claim_alpha)[0])
             if power < GUARD_POWER:
@@ -139,7 +141,7 @@ class Calibrated:
             high=_number(found.high),
             threshold=0.0 if margin is None else -margin,
             p=_number(found.gain if claimed else found.harm),
-            detectable=_detectable(name, found, case, level),
+            detectable=_detectable(name, found, compared, level),
             detail=f"identical evidence; {detail}" if pairs.identical and name == REWARD else detail,
         )
 
@@ -164,9 +166,9 @@ class Calibrated:
         return (settling(reward.id, distance, spread, rules.claim_alpha, pairs),)
 
 
-def case_of(pairs: Pairs) -> Case:
+def comparisons_of(pairs: Pairs) -> Comparisons:
     """One comparison as the kernel takes it."""
-    return Case(
+    return Comparisons(
         baseline=_row(pairs.baseline),
         candidate=_row(pairs.candidate),
         fresh=None if pairs.fresh is None else pairs.fresh[None, :],
@@ -205,7 +207,7 @@ def _absent(metric: str) -> str:
     return "nothing was measured on both sides"
 
 
-def _detail(metric: str, pairs: Pairs, case: Case, rules: Rules) -> str:
+def _detail(metric: str, pairs: Pairs, compared: Comparisons, rules: Rules) -> str:
     old, new = pairs.sides
     if metric == MAX_STEPS:
         hit = [int((side.max_steps > 0).sum()) for side in pairs.sides]
@@ -215,8 +217,8 @@ def _detail(metric: str, pairs: Pairs, case: Case, rules: Rules) -> str:
         hit = [int((side.alarmed & held).sum()) for side in pairs.sides]
         return f"{hit[0]} → {hit[1]} of {int(held.sum())} tasks broke any"
     if metric == REGRESSIONS:
-        confirmed = int(regressed(case, rules.harm_alpha).sum())
-        parts = [f"{int(case.broken.sum())} broken, {int(case.fixed.sum())} fixed"]
+        confirmed = int(regressed(compared, rules.harm_alpha).sum())
+        parts = [f"{int(compared.broken.sum())} broken, {int(compared.fixed.sum())} fixed"]
         if confirmed:
             parts.append(f"{confirmed} confirmed")
         if pairs.fresh is not None:
@@ -228,15 +230,15 @@ def _detail(metric: str, pairs: Pairs, case: Case, rules: Rules) -> str:
     return f"{before[known].mean():.3f} → {after[known].mean():.3f} (n={int(known.sum())})"
 
 
-def _detectable(metric: str, found: Finding, case: Case, alpha: float) -> float | None:
+def _detectable(metric: str, found: Finding, compared: Comparisons, alpha: float) -> float | None:
     tasks = float(found.tasks[0])
     if metric == REGRESSIONS:
-        return detectable_tasks(int(case.fixed.sum()), tasks, alpha)
+        return detectable_tasks(int(compared.fixed.sum()), tasks, alpha)
     if metric == MAX_STEPS:
-        better = (case.baseline.max_steps > 0) & ~(case.candidate.max_steps > 0)
+        better = (compared.baseline.max_steps > 0) & ~(compared.candidate.max_steps > 0)
         return detectable_tasks(int(better.sum()), tasks, alpha)
     if metric == INVARIANTS:
-        sides = case.baseline, case.candidate
+        sides = compared.baseline, compared.candidate
         cured = sides[0].watched & sides[1].watched & sides[0].alarmed & ~sides[1].alarmed
         return detectable_tasks(int(cured.sum()), tasks, alpha)
     return detectable(float(found.deviation[0]), tasks, alpha)

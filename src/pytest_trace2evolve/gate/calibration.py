@@ -8,8 +8,8 @@ import numpy as np
 from scipy import stats
 
 from pytest_trace2evolve.gate.columns import Counts
+from pytest_trace2evolve.gate.comparisons import Comparisons
 from pytest_trace2evolve.gate.judgement import Question
-from pytest_trace2evolve.gate.kernel import Case
 from pytest_trace2evolve.gate.resample import Draw, Pool, resample
 from pytest_trace2evolve.gate.rows import RowPolicy, ranks
 from pytest_trace2evolve.records.verdict import Decision, Goal, Interval
@@ -20,7 +20,7 @@ CONFIDENCE = 0.95
 _BATCH = 1 << 20
 """Tasks of comparisons that are judged at a time."""
 
-Drawing = Callable[[np.random.Generator, int], Case]
+Drawing = Callable[[np.random.Generator, int], Comparisons]
 """Draws so many comparisons."""
 
 
@@ -160,7 +160,7 @@ def calibrate(
 
 
 def _from(pool: Pool, draw: Draw) -> Drawing:
-    def drawn(random: np.random.Generator, rows: int) -> Case:
+    def drawn(random: np.random.Generator, rows: int) -> Comparisons:
         return resample(random, pool, draw, rows)
 
     return drawn
@@ -172,8 +172,8 @@ def count(drawing: Drawing, asked: Sequence[Asked], *, rows: int, tasks: int, se
     found: list[list[Counts]] = [[] for _ in asked]
     batch = max(1, _BATCH // max(tasks, 1))
     for start in range(0, rows, batch):
-        case = drawing(random, min(batch, rows - start))
+        compared = drawing(random, min(batch, rows - start))
         for place, one in enumerate(asked):
-            found[place].append(ranks(one.policy, case, Question(one.goal)))
+            found[place].append(ranks(one.policy, compared, Question(one.goal)))
     totals = [np.bincount(np.concatenate(part), minlength=3) for part in found]
     return [Decisions(*(int(number) for number in total)) for total in totals]

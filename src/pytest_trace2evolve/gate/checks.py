@@ -13,7 +13,8 @@ import numpy as np
 
 from pytest_trace2evolve.errors import PolicyError
 from pytest_trace2evolve.gate.columns import Counts, Flags, Floats
-from pytest_trace2evolve.gate.kernel import FAIL, NOT_APPLICABLE, PASS, Case
+from pytest_trace2evolve.gate.comparisons import Comparisons
+from pytest_trace2evolve.gate.kernel import FAIL, NOT_APPLICABLE, PASS
 from pytest_trace2evolve.gate.pairs import Pairs
 from pytest_trace2evolve.gate.tally import Tally, mean_of
 from pytest_trace2evolve.records.verdict import CheckResult, CheckStatus
@@ -59,8 +60,8 @@ def ask(check: Check, pairs: Pairs) -> CheckResult:
 class RowCheck(Check, Protocol):
     """A check that can also be asked of many comparisons at once."""
 
-    def answers(self, case: Case) -> Counts:
-        """`PASS`, `FAIL` or `NOT_APPLICABLE` by comparison: one less axis than the case's arrays."""
+    def answers(self, compared: Comparisons) -> Counts:
+        """`PASS`, `FAIL` or `NOT_APPLICABLE` by comparison: one less axis than the comparisons' arrays."""
 
 
 @dataclass(frozen=True)
@@ -117,9 +118,9 @@ class RewardImproved:
 
     id = "reward_improved"
 
-    def answers(self, case: Case) -> Counts:
+    def answers(self, compared: Comparisons) -> Counts:
         """Pass where the difference of mean rewards is above 0."""
-        difference = _difference(case.baseline.mean_reward, case.candidate.mean_reward)
+        difference = _difference(compared.baseline.mean_reward, compared.candidate.mean_reward)
         return _answers(difference > TOLERANCE, np.isnan(difference))
 
     def evaluate(self, pairs: Pairs) -> CheckResult:
@@ -136,9 +137,9 @@ class NotWorse:
     figure: Callable[[Tally], Floats]
     absent: str = _UNMEASURED
 
-    def answers(self, case: Case) -> Counts:
+    def answers(self, compared: Comparisons) -> Counts:
         """Pass where the difference of means is at least 0."""
-        difference = _difference(self.figure(case.baseline), self.figure(case.candidate))
+        difference = _difference(self.figure(compared.baseline), self.figure(compared.candidate))
         return _answers(difference >= -TOLERANCE, np.isnan(difference))
 
     def evaluate(self, pairs: Pairs) -> CheckResult:
@@ -152,9 +153,9 @@ class NoTaskRegressions:
 
     id = "no_task_regressions"
 
-    def answers(self, case: Case) -> Counts:
+    def answers(self, compared: Comparisons) -> Counts:
         """Pass where no task is broken."""
-        return _answers(np.asarray(~case.broken.any(axis=-1)), np.asarray(~case.both.any(axis=-1)))
+        return _answers(np.asarray(~compared.broken.any(axis=-1)), np.asarray(~compared.both.any(axis=-1)))
 
     def evaluate(self, pairs: Pairs) -> CheckResult:
         """The same of one comparison, with its figures."""
@@ -176,9 +177,9 @@ class NoMaxSteps:
 
     id = "no_max_steps"
 
-    def answers(self, case: Case) -> Counts:
+    def answers(self, compared: Comparisons) -> Counts:
         """Pass where the candidate has no max-step failure."""
-        steps = case.candidate.max_steps
+        steps = compared.candidate.max_steps
         none = np.full(steps.shape[:-1], steps.shape[-1] == 0)
         return _answers(np.asarray((steps == 0).all(axis=-1)), none)
 
@@ -197,8 +198,8 @@ class NoMaxSteps:
         )
 
 
-def _case(pairs: Pairs) -> Case:
-    return Case(pairs.baseline, pairs.candidate)
+def _case(pairs: Pairs) -> Comparisons:
+    return Comparisons(pairs.baseline, pairs.candidate)
 
 
 def _passes(side: Tally) -> Floats:

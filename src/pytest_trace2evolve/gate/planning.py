@@ -13,7 +13,7 @@ from scipy import stats
 
 from pytest_trace2evolve.gate.bounds import POWER
 from pytest_trace2evolve.gate.columns import Floats
-from pytest_trace2evolve.gate.kernel import mcnemar
+from pytest_trace2evolve.gate.family import mcnemar
 from pytest_trace2evolve.gate.pairs import Pairs
 from pytest_trace2evolve.records.verdict import Settling
 

@@ -29,8 +29,8 @@ from pytest_trace2evolve.errors import PolicyError, nearest
 from pytest_trace2evolve.gate.calibrated import Calibrated
 from pytest_trace2evolve.gate.checks import REWARD_IMPROVED, REWARD_NOT_WORSE, WATCHED, Check, RowCheck, ask
 from pytest_trace2evolve.gate.columns import INVARIANTS, Counts
+from pytest_trace2evolve.gate.comparisons import MAX_STEPS, METRICS, REGRESSIONS, REWARD, Comparisons
 from pytest_trace2evolve.gate.judgement import Judgement, Policy, Question
-from pytest_trace2evolve.gate.kernel import MAX_STEPS, METRICS, REGRESSIONS, REWARD, Case
 from pytest_trace2evolve.gate.pairs import Pairs
 from pytest_trace2evolve.records.base import Record, complaint
 from pytest_trace2evolve.records.verdict import Goal
@@ -58,10 +58,10 @@ class Strict:
         """Answer every check."""
         return Judgement(tuple(ask(check, pairs) for check in self.checks(question.goal)))
 
-    def answers(self, case: Case, question: Question) -> Counts:
+    def answers(self, compared: Comparisons, question: Question) -> Counts:
         """Answers of every check by comparison, shape (checks, R); checks of others are left out."""
         return np.stack(
-            [check.answers(case) for check in self.checks(question.goal) if isinstance(check, RowCheck)]
+            [check.answers(compared) for check in self.checks(question.goal) if isinstance(check, RowCheck)]
         )
 
 

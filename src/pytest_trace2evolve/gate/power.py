@@ -8,7 +8,7 @@ from scipy import stats
 
 from pytest_trace2evolve.gate.bounds import POWER
 from pytest_trace2evolve.gate.calibration import Asked, Decisions, count
-from pytest_trace2evolve.gate.kernel import Case
+from pytest_trace2evolve.gate.comparisons import Comparisons
 from pytest_trace2evolve.gate.planning import MOST_TRIALS
 from pytest_trace2evolve.gate.rows import RowPolicy
 from pytest_trace2evolve.gate.simulate import Agent, Design, Effect, draw
@@ -125,7 +125,7 @@ def _possible(agent: Agent, effect: float) -> bool:
 
 
 def _decisions(plan: Plan, effect: float, goals: Sequence[Goal]) -> dict[Goal, Decisions]:
-    def drawing(random: np.random.Generator, rows: int) -> Case:
+    def drawing(random: np.random.Generator, rows: int) -> Comparisons:
         return draw(random, plan.agent, Effect(effect), plan.design, rows)
 
     asked = [Asked(plan.policy, goal) for goal in goals]

@@ -15,7 +15,7 @@ import numpy as np
 
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.gate.columns import SUCCESS, Columns, Counts, Flags, Floats
-from pytest_trace2evolve.gate.kernel import Case
+from pytest_trace2evolve.gate.comparisons import Comparisons
 from pytest_trace2evolve.gate.pairs import natural_order
 from pytest_trace2evolve.gate.simulate import fresh_trials
 from pytest_trace2evolve.gate.tally import Tally, mean_of
@@ -226,7 +226,7 @@ def pool_of(side: Columns) -> Pool:
     )
 
 
-def resample(random: np.random.Generator, pool: Pool, draw: Draw, rows: int) -> Case:
+def resample(random: np.random.Generator, pool: Pool, draw: Draw, rows: int) -> Comparisons:
     """Comparisons drawn from a pool, arrays of shape (rows, T).
 
     A planted gain turns each failing trial of the candidate into a success with the chance that moves the
@@ -241,14 +241,16 @@ def resample(random: np.random.Generator, pool: Pool, draw: Draw, rows: int) -> 
     parts = [_drawn(random, pool, draw, turn, min(chunk, rows - start)) for start in range(0, rows, chunk)]
     old, new = (_stacked([getattr(part, side) for part in parts]) for side in ("baseline", "candidate"))
     fresh = [part.fresh for part in parts if part.fresh is not None]
-    return Case(old, new, fresh=np.concatenate(fresh) if fresh else None, binary=_binary(old) & _binary(new))
+    return Comparisons(
+        old, new, fresh=np.concatenate(fresh) if fresh else None, binary=_binary(old) & _binary(new)
+    )
 
 
 def _binary(side: Tally) -> Flags:
     return np.asarray(np.all(np.abs(side.reward - side.passed) < 1 - SUCCESS, axis=1))
 
 
-def _drawn(random: np.random.Generator, pool: Pool, draw: Draw, turn: float, rows: int) -> Case:
+def _drawn(random: np.random.Generator, pool: Pool, draw: Draw, turn: float, rows: int) -> Comparisons:
     trials = draw.trials
     task = random.integers(0, pool.tasks, (rows, pool.tasks))
     if draw.fixed:
@@ -262,13 +264,13 @@ def _drawn(random: np.random.Generator, pool: Pool, draw: Draw, turn: float, row
     old, new = columns[:, :, :trials], columns[:, :, trials:]
     if draw.effect:
         new = _turned(random, pool, task, new, draw.effect > 0, turn, (passing, failing))
-    case = Case(pool.table.tally(task, old), pool.table.tally(task, new))
+    compared = Comparisons(pool.table.tally(task, old), pool.table.tally(task, new))
     if not draw.live:
-        return case
+        return compared
     rates = pool.drawn_rates[task]
     moved = rates + turn * (1 - rates) if draw.effect > 0 else rates * (1 - turn)
-    fresh = fresh_trials(random, case, rates, moved, draw.confirm)
-    return Case(case.baseline, case.candidate, fresh=fresh)
+    fresh = fresh_trials(random, compared, rates, moved, draw.confirm)
+    return Comparisons(compared.baseline, compared.candidate, fresh=fresh)
 
 
 def _donors(

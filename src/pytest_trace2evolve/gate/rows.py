@@ -11,9 +11,10 @@ from typing import Protocol
 import numpy as np
 
 from pytest_trace2evolve.gate.columns import Counts, Flags, Floats
+from pytest_trace2evolve.gate.comparisons import Comparisons
 from pytest_trace2evolve.gate.decide import MIN_MEASURED
 from pytest_trace2evolve.gate.judgement import Question
-from pytest_trace2evolve.gate.kernel import FAIL, UNDECIDED, Case
+from pytest_trace2evolve.gate.kernel import FAIL, UNDECIDED
 from pytest_trace2evolve.gate.tally import Tally, mean_of
 from pytest_trace2evolve.records.verdict import Decision
 
@@ -24,39 +25,39 @@ class RowPolicy(Protocol):
     @property
     def name(self) -> str: ...
 
-    def answers(self, case: Case, question: Question) -> Counts:
+    def answers(self, compared: Comparisons, question: Question) -> Counts:
         """Answers of every check by comparison, shape (checks, R)."""
         ...
 
 
 def ranks(
-    policy: RowPolicy, case: Case, question: Question, asks: Mapping[str, Flags] | None = None
+    policy: RowPolicy, compared: Comparisons, question: Question, asks: Mapping[str, Flags] | None = None
 ) -> Counts:
     """`Decision.rank` of each comparison: 0 discard, 1 inconclusive, 2 promote.
 
     Args:
         policy: What a comparison must show.
-        case: The comparisons, arrays of shape (R, N).
+        compared: The comparisons, arrays of shape (R, N).
         question: What is asked; a guard split's question cannot be asked here.
         asks: By kind, whether a task may name such actions, shape (R, N); needed where simulations were lost.
     """
-    answers = policy.answers(case, question)
+    answers = policy.answers(compared, question)
     undecided = (answers == UNDECIDED).any(axis=0)
-    lost = (case.baseline.missing > 0).any(axis=1) | (case.candidate.missing > 0).any(axis=1)
+    lost = (compared.baseline.missing > 0).any(axis=1) | (compared.candidate.missing > 0).any(axis=1)
     if lost.any():
         assert asks is not None, "what a lost simulation was asked to do must be known"
         filled = replace(
-            case,
-            baseline=case.baseline.filled(asks, in_favour=True),
-            candidate=case.candidate.filled(asks, in_favour=False),
+            compared,
+            baseline=compared.baseline.filled(asks, in_favour=True),
+            candidate=compared.candidate.filled(asks, in_favour=False),
         )
         bound = policy.answers(filled, replace(question, filled=True))
-        shares = np.minimum(_measured(case.baseline), _measured(case.candidate))
+        shares = np.minimum(_measured(compared.baseline), _measured(compared.candidate))
         open_ = ((bound == UNDECIDED) | (bound == FAIL)).any(axis=0)
         undecided |= lost & (open_ | (shares < MIN_MEASURED))
     rank = np.where(undecided, Decision.INCONCLUSIVE.rank, Decision.PROMOTE.rank)
     rank = np.where((answers == FAIL).any(axis=0), Decision.DISCARD.rank, rank)
-    return np.where(case.both.any(axis=1), rank, Decision.INCONCLUSIVE.rank)
+    return np.where(compared.both.any(axis=1), rank, Decision.INCONCLUSIVE.rank)
 
 
 def _measured(side: Tally) -> Floats:

@@ -13,8 +13,8 @@ import numpy as np
 from scipy import optimize, special, stats
 
 from pytest_trace2evolve.gate.columns import Counts, Flags, Floats
+from pytest_trace2evolve.gate.comparisons import Comparisons
 from pytest_trace2evolve.gate.confirm import STEP, fresh_p, two_steps
-from pytest_trace2evolve.gate.kernel import Case
 from pytest_trace2evolve.gate.tally import Tally
 
 
@@ -104,13 +104,13 @@ class Drawn:
         asks: By kind, whether a task names such actions.
     """
 
-    stages: tuple[Case, ...]
+    stages: tuple[Comparisons, ...]
     old: Floats
     new: Floats
     asks: Mapping[str, Flags]
 
 
-def draw(random: np.random.Generator, agent: Agent, effect: Effect, design: Design, rows: int) -> Case:
+def draw(random: np.random.Generator, agent: Agent, effect: Effect, design: Design, rows: int) -> Comparisons:
     """Comparisons of an agent with its candidate, drawn at random: arrays of shape (rows, tasks)."""
     return draw_stages(random, agent, effect, design, rows, (design.trials,)).stages[0]
 
@@ -128,21 +128,21 @@ def draw_stages(
     A task gets its fresh trials at the first stage that finds it broken, and keeps what they say.
     """
     truth = _truth(random, agent, effect, design, rows)
-    stages: list[Case] = []
+    stages: list[Comparisons] = []
     for before, now in pairwise((0, *schedule)):
         step = replace(design, trials=now - before)
         sides = [_side(random, truth, chances, step) for chances in (truth.old, truth.new)]
         if stages:
             sides = [stages[-1].baseline.plus(sides[0]), stages[-1].candidate.plus(sides[1])]
-        case = Case(sides[0], sides[1])
+        compared = Comparisons(sides[0], sides[1])
         if design.live:
-            fresh = fresh_trials(random, case, truth.old, truth.new, design.confirm)
+            fresh = fresh_trials(random, compared, truth.old, truth.new, design.confirm)
             if stages:
                 kept = stages[-1].fresh
                 assert kept is not None
                 fresh = np.where(np.isnan(kept), fresh, kept)
-            case = replace(case, fresh=fresh)
-        stages.append(case)
+            compared = replace(compared, fresh=fresh)
+        stages.append(compared)
     asks = {kind: count > 0 for kind, count in truth.actions.items()}
     asks["action_match"] = np.any(list(asks.values()), axis=0)
     return Drawn(tuple(stages), truth.old, truth.new, asks)
@@ -180,18 +180,18 @@ def changed(random: np.random.Generator, chances: Floats, agent: Agent, effect: 
 
 
 def fresh_trials(
-    random: np.random.Generator, case: Case, old: Floats, new: Floats, most: int | None = None
+    random: np.random.Generator, compared: Comparisons, old: Floats, new: Floats, most: int | None = None
 ) -> Floats:
     """p-values of fresh trials of the broken tasks, drawn at those chances; NaN for the others.
 
     Args:
         random: Source of chance.
-        case: The comparisons.
+        compared: The comparisons.
         old, new: Chances of success on either side, shape (R, N).
         most: Fresh simulations that a run may make, both sides together: tasks are tried in their order as
             long as it lasts. None: as many as it takes.
     """
-    broken = case.broken
+    broken = compared.broken
     p = np.full(broken.shape, np.nan)
     passes = [random.binomial(STEP, chances[broken]) for chances in (old, new, old, new)]
     p[broken] = fresh_p(*passes)

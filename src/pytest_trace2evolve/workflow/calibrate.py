@@ -7,8 +7,8 @@ from pathlib import Path
 from pytest_trace2evolve.errors import PolicyError, ResultsError
 from pytest_trace2evolve.gate.calibrated import Calibrated
 from pytest_trace2evolve.gate.calibration import Calibrating, Calibration, calibrate
+from pytest_trace2evolve.gate.comparisons import REWARD
 from pytest_trace2evolve.gate.judgement import Policy
-from pytest_trace2evolve.gate.kernel import REWARD
 from pytest_trace2evolve.gate.policy import CALIBRATED, POLICIES, Strict
 from pytest_trace2evolve.gate.resample import Draw, Pool, pool_of
 from pytest_trace2evolve.records.protocols import Judge
