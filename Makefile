@@ -24,11 +24,11 @@ test: check
 	$(BIN)/pytest tests -n 2 --timeout 300
 
 DEMO := .trace2evolve/demo
-SUITES := tau2-retail tau2-airline tau2-telecom
+SUITES := support tau2-retail tau2-airline tau2-telecom
 
 demo: install
 	@rm -rf $(DEMO)
-	@echo "1. The do-nothing agent on every tau2 suite: what it passes, a task does not ask for."
+	@echo "1. The do-nothing agent on every suite: what it passes, a task does not ask for."
 	@$(BIN)/pytest suites --t2e-agent nop --t2e-run-folder=$(DEMO)/nop --no-header --tb=no -rN || test $$? -eq 1
 	@echo
 	@echo "2. The oracle, which performs the gold actions: what it fails, the benchmark cannot ask for."

@@ -46,7 +46,10 @@ def test_a_run_tells_what_was_broken_and_keeps_it(
     ruled.baseline()
     result = ruled.run("--candidate=v1", "--t2e-baseline=v0", "--t2e-gate=calibrated", "--t2e-goal=hold")
     result.stdout.fnmatch_lines(
-        ["desk heldout: invariants: 1 of 4 simulations broke any: authentication 1", "invariants *0 → 1*"]
+        [
+            "desk heldout: invariants: 1 of 4 simulations broke at least one: authentication 1",
+            "invariants *0 → 1*",
+        ]
     )
     result.stdout.no_fnmatch_line("desk discovery: invariants*")
     folder = ruled.runs[-1]
@@ -86,9 +89,24 @@ def test_a_recorded_trace_is_marked_by_the_rules_of_its_world(
     assert capsys.readouterr().out.count("! breaks promises: no call did what this says: ") == 1
     assert main(["score", file]) == 0
     line = capsys.readouterr().out.splitlines()[-1]
-    assert "invariants: 18 of 114 simulations broke any: consent 1, read_before_write 2, elig" in line
+    assert "invariants: 18 of 114 simulations broke at least one: consent 1, read_before_write 2" in line
     assert main(["score", file, "--json"]) == 0
     (scored,) = json.loads(capsys.readouterr().out)["files"]
     assert scored["metrics"]["invariants"]["broke"] == 18
     found = next(one for one in scored["simulations"] if one["task_id"] == "72")["invariants"]
     assert found == [{"invariant": "promises", "message": 25}]
+
+
+def test_gold_actions_without_a_conversation_are_held_against_nothing(
+    ruled: DeskProject, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The oracle of tasks without a script asks nobody, so there is nothing to be found of it."""
+    found = {}
+    for agent in ("oracle", "listed"):
+        folder = ruled.root / agent
+        ruled.pytester.runpytest_inprocess(
+            f"--t2e-agent={agent}", "--candidate=v1", f"--t2e-run-folder={folder}"
+        )
+        (path,) = (folder / "evidence").glob("*.json")
+        found[agent] = {one.invariants is None for one in read_evidence(path).simulations}
+    assert found == {"oracle": {True}, "listed": {False}}

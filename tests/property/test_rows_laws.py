@@ -62,7 +62,7 @@ def comparisons(draw: st.DrawFn) -> list[Pairs]:
 
 
 def stacked(comparisons: Sequence[Pairs]) -> Comparisons:
-    """The same comparisons as rows of one compared."""
+    """The same comparisons as rows of one."""
 
     def side(which: int) -> Tally:
         parts = [pairs.sides[which] for pairs in comparisons]

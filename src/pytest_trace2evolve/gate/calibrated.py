@@ -215,7 +215,7 @@ def _detail(metric: str, pairs: Pairs, compared: Comparisons, rules: Rules) -> s
     if metric == INVARIANTS:
         held = old.watched & new.watched
         hit = [int((side.alarmed & held).sum()) for side in pairs.sides]
-        return f"{hit[0]} → {hit[1]} of {int(held.sum())} tasks broke any"
+        return f"{hit[0]} → {hit[1]} of {int(held.sum())} tasks"
     if metric == REGRESSIONS:
         confirmed = int(regressed(compared, rules.harm_alpha).sum())
         parts = [f"{int(compared.broken.sum())} broken, {int(compared.fixed.sum())} fixed"]

@@ -98,6 +98,13 @@ SCRIPTED_USER = "script"
 """What evidence records as the user of synthetic cases: each follows its script."""
 
 
+GOLD_USER = "gold"
+"""What evidence records as the user of agents that are no models, on tasks without a script."""
+
+ORACLE = "oracle"
+"""What evidence records as the agent that performs gold actions."""
+
+
 class Mode(NamedTuple):
     """What two runs must share to be of one kind: the domain, and whether the agent works alone."""
 
@@ -175,6 +182,11 @@ class Provenance(Record):
     def mode(self) -> Mode:
         """The domain, and whether the user was a dummy."""
         return Mode(self.domain, self.user.implementation == DUMMY_USER)
+
+    @property
+    def conversational(self) -> bool:
+        """Whether an agent had to earn what it did by talking: gold actions without a script are no talk."""
+        return (self.agent.implementation, self.user.implementation) != (ORACLE, GOLD_USER)
 
 
 class Evidence(Record):

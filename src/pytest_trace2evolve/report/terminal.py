@@ -187,7 +187,7 @@ def alarms_line(figures: Metrics) -> str:
     if found is None or not found.broke:
         return ""
     by_name = ", ".join(f"{name.value} {count}" for name, count in found.by_invariant.items())
-    return f"invariants: {found.broke} of {found.simulations} simulations broke any: {by_name}"
+    return f"invariants: {found.broke} of {found.simulations} simulations broke at least one: {by_name}"
 
 
 def pass_hat(figures: Metrics) -> str:

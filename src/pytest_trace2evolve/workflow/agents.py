@@ -9,7 +9,7 @@ from pytest_trace2evolve.agents.nop import NopAgent
 from pytest_trace2evolve.agents.oracle import OracleAgent
 from pytest_trace2evolve.candidates import Candidate
 from pytest_trace2evolve.errors import ConfigError
-from pytest_trace2evolve.records.evidence import DUMMY_USER, SCRIPTED_USER, Settings
+from pytest_trace2evolve.records.evidence import DUMMY_USER, GOLD_USER, ORACLE, SCRIPTED_USER, Settings
 from pytest_trace2evolve.records.protocols import Agent, User, World
 from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.script import script_of
@@ -56,7 +56,7 @@ def _user(task: Task, trial: int, *, solo: bool = False) -> User:
     return GoldUser(task) if script is None else ScriptedUser(script, seed=trial)
 
 
-BUILT_IN_AGENTS: dict[str, AgentFactory] = {"oracle": _oracle, "nop": _nop}
+BUILT_IN_AGENTS: dict[str, AgentFactory] = {ORACLE: _oracle, "nop": _nop}
 
 
 def refuse_without_solo(plan: Plan, agents: Mapping[str, AgentFactory]) -> None:
@@ -86,5 +86,5 @@ def user_settings(plan: Plan, planned: PlannedSuite) -> Settings:
     if planned.suite.scripted and (plan.live is None or plan.live.scripts):
         return Settings(implementation=SCRIPTED_USER)
     if plan.live is None:
-        return Settings(implementation="gold")
+        return Settings(implementation=GOLD_USER)
     return plan.live.user_settings().model_copy(update={"guidelines": planned.guidelines})

@@ -15,9 +15,10 @@ from pytest_trace2evolve.records.verdict import CheckStatus, Decision, SideFigur
 from pytest_trace2evolve.workflow.confirm import MOST_FRESH
 from pytest_trace2evolve.workflow.fresh import SIDES
 from pytest_trace2evolve.workflow.ledger import DECIDING, Looks
+from pytest_trace2evolve.workflow.origin import provenance_of
 from pytest_trace2evolve.workflow.plan import Plan, PlannedSuite
 from pytest_trace2evolve.workflow.saving import save_baseline
-from pytest_trace2evolve.workflow.verdicts import SuiteOutcome, SuiteRun, claim_of, evidence, provenance_of
+from pytest_trace2evolve.workflow.verdicts import SuiteOutcome, SuiteRun, claim_of, evidence
 from pytest_trace2evolve.worlds.registry import Worlds
 
 

@@ -3,8 +3,9 @@
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.baselines import read_evidence
 from pytest_trace2evolve.evidence.saving import SaveMode, other_trials, save, unmergeable
+from pytest_trace2evolve.workflow.origin import provenance_of
 from pytest_trace2evolve.workflow.plan import Plan
-from pytest_trace2evolve.workflow.verdicts import SuiteOutcome, SuiteRun, evidence, provenance_of
+from pytest_trace2evolve.workflow.verdicts import SuiteOutcome, SuiteRun, evidence
 
 
 def refuse_unmergeable(plan: Plan) -> None:

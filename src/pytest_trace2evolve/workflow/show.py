@@ -97,6 +97,8 @@ def _found(simulation: Simulation, origin: Provenance) -> tuple[Finding, ...]:
     """What breaks an invariant: as the run wrote it, else by the rules of a world that can be opened here."""
     if (written := written_findings(simulation)) is not None:
         return written
+    if not origin.conversational:
+        return ()
     try:
         rules = rules_of(Worlds().open(origin.provider, origin.domain))
     except (WorldError, MissingExtraError):

@@ -56,7 +56,8 @@ def rescore(
     """
     domain, origin = domain_of(file), provenance(file)
     world = worlds.open(provider or origin.provider, domain)
-    types, rules = world.tool_types(), rules_of(world)
+    types = world.tool_types()
+    rules = rules_of(world) if origin.conversational else None
     scored = []
     for simulation in file.simulations:
         task = file.tasks[simulation.task_id]

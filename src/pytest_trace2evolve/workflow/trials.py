@@ -13,6 +13,7 @@ from pytest_trace2evolve.evidence.tau2_format import simulation_record
 from pytest_trace2evolve.lock import LOCK_NAME, RENEW
 from pytest_trace2evolve.records.evidence import SimulationEvidence
 from pytest_trace2evolve.records.protocols import World, rules_of
+from pytest_trace2evolve.records.rules import Rules
 from pytest_trace2evolve.records.score import Status
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation, TerminationReason
@@ -20,6 +21,7 @@ from pytest_trace2evolve.scoring.evidence import as_evidence
 from pytest_trace2evolve.scoring.invariants import found_in
 from pytest_trace2evolve.scoring.reward import score
 from pytest_trace2evolve.workflow.fresh import Confirmer
+from pytest_trace2evolve.workflow.origin import provenance_of
 from pytest_trace2evolve.workflow.plan import Plan, PlannedSuite
 from pytest_trace2evolve.workflow.pool import Job
 from pytest_trace2evolve.workflow.simulations import Simulations
@@ -109,6 +111,9 @@ class Runner:
     def _world(self, planned: PlannedSuite) -> World:
         return self._plan.project.world(planned.suite, self._worlds)
 
+    def _rules(self, planned: PlannedSuite, world: World) -> Rules | None:
+        return rules_of(world) if provenance_of(self._plan, planned).conversational else None
+
     def _replay(self, planned: PlannedSuite, task_id: str) -> TaskRun:
         assert planned.recorded is not None
         recorded = planned.recorded.by_task.get(task_id)
@@ -139,7 +144,7 @@ class Runner:
             world = self._world(planned)
             simulation = simulate()
             result = score(simulation, task, world, self._plan.judge)
-            found = found_in(simulation, result, rules_of(world))
+            found = found_in(simulation, result, self._rules(planned, world))
             types = world.tool_types()
             record = as_evidence(simulation, task, result, types, solo=planned.suite.solo, found=found)
             store = RunStore(folder or self._plan.suite_folder(planned.suite.name))

@@ -12,15 +12,13 @@ from pytest_trace2evolve.gate.decide import decide, unmeasured, worst
 from pytest_trace2evolve.gate.looks import Claim, Look
 from pytest_trace2evolve.gate.pairs import natural_order, pair, told
 from pytest_trace2evolve.gate.policy import version_of
-from pytest_trace2evolve.records.evidence import Evidence, Fresh, Provenance, Settings, SimulationEvidence
+from pytest_trace2evolve.records.evidence import Evidence, Fresh, SimulationEvidence
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label, Verdict
 from pytest_trace2evolve.scoring.metrics import Metrics, metrics
-from pytest_trace2evolve.scoring.reward import SCORER_VERSION
 from pytest_trace2evolve.suites import Role
-from pytest_trace2evolve.workflow.agents import user_settings
 from pytest_trace2evolve.workflow.ledger import Looks, evidence_digest, trials_of
+from pytest_trace2evolve.workflow.origin import provenance_of
 from pytest_trace2evolve.workflow.plan import Plan, PlannedSuite
-from pytest_trace2evolve.workflow.sides import provenance
 from pytest_trace2evolve.workflow.taskrun import TaskRun
 from pytest_trace2evolve.workflow.trials import lost_trial
 
@@ -299,32 +297,3 @@ def _some(names: list[str]) -> str:
 def _other_content(records: Iterable[SimulationEvidence], tasks: Mapping[str, str]) -> dict[str, str]:
     other = {record.task_id for record in records if record.task_digest != tasks[record.task_id]}
     return dict.fromkeys(other, "its content in the baseline differs from the lock")
-
-
-def provenance_of(plan: Plan, planned: PlannedSuite) -> Provenance:
-    """Where the evidence of one suite of a run comes from."""
-    common = {
-        "suite": planned.suite.name,
-        "domain": planned.suite.domain,
-        "provider": planned.suite.provider,
-        "lock": planned.lock.digest,
-        "lock_parts": planned.lock.parts,
-        "provider_version": planned.lock.provider_version,
-        "scorer_version": SCORER_VERSION,
-        "candidate": plan.candidate.ref(),
-        "judge": getattr(plan.judge, "model", None),
-        "run_id": plan.run_id,
-        "created_at": plan.started,
-    }
-    if planned.recorded is not None:
-        recorded = provenance(planned.recorded.files[0])
-        sources = tuple(file.path.name for file in planned.recorded.files)
-        return recorded.model_copy(update={**common, "sources": sources})
-    return Provenance(
-        **common,
-        agent=plan.live.agent_settings() if plan.live else Settings(implementation=planned.agent),
-        user=user_settings(plan, planned),
-        max_steps=planned.suite.max_steps,
-        max_errors=planned.suite.max_errors,
-        timeout=planned.suite.timeout,
-    )
