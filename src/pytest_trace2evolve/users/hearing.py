@@ -1,13 +1,19 @@
 """What a scripted customer makes of an agent's message: what it asks for, refuses or says is done.
 
-By words, sentence by sentence: an agent that says the refund went to "your original payment method" asks
-for nothing. It needs no model and never raises.
+By words, clause by clause: an agent that says the refund went to "your original payment method" asks for
+nothing. It needs no model and never raises.
 """
 
+import functools
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_trace2evolve.records.script import Slot
+from pytest_trace2evolve.users import phrases
+
+HEARD_MOST = 10_000
+"""Characters of a message that are listened to, the first and the last half of them."""
 
 
 @dataclass(frozen=True)
@@ -16,95 +22,169 @@ class Heard:
 
     Attributes:
         asks: What the agent wants to know.
+        request: Whether it wants to know what the customer wants.
         confirm: Whether it asks for a yes.
+        offer: Whether that yes would only let it look something up.
+        choice: Whether it names an alternative to the yes.
         refusal: Whether it says that something cannot be done.
         closing: Whether it says that something is done, or asks whether there is more.
         everything: Whether it says so of everything.
+        ongoing: Whether it announces that it will do something.
         transfer: Whether it hands the customer over to somebody else.
-        ids: Ids of orders and items that it names.
+        ids: Ids of orders, with their '#', and of items that it names.
     """
 
-    asks: frozenset[Slot]
-    confirm: bool
-    refusal: bool
-    closing: bool
-    everything: bool
-    transfer: bool
-    ids: frozenset[str]
+    asks: frozenset[Slot] = frozenset()
+    request: bool = False
+    confirm: bool = False
+    offer: bool = False
+    choice: bool = False
+    refusal: bool = False
+    closing: bool = False
+    everything: bool = False
+    ongoing: bool = False
+    transfer: bool = False
+    ids: frozenset[str] = frozenset()
 
 
-_SENTENCE = re.compile(r"(?<=[.!?:\n])\s+|\n+")
-_ASKING = re.compile(
-    r"\?|\b(please (provide|share|tell|give|send|specify|state|choose|let)|could you|can you|may i|"
-    r"i('ll| will)? need|let me know|tell me|provide me|what is your|which)\b"
-)
-_MORE = re.compile(r"\b(anything|something|what) else\b|\belse (that )?(i|we) can\b|\bfurther (help|assist)")
-_CONFIRM = re.compile(
-    r"\(yes|\byes\b|\bconfirm|\bproceed\b|\bgo ahead\b|\b(shall|should|may|can) i\b|"
-    r"\bwould you like (me )?to\b|\bdo you want (me )?to\b|\bdo you agree\b|"
-    r"\bis (that|this|everything) (correct|right|okay|ok)\b"
-)
-_REFUSAL = re.compile(
-    r"\b(cannot|can't|can not|unable to|not able to|not possible|not eligible|not allowed|not permitted|"
-    r"against (our|the) policy|must decline|have to decline|unfortunately|not available|no longer be)\b"
-)
-_IDENTITY = re.compile(r"\b(verify|confirm|authenticate|locate|find|look up|pull up)\b.*\b(you|your)\b")
-_CLOSING = re.compile(
-    r"\b(has|have|is|are|was|were) (now |all |already |been |successfully )*"
-    r"(cancel|return|exchang|modif|chang|updat|process|complet|submitt|refund|done|set|request)"
-    r"|\bi('ve| have) (now |already |successfully )*"
-    r"(cancel|return|exchang|modif|chang|updat|process|complet|submitt|set)"
-    r"|\b(done|completed|all set|successfully)\b"
-)
-_EVERYTHING = re.compile(r"\b(everything|all (of )?(your|the) requests?|all set|all done)\b")
-_ONGOING = re.compile(
-    r"\b(one moment|moment please|let me (check|look|find|pull|see)|i will now|i'll now|next,)\b"
-)
-_TRANSFER = re.compile(r"being transferred to a human", re.IGNORECASE)
-_ID = re.compile(r"#W\d+|\b\d{10}\b")
+@dataclass(frozen=True)
+class _Clause:
+    """One clause: `context` is what "those details" in it may point to."""
 
-_SLOTS: tuple[tuple[Slot, "re.Pattern[str]"], ...] = tuple(
-    (slot, re.compile(words))
-    for slot, words in (
-        (Slot.EMAIL, r"\be-?mail\b"),
-        (Slot.NAME, r"\b(zip|postal) ?code\b|\b(full|first|last|your) name\b|\bzip\b"),
-        (Slot.ORDER, r"\border'?s? (id|number|#)|\bwhich (of .*)?orders?\b|\bwhat order\b"),
-        (Slot.REASON, r"\breasons?\b|\bwhy\b"),
-        (
-            Slot.PAYMENT,
-            r"\b(payment|refund) method\b|\bwhich (card|method|account)\b|\bhow .* (pay|refund)",
-        ),
-        (Slot.OPTIONS, r"\b(options?|variants?|versions?|colou?r|size|replacement|new item|instead)\b"),
-        (Slot.ITEMS, r"\b(items?|products?)\b"),
-        (Slot.ADDRESS, r"\b(?<!mail )address\b"),
-    )
-)
+    text: str
+    asking: bool
+    context: str = ""
 
 
+_ORDER_ID = re.compile(r"(?<![\w.-])#?w?(\d{7})(?![\w-])|#w?(\d+)|\bw(\d+)\b")
+_ITEM_ID = re.compile(r"\b\d{10}\b")
+
+
+# A customer goes through all that was said before each of their answers.
+@functools.lru_cache(maxsize=256)
 def hear(text: str) -> Heard:
     """What a customer hears in an agent's message."""
-    lowered = text.lower().replace("’", "'")
-    sentences = [part for part in _SENTENCE.split(lowered) if part.strip()]
-    asking = [part for part in sentences if _ASKING.search(part)]
-    more = any(_MORE.search(part) for part in sentences)
-    questions = [part for part in asking if not _MORE.search(part)]
-    confirm = any(_asks_for_yes(part) for part in [*questions, *sentences[-1:]])
-    asks = {slot for part in questions for slot, words in _SLOTS if words.search(part)}
-    ongoing = bool(_ONGOING.search(lowered))
+    plain = _plain(text)
+    if len(plain) > HEARD_MOST:
+        plain = f"{plain[: HEARD_MOST // 2]}\n{plain[-HEARD_MOST // 2 :]}"
+    sentences = [part.strip() for part in phrases.SENTENCE.split(plain) if part and part.strip()]
+    told = [part for part in sentences if not _asking(part)]
+    clauses = list(_clauses(sentences))
+    more = any(_is_courtesy(part) for part in sentences)
+    consents = [one for one in clauses if _asks_for_yes(one)]
+    asks: set[Slot] = set()
+    for one in clauses:
+        if one.asking:
+            asks |= _slots(one, consent=one in consents)
+            if phrases.WHICH_OF_THESE.search(one.text):
+                asks.add(Slot.ORDER if len(set(_ORDER_ID.findall(plain))) > 1 else Slot.OPTIONS)
+    transfers = any(_transfers(part) for part in sentences)
+    transfer_offer = not transfers and any(phrases.TRANSFER_OFFER.search(part) for part in sentences)
+    consents = [one for one in consents if not phrases.TRANSFER_OFFER.search(one.text)]
     return Heard(
         asks=frozenset(asks),
-        confirm=confirm,
-        refusal=any(_REFUSAL.search(part) for part in sentences if part not in questions),
-        closing=more or (bool(_CLOSING.search(lowered)) and not ongoing),
-        everything=more or bool(_EVERYTHING.search(lowered)),
-        transfer=bool(_TRANSFER.search(text)),
-        ids=frozenset(_ID.findall(text)),
+        request=any(phrases.REQUEST.search(one.text) for one in clauses if one.asking),
+        confirm=bool(consents),
+        offer=bool(consents) and all(_is_offer(one) for one in consents),
+        choice=any(_is_choice(one.text) for one in consents),
+        refusal=transfer_offer or any(_refuses(part) for part in told),
+        closing=more or any(_closes(part) for part in told),
+        everything=more or any(phrases.EVERYTHING.search(part) for part in told),
+        ongoing=any(phrases.ONGOING.search(part) for part in told),
+        transfer=transfers,
+        ids=frozenset(ids_in(plain)),
     )
 
 
-def _asks_for_yes(sentence: str) -> bool:
-    """Whether a sentence wants a yes; one that wants to know who the customer is does not."""
-    if not _CONFIRM.search(sentence):
+def ids_in(text: str) -> Iterator[str]:
+    """Ids of orders and items in a text, however an order's is written."""
+    plain = _plain(text)
+    yield from _ITEM_ID.findall(plain)
+    for match in _ORDER_ID.finditer(plain):
+        yield f"#W{match[1] or match[2] or match[3]}"
+
+
+def _plain(text: str) -> str:
+    """In lower case, without Markdown's stars and ticks, and with one kind of apostrophe."""
+    return "\n" + re.sub(r"\s*\n\s*", "\n", re.sub(r"[*`]+", "", text.lower().replace("’", "'"))).strip()
+
+
+def _clauses(sentences: Sequence[str]) -> Iterator[_Clause]:
+    """The clauses that are no courtesy, and whether they ask; a list belongs to what stands before it."""
+    asked_list = False
+    before = ""
+    for sentence in sentences:
+        part = phrases.OR_MORE.sub("", sentence)
+        listed = bool(phrases.LISTED.match(sentence))
+        asking = _asking(part)
+        if listed and asked_list:
+            yield _Clause(part, asking=True)
+        elif not _is_courtesy(part):
+            found = [_Clause(clause, asking, before) for clause in phrases.CLAUSE.split(part) if clause]
+            yield from found
+            wanted = asking and not any(_asks_for_yes(clause) for clause in found)
+            asked_list = asked_list if listed else wanted and part.rstrip().endswith(":")
+        before = f"{before} {part}" if listed else part
+
+
+def _is_courtesy(sentence: str) -> bool:
+    """Whether a sentence asks only if there is more."""
+    return bool(phrases.MORE.search(sentence)) and not phrases.ASKS_FOR.search(sentence)
+
+
+def _transfers(sentence: str) -> bool:
+    found = phrases.TRANSFERRED.search(sentence)
+    if found is None or sentence.endswith("?"):
         return False
-    about_identity = any(words.search(sentence) for slot, words in _SLOTS if slot in (Slot.EMAIL, Slot.NAME))
-    return not about_identity and not _MORE.search(sentence)
+    return not phrases.UNREAL.search(sentence[: found.start()])
+
+
+def _asking(sentence: str) -> bool:
+    return bool(phrases.ASKING.search(sentence))
+
+
+def _slots(clause: _Clause, *, consent: bool) -> set[Slot]:
+    """What a clause asks for; one that asks for a yes names things without asking for them."""
+    if phrases.NOT_ASKED.search(clause.text):
+        return set()
+    if consent:
+        return {Slot.REASON} if phrases.BOTH_REASONS.search(clause.text) else set()
+    text = f"{clause.context} {clause.text}" if phrases.THESE.search(clause.text) else clause.text
+    found = {slot for slot, words in phrases.SLOTS if words.search(text)}
+    if Slot.ADDRESS in found and phrases.WHOLE_ADDRESS.search(text) and "name" not in text:
+        found.discard(Slot.NAME)
+    return found
+
+
+def _asks_for_yes(clause: _Clause) -> bool:
+    """Whether a clause wants a yes; one that wants to know who the customer is, or which, does not."""
+    if phrases.SAY_YES.search(clause.text):
+        return True
+    text = phrases.TO_PROCEED.sub("", clause.text)
+    if not clause.asking or not phrases.CONSENT.search(text):
+        return False
+    if phrases.CONFIRM_WHAT.search(text) or phrases.ASKS_FOR.search(text):
+        return False
+    wants = phrases.WANTS_TO_KNOW.search(text)
+    if wants and not re.search(r"\bconfirm|\bproceed\b", text[: wants.start()]):
+        return False
+    if phrases.WHOLE_ADDRESS.search(text):
+        return True
+    return not any(words.search(text) for slot, words in phrases.SLOTS if slot in (Slot.EMAIL, Slot.NAME))
+
+
+def _is_offer(clause: _Clause) -> bool:
+    text = f"{clause.context} {clause.text}" if phrases.DO_THAT.search(clause.text) else clause.text
+    return bool(phrases.OFFER.search(text)) and not phrases.SAY_YES.search(text)
+
+
+def _is_choice(text: str) -> bool:
+    return bool(phrases.CHOICE.search(text)) and not phrases.SAY_YES.search(text)
+
+
+def _refuses(sentence: str) -> bool:
+    return bool(phrases.REFUSAL.search(sentence)) and not phrases.HARMLESS.search(sentence)
+
+
+def _closes(sentence: str) -> bool:
+    return bool(phrases.CLOSING.search(sentence)) and not phrases.NOT_CLOSING.search(sentence)
