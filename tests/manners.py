@@ -205,8 +205,9 @@ DETAILED = Manner(
     identify=("Welcome! Before we begin: what is the e-mail on your account?",),
     questions={},
     proposal="I found order {order}. It was placed on 2024-05-01. It contains 3 items. "
-    "The total was $1,234.50. The tracking number is 840887978435. "
-    "Your customer id is known to us. A change like this one ({what}) takes 5 to 7 business days. Its details are these: {details}. Shall I go ahead with it?",
+    "The total was $1,234.50. The tracking number is 840887978435. Your customer id is known to us. "
+    "A change like this one ({what}) takes 5 to 7 business days. Its details are these: {details}. "
+    "Shall I go ahead with it?",
     done="Everything you asked for is done as of today. The total was $1,234.50. Have a wonderful day!",
     refused="I looked at it again. It was placed on 2024-05-01. For that reason I am unable to do what you "
     "ask. I apologize for the inconvenience.",

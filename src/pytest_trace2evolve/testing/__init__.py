@@ -9,6 +9,7 @@ It listens on loopback, answers chat completions and the model list, and misbeha
 statuses, rate limits, broken bodies, hang-ups, slow answers.
 """
 
+from pytest_trace2evolve.testing.case_script import case_script
 from pytest_trace2evolve.testing.faults import Fault, FaultPlan, Misbehaviour
 from pytest_trace2evolve.testing.scripts import gold_script
 from pytest_trace2evolve.testing.server import ChatRequest, ChatServer, Count, Reply, Script
@@ -22,5 +23,6 @@ __all__ = [
     "Misbehaviour",
     "Reply",
     "Script",
+    "case_script",
     "gold_script",
 ]

@@ -92,7 +92,7 @@ def hear(text: str) -> Heard:
         everything=more or any(phrases.EVERYTHING.search(part) for part in told),
         ongoing=any(phrases.ONGOING.search(part) for part in told),
         transfer=transfers,
-        ids=frozenset(ids_in(plain)),
+        ids=frozenset(ids_in(text)),
     )
 
 
