@@ -1,12 +1,22 @@
 """Agents of many manners, for tests of the scripted customer: all of them do the right thing."""
 
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_trace2evolve.cases.case import Case
 from pytest_trace2evolve.records.message import Message, ToolCall
+from pytest_trace2evolve.records.protocols import Agent, World, rules_of
 from pytest_trace2evolve.records.script import Slot, Turn
 from pytest_trace2evolve.records.task import Action
+from pytest_trace2evolve.records.trace import Simulation
+from pytest_trace2evolve.rollout.conversation import Limits, converse
+from pytest_trace2evolve.scoring.invariants import broken
+from pytest_trace2evolve.scoring.reward import score
+from pytest_trace2evolve.users.scripted import ScriptedUser
+
+LIMITS = Limits(max_steps=60)
+"""The suite's own."""
 
 READS = ("find_user", "get_", "list_", "calculate")
 
@@ -257,3 +267,19 @@ COURTEOUS = Manner(
 )
 RIGHT = (TERSE, CHATTY, AT_ONCE, STATEMENTS, DETAILED, ANNOUNCING, OFFERING, COURTEOUS)
 """Manners of agents that do the right thing."""
+
+
+def talk(case: Case, world: World, agent: Agent, seed: int = 0) -> Simulation:
+    user = ScriptedUser(case.script, seed=seed)
+    return asyncio.run(converse(case.task, world, agent, user, limits=LIMITS))
+
+
+def finding(case: Case, world: World, simulation: Simulation) -> str:
+    """What is wrong with a simulation of an agent that does the right thing; empty where nothing is."""
+    rules = rules_of(world)
+    assert rules is not None
+    if simulation.termination_reason != "user_stop":
+        return f"{case.id}: {simulation.termination_reason}"
+    if found := broken(simulation.trace, rules):
+        return f"{case.id}: {found[0].why}"
+    return "" if score(simulation, case.task, world).reward == 1 else f"{case.id}: reward is not 1"

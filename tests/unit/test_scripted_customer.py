@@ -8,20 +8,16 @@ import pytest
 
 from pytest_trace2evolve.cases.case import Case, generate, read_cases
 from pytest_trace2evolve.records.message import STOP, Message
-from pytest_trace2evolve.records.protocols import Agent, World, rules_of
+from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.records.script import Content
 from pytest_trace2evolve.records.trace import Simulation
-from pytest_trace2evolve.rollout.conversation import Limits, converse
-from pytest_trace2evolve.scoring.invariants import broken
 from pytest_trace2evolve.scoring.reward import score
 from pytest_trace2evolve.users.scripted import TRANSFER, ScriptedUser
 from pytest_trace2evolve.worlds.registry import Worlds
-from tests.manners import CHATTY, RIGHT, Manner, Mannered, Says
+from tests.manners import CHATTY, RIGHT, Manner, Mannered, Says, finding, talk
 
 FROZEN = read_cases(Path(__file__).resolve().parents[2] / "synthetic" / "pressure.jsonl")
 FRESH = [*generate("manners", 28, Content.HELDOUT), *generate("manners", 28, Content.TRAIN)]
-LIMITS = Limits(max_steps=60)
-"""The suite's own."""
 
 
 @pytest.fixture(scope="module")
@@ -29,25 +25,9 @@ def support() -> World:
     return Worlds().open("trace2evolve", "support")
 
 
-def talk(case: Case, world: World, agent: Agent, seed: int = 0) -> Simulation:
-    user = ScriptedUser(case.script, seed=seed)
-    return asyncio.run(converse(case.task, world, agent, user, limits=LIMITS))
-
-
 def said(simulation: Simulation) -> list[str]:
     """What the customer said."""
     return [message.content or "" for message in simulation.trace if message.role == "user"]
-
-
-def finding(case: Case, world: World, simulation: Simulation) -> str:
-    """What is wrong with a simulation of an agent that does the right thing; empty where nothing is."""
-    rules = rules_of(world)
-    assert rules is not None
-    if simulation.termination_reason != "user_stop":
-        return f"{case.id}: {simulation.termination_reason}"
-    if found := broken(simulation.trace, rules):
-        return f"{case.id}: {found[0].why}"
-    return "" if score(simulation, case.task, world).reward == 1 else f"{case.id}: reward is not 1"
 
 
 @pytest.mark.parametrize("manner", RIGHT, ids=lambda one: one.name)

@@ -90,7 +90,7 @@ def hear(text: str) -> Heard:
         refusal=transfer_offer or any(_refuses(part) for part in told),
         closing=more or any(_closes(part) for part in told),
         everything=more or any(phrases.EVERYTHING.search(part) for part in told),
-        ongoing=any(phrases.ONGOING.search(part) for part in told),
+        ongoing=any(phrases.ONGOING.search(one) for one in sentences if not one.endswith("?")),
         transfer=transfers,
         ids=frozenset(ids_in(text)),
     )
@@ -120,7 +120,8 @@ def _clauses(sentences: Sequence[str]) -> Iterator[_Clause]:
         if listed and asked_list:
             yield _Clause(part, asking=True)
         elif not _is_courtesy(part):
-            found = [_Clause(clause, asking, before) for clause in phrases.CLAUSE.split(part) if clause]
+            parts = [clause for clause in phrases.CLAUSE.split(part) if clause]
+            found = [_Clause(one, asking and not (parts[1:] and _only_leads(one)), before) for one in parts]
             yield from found
             wanted = asking and not any(_asks_for_yes(clause) for clause in found)
             asked_list = asked_list if listed else wanted and part.rstrip().endswith(":")
@@ -139,20 +140,25 @@ def _transfers(sentence: str) -> bool:
     return not phrases.UNREAL.search(sentence[: found.start()])
 
 
+def _only_leads(clause: str) -> bool:
+    """Whether a clause only says what the question after it is good for."""
+    return bool(phrases.LEAD.match(clause)) and not _asking(clause)
+
+
 def _asking(sentence: str) -> bool:
     return bool(phrases.ASKING.search(sentence))
 
 
 def _slots(clause: _Clause, *, consent: bool) -> set[Slot]:
     """What a clause asks for; one that asks for a yes names things without asking for them."""
-    if phrases.NOT_ASKED.search(clause.text):
-        return set()
     if consent:
         return {Slot.REASON} if phrases.BOTH_REASONS.search(clause.text) else set()
     text = f"{clause.context} {clause.text}" if phrases.THESE.search(clause.text) else clause.text
     found = {slot for slot, words in phrases.SLOTS if words.search(text)}
     if Slot.ADDRESS in found and phrases.WHOLE_ADDRESS.search(text) and "name" not in text:
         found.discard(Slot.NAME)
+    if phrases.TO_COME.search(text):
+        found.discard(Slot.EMAIL)
     return found
 
 

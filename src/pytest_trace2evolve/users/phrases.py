@@ -17,12 +17,16 @@ CLAUSE = re.compile(
     r"|,\s+(?=(?:please|which|what|how)\b)|;\s+"
 )
 
+LEAD = re.compile(r"^\W*(?:to|in order to|since|as|because|once|after|before|now)\b")
+"""How a clause begins that only leads to the question after it."""
+
 ASKING = re.compile(
     r"\?|\b(?:could|can|would|will) you\b|\b(?:may|can|could) i (?:please )?(?:have|ask|know|get)\b"
-    rf"|\b(?:please|kindly|once you|also|to|could|^)\s*(?:also |first |just )*"
+    rf"|\b(?:please|kindly|once you|also|could|^)\s*(?:also |first |just )*"
     rf"(?:{_TELLING}|provid|send|state|enter|supply|reply|respond|verify|type|say|answer|clarify"
     rf"|describe)\b"
-    r"|\b(?:i|we)(?:'ll|'d| will| would| do)? (?:just |also |still |first )*(?:need|require)\b"
+    r"|\b(?:i|we)(?:'ll|'d| will| would| do)? (?:just |also |still |first )*(?:need"
+    r"|require)\b(?! to (?:authenticate|verify|check|look|locate|find|identify))"
     r"|\blet me know\b|\btell me\b|\bprovide me\b|\b(?:is|are) (?:also )?(?:needed|required)\b|\bplease\W*$"
 )
 WANTS_TO_KNOW = re.compile(r"\b(?:which|what|what's|how|where|why|who|whose)\b")
@@ -59,11 +63,11 @@ CONSENT = re.compile(
     r"|\b(?:sounds?|looks?) (?:good|right|fine|ok|okay|correct)\b|\bokay\?|\bok\?|\bcorrect\?|\bright\?"
     r"|\bif you (?:want|wish) (?:me |us )?to\b"
 )
-OFFER = re.compile(
-    r"\b(?:me|us|i|we) (?:to )?(?:please )?(?:look|check|search|find|list|show|see|pull|retrieve|tell"
-    r"|give|explain"
-    r"|calculate|help|assist|verify|review|provide)\b"
+_LOOK = (
+    r"(?:look|check|search|find|list|show|see|pull|retrieve|tell|give|explain|calculate|help|assist|verify|review"
+    r"|provide)"
 )
+OFFER = re.compile(rf"\b(?:me|us|i|we) (?:to )?(?:please )?{_LOOK}\b|\bhelp (?:you )?(?:to )?{_LOOK}\b")
 DO_THAT = re.compile(r"\bdo (?:that|so|this)\b")
 CHOICE = re.compile(r"\bor\b(?! (?:no|not|decline|reject)\b)")
 TO_PROCEED = re.compile(
@@ -71,6 +75,7 @@ TO_PROCEED = re.compile(
     r"|\b(?:so that|so|before) (?:i|we) (?:can )?proceed\b|\b(?:in order|required|needed|need) to proceed\b"
 )
 ASKS_FOR = re.compile(
+    r"\bneed (?:to know|(?:your|the) (?!confirm|approv|consent|ok\b|okay|permission|go))|"
     r"\b(?:provide|specify|share|enter|supply|indicate|choose|select|(?:send|give|tell) (?:me|us)"
     r"|let (?:me|us) know)\b"
     r"(?= \S)(?! (?:if|whether|that|when|once|you|by|so|and|how (?:i|we) can|what else|any ?(?:thing"
@@ -167,7 +172,7 @@ REQUEST = re.compile(
     r"|\b(?:your|the) (?:request|issue|problem|question|concern)\b.*\?"
 )
 
-NOT_ASKED = re.compile(r"\b(?:receive|follow-up|instructions|send you|sent to your|notif)\b")
+TO_COME = re.compile(r"\b(?:receive|follow-up|instructions|send you|sent to your|notif)\b")
 WHOLE_ADDRESS = re.compile(
     r"\b(?:city|street|address line|address1|shipping|delivery|new (?:\w+ )?address)\b"
 )
