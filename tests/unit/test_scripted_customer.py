@@ -9,10 +9,10 @@ import pytest
 from pytest_trace2evolve.cases.case import Case, generate, read_cases
 from pytest_trace2evolve.records.message import STOP, Message
 from pytest_trace2evolve.records.protocols import World
-from pytest_trace2evolve.records.script import Content
+from pytest_trace2evolve.records.script import Content, Slot
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.scoring.reward import score
-from pytest_trace2evolve.users.scripted import TRANSFER, ScriptedUser
+from pytest_trace2evolve.users.scripted import SAME_MOST, TRANSFER, ScriptedUser
 from pytest_trace2evolve.worlds.registry import Worlds
 from tests.manners import CHATTY, RIGHT, Manner, Mannered, Says, finding, talk
 
@@ -217,7 +217,7 @@ def test_a_question_beside_a_refusal_is_answered_where_something_can_be_done() -
     heard = replies(
         case, "I'm unable to find an account under that. Could you tell me your name and zip code?"
     )
-    assert heard[1] == case.script.identity["name"]  # type: ignore[index]
+    assert heard[1] == case.script.identity[Slot.NAME]
 
 
 def test_seeds_choose_other_words_and_the_same_seed_the_same(support: World) -> None:
@@ -225,3 +225,47 @@ def test_seeds_choose_other_words_and_the_same_seed_the_same(support: World) -> 
     by_seed = [said(talk(case, support, Mannered(case, CHATTY), seed)) for seed in range(8)]
     assert by_seed == [said(talk(case, support, Mannered(case, CHATTY), seed)) for seed in range(8)]
     assert len({tuple(one) for one in by_seed}) > 1
+
+
+def test_a_no_after_an_offer_to_look_up_is_a_no() -> None:
+    case = named("missing_order_id", refused=False)
+    heard = replies(case, "Would you like me to look up your orders?", "I cannot do that.")
+    assert heard[2].endswith(STOP)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Could you please provide your email?", "Which payment method is it?", "Do you confirm? (yes/no)"],
+)
+def test_the_same_question_is_answered_three_times(text: str) -> None:
+    case = named("missing_order_id", refused=False, more=False)
+    heard = replies(case, *[text] * 6)
+    stopped = [place for place, reply in enumerate(heard) if reply.endswith(STOP)]
+    assert stopped[0] == SAME_MOST + 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I have updated my notes. Next, I will cancel your order.",
+        "Unfortunately the system is slow today, so I will look it up in another way.",
+    ],
+)
+def test_what_is_yet_to_come_is_waited_for(text: str) -> None:
+    case = named("missing_order_id", refused=False)
+    assert replies(case, text)[1] in case.script.replies.wait
+
+
+def test_a_no_to_one_thing_does_not_silence_the_question_about_another() -> None:
+    for case in generate("named", 60, Content.HELDOUT, ["multi_intent_message"]):
+        [turn] = case.script.turns
+        if turn.refused:
+            break
+    heard = replies(case, "I cannot take anything back. What is the reason for the other request?")
+    assert heard[1] in [one.details.get(Slot.REASON) for one in turn.requests]
+
+
+def test_one_of_several_things_done_is_waited_on_and_all_of_them_are_not() -> None:
+    case = named("multi_intent_message", refused=False)
+    assert replies(case, "Your order has been cancelled.")[1] in case.script.replies.wait
+    assert replies(case, "Both of your requests have been processed.")[1].endswith(STOP)

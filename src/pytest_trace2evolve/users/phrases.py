@@ -39,7 +39,8 @@ _ANY = r"(?:any|some|another|other|more|further|additional)"
 MORE = re.compile(
     r"\b(?:anything|something|what|who|nothing) else\b|\belse (?:that )?(?:i|we|you)\b"
     r"|\banything (?:more|further)\b"
-    rf"|\b{_ANY} (?:\w+ )?(?:questions?|concerns?|assistance|help|requests?|issues?|inquiries)\b"
+    rf"|(?<!the )(?<!your )\b{_ANY} (?:\w+ )?(?:questions?|concerns?|assistance|help|requests?|issues?"
+    rf"|inquiries)\b"
     r"|\bfeel free to\b|\b(?:don't|do not) hesitate\b|\bfurther (?:help|assist)"
     r"|\bassist you (?:further|today)\b|\bhelp (?:you )?further\b|\bi'm here to (?:help|assist)\b"
 )
@@ -64,7 +65,8 @@ CONSENT = re.compile(
     r"|\bif you (?:want|wish) (?:me |us )?to\b"
 )
 _LOOK = (
-    r"(?:look|check|search|find|list|show|see|pull|retrieve|tell|give|explain|calculate|help|assist|verify|review"
+    r"(?:look|check|search|find|list|show|see|pull|retrieve|tell|give|explain|calculate|help|assist"
+    r"|verify|review"
     r"|provide)"
 )
 OFFER = re.compile(rf"\b(?:me|us|i|we) (?:to )?(?:please )?{_LOOK}\b|\bhelp (?:you )?(?:to )?{_LOOK}\b")
