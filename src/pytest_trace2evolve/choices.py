@@ -18,10 +18,10 @@ from pytest_trace2evolve.options import DESTINATIONS
 from pytest_trace2evolve.records.account import Budgets
 from pytest_trace2evolve.records.protocols import Judge
 from pytest_trace2evolve.records.verdict import Goal
-from pytest_trace2evolve.workflow.cassettes import played
-from pytest_trace2evolve.workflow.confirm import Endpoint
-from pytest_trace2evolve.workflow.live import DEFAULT_CONCURRENCY, LiveSettings, extra_instruction
-from pytest_trace2evolve.workflow.plan import Options
+from pytest_trace2evolve.workflow.planning.cassettes import played
+from pytest_trace2evolve.workflow.planning.confirm import Endpoint
+from pytest_trace2evolve.workflow.planning.live import DEFAULT_CONCURRENCY, LiveSettings, extra_instruction
+from pytest_trace2evolve.workflow.planning.plan import Options
 
 
 def refuse_empty(config: pytest.Config) -> None:

@@ -11,9 +11,9 @@ from pytest_trace2evolve.records.evidence import SimulationEvidence
 from pytest_trace2evolve.report.junit import run_properties, task_properties
 from pytest_trace2evolve.scoring.reward import NO_JUDGE
 from pytest_trace2evolve.suites import Role
-from pytest_trace2evolve.workflow.fresh import suspected
-from pytest_trace2evolve.workflow.plan import PlannedSuite
-from pytest_trace2evolve.workflow.taskrun import TaskRun
+from pytest_trace2evolve.workflow.planning.plan import PlannedSuite
+from pytest_trace2evolve.workflow.running.fresh import suspected
+from pytest_trace2evolve.workflow.running.taskrun import TaskRun
 
 if TYPE_CHECKING:
     from pytest_trace2evolve.participant import Participant

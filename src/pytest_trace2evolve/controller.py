@@ -21,16 +21,16 @@ from pytest_trace2evolve.report.forecast import forecast, totals_text
 from pytest_trace2evolve.report.inert import inert_line
 from pytest_trace2evolve.report.run import RunReport, run_report
 from pytest_trace2evolve.report.watch import Watch
-from pytest_trace2evolve.workflow.cassettes import export, recording
-from pytest_trace2evolve.workflow.estimate import estimate, expected_usage, refuse_impossible
-from pytest_trace2evolve.workflow.finish import EXIT_STATUS, keep, keep_totals
-from pytest_trace2evolve.workflow.ledger import Looks
-from pytest_trace2evolve.workflow.plan import Plan, baseline_copy
-from pytest_trace2evolve.workflow.run_verdict import keep_verdict
-from pytest_trace2evolve.workflow.saving import refuse_unmergeable
-from pytest_trace2evolve.workflow.stages import goes_on, stage_note
-from pytest_trace2evolve.workflow.taskrun import TaskRun
-from pytest_trace2evolve.workflow.verdicts import SuiteOutcome, SuiteRun, outcome, refuse_incomparable
+from pytest_trace2evolve.workflow.judging.finish import EXIT_STATUS, keep, keep_totals
+from pytest_trace2evolve.workflow.judging.ledger import Looks
+from pytest_trace2evolve.workflow.judging.run_verdict import keep_verdict
+from pytest_trace2evolve.workflow.judging.saving import refuse_unmergeable
+from pytest_trace2evolve.workflow.judging.staged import goes_on, stage_note
+from pytest_trace2evolve.workflow.judging.verdicts import SuiteOutcome, SuiteRun, outcome, refuse_incomparable
+from pytest_trace2evolve.workflow.planning.cassettes import export, recording
+from pytest_trace2evolve.workflow.planning.plan import Plan, baseline_copy
+from pytest_trace2evolve.workflow.running.estimate import estimate, expected_usage, refuse_impossible
+from pytest_trace2evolve.workflow.running.taskrun import TaskRun
 
 _OVERRIDABLE = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
 """The exit statuses that a verdict replaces; pytest's others say more than a verdict could."""

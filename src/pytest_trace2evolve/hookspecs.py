@@ -7,7 +7,7 @@ import pytest
 
 if TYPE_CHECKING:
     from pytest_trace2evolve.gate.checks import Check
-    from pytest_trace2evolve.workflow.agents import AgentFactory
+    from pytest_trace2evolve.workflow.running.agents import AgentFactory
     from pytest_trace2evolve.worlds.registry import WorldFactory
 
 

@@ -10,7 +10,7 @@ from pytest_trace2evolve._secrets import Secrets
 from pytest_trace2evolve.report.junit import verdict_properties
 from pytest_trace2evolve.report.run import RunReport
 from pytest_trace2evolve.report.summary import append_step_summary, reproducing, summary_of, write_summary
-from pytest_trace2evolve.workflow.plan import Plan
+from pytest_trace2evolve.workflow.planning.plan import Plan
 
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 """The variable by which a job on GitHub names the file that is shown below it."""

@@ -17,13 +17,13 @@ from pytest_trace2evolve.errors import ConfigError, Trace2EvolveError
 from pytest_trace2evolve.evidence.account import MAIN, Account
 from pytest_trace2evolve.options import DESTINATIONS
 from pytest_trace2evolve.staging import staged_run
-from pytest_trace2evolve.workflow.agents import BUILT_IN_AGENTS, AgentFactory, refuse_without_solo
-from pytest_trace2evolve.workflow.live import CHAT, DEFAULT_CONCURRENCY
-from pytest_trace2evolve.workflow.plan import Plan, Shared
-from pytest_trace2evolve.workflow.planner import make_plan
+from pytest_trace2evolve.workflow.planning.live import CHAT, DEFAULT_CONCURRENCY
+from pytest_trace2evolve.workflow.planning.plan import Plan, Shared
+from pytest_trace2evolve.workflow.planning.planner import make_plan
 from pytest_trace2evolve.workflow.project import Project
-from pytest_trace2evolve.workflow.start import refuse_damaged, start
-from pytest_trace2evolve.workflow.trials import Runner
+from pytest_trace2evolve.workflow.running.agents import BUILT_IN_AGENTS, AgentFactory, refuse_without_solo
+from pytest_trace2evolve.workflow.running.start import refuse_damaged, start
+from pytest_trace2evolve.workflow.running.trials import Runner
 from pytest_trace2evolve.worlds.registry import Worlds
 
 WORKER_INPUT = "trace2evolve"

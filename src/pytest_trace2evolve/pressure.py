@@ -16,8 +16,8 @@ from pytest_trace2evolve.errors import (
 )
 from pytest_trace2evolve.participant import Participant, usage_error
 from pytest_trace2evolve.records.task import Task
-from pytest_trace2evolve.workflow.freeze import freeze, unfrozen
-from pytest_trace2evolve.workflow.pressure import CaseRunner, Outcome
+from pytest_trace2evolve.workflow.cases.freeze import freeze, unfrozen
+from pytest_trace2evolve.workflow.cases.pressure import CaseRunner, Outcome
 
 PRESSURE_NAME = "trace2evolve-pressure"
 """The name under which the plugin object of pressure tests is registered."""

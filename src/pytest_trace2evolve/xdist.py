@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_trace2evolve.gate.stages import Stage
-from pytest_trace2evolve.workflow.plan import Plan, Shared
+from pytest_trace2evolve.workflow.planning.plan import Plan, Shared
 
 
 def worker_input(plan: Plan, account: Path | None) -> dict[str, Any]:

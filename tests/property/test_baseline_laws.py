@@ -23,8 +23,8 @@ from pytest_trace2evolve.evidence.saving import SaveMode, save, settle
 from pytest_trace2evolve.records.evidence import Evidence, Provenance, Settings
 from pytest_trace2evolve.records.run_verdict import BaselineUsed, EvidenceKept, RunVerdict, SuiteVerdict
 from pytest_trace2evolve.records.verdict import Decision, Goal
+from pytest_trace2evolve.workflow.judging.promote import promote
 from pytest_trace2evolve.workflow.project import Project
-from pytest_trace2evolve.workflow.promote import promote
 from pytest_trace2evolve.worlds.registry import Worlds
 from tests.fake_world import FakeWorld
 from tests.gate_helpers import sim, write_candidate

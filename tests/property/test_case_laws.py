@@ -13,7 +13,7 @@ from pytest_trace2evolve.evidence.tau2_format import header
 from pytest_trace2evolve.records.evidence import Provenance
 from pytest_trace2evolve.records.script import Content, script_of
 from pytest_trace2evolve.records.task import Task
-from pytest_trace2evolve.workflow.admission import admit
+from pytest_trace2evolve.workflow.cases.admission import admit
 from pytest_trace2evolve.worlds.support.world import SupportWorld
 
 WORLD = SupportWorld()

@@ -51,6 +51,9 @@ LEVELS = {
 }
 """Where every file and folder of the package stands; a new one must be placed here."""
 
+STEPS = ("", "recorded", "planning", "running", "judging")
+"""The folders of `workflow` in the order of a run, files beside them first; `cases` stands on `running`."""
+
 LEVEL_OF = {name: level for level, names in LEVELS.items() for name in names}
 APART = {2, 3}
 """Levels whose rooms do not import one another."""
@@ -121,6 +124,24 @@ def test_imports_go_down_only_and_rooms_stay_apart() -> None:
     placed = {module: text for module, text in MODULES.items() if place_of(module) in LEVEL_OF}
     assert len(placed) > 30
     assert violations(placed) == []
+
+
+def step_of(module: str) -> int:
+    """Where a module of `workflow` stands in the order of a run."""
+    folder = module.split(".")[2] if module.count(".") > 2 else ""
+    return STEPS.index("judging" if folder == "cases" else folder)
+
+
+def test_a_step_of_the_workflow_knows_only_those_before_it() -> None:
+    own = {module: text for module, text in MODULES.items() if place_of(module) == "workflow"}
+    against = [
+        f"{module} imports {target}"
+        for module, source in own.items()
+        for target in imported(source, own)
+        if place_of(target) == "workflow" and step_of(target) > step_of(module)
+    ]
+    assert len(own) > 30
+    assert against == []
 
 
 @pytest.mark.parametrize(

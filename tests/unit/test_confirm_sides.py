@@ -11,11 +11,11 @@ from pytest_trace2evolve.candidates import Candidates
 from pytest_trace2evolve.models.prices import Price
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.records.evidence import Evidence, Provenance, Settings
-from pytest_trace2evolve.workflow import confirm
-from pytest_trace2evolve.workflow.agents import BUILT_IN_AGENTS
-from pytest_trace2evolve.workflow.baselines import Baseline
-from pytest_trace2evolve.workflow.confirm import AS_THE_AGENT, Confirm, Endpoint, Sides
-from pytest_trace2evolve.workflow.live import CHAT, LiveSettings, Party
+from pytest_trace2evolve.workflow.planning import confirm
+from pytest_trace2evolve.workflow.planning.confirm import AS_THE_AGENT, Confirm, Endpoint, Sides
+from pytest_trace2evolve.workflow.planning.live import CHAT, LiveSettings, Party
+from pytest_trace2evolve.workflow.recorded.baselines import Baseline
+from pytest_trace2evolve.workflow.running.agents import BUILT_IN_AGENTS
 from tests.gate_helpers import write_candidate
 
 HERE, THERE = "http://here/v1", "http://there/v1"

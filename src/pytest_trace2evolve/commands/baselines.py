@@ -19,7 +19,7 @@ def _baselines(options: argparse.Namespace) -> int:
     from datetime import UTC, datetime
 
     from pytest_trace2evolve.report.baselines import baselines_table
-    from pytest_trace2evolve.workflow.listing import saved_baselines
+    from pytest_trace2evolve.workflow.recorded.listing import saved_baselines
 
     project = project_of(options)
     found = saved_baselines(project, datetime.now(UTC))

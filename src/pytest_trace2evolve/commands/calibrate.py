@@ -42,7 +42,7 @@ def add(commands: Any) -> None:
 
 def _calibrate(options: argparse.Namespace) -> int:
     from pytest_trace2evolve.report.calibration import calibration_json, calibration_text
-    from pytest_trace2evolve.workflow.calibrate import Wanted, calibrate_files
+    from pytest_trace2evolve.workflow.recorded.calibrate import Wanted, calibrate_files
     from pytest_trace2evolve.worlds.registry import Worlds
 
     wanted = Wanted(

@@ -68,7 +68,7 @@ def _families(name: str, pressure: list[str]) -> list[str]:
 def _check(options: argparse.Namespace) -> int:
     from pytest_trace2evolve.cases.case import read_cases
     from pytest_trace2evolve.report.cases import admission_text
-    from pytest_trace2evolve.workflow.admission import admit
+    from pytest_trace2evolve.workflow.cases.admission import admit
     from pytest_trace2evolve.worlds.registry import Worlds
 
     world = Worlds().open("trace2evolve", "support")

@@ -32,8 +32,8 @@ def add(commands: Any) -> None:
 def _compare(options: argparse.Namespace) -> int:
     from pytest_trace2evolve.records.verdict import Goal
     from pytest_trace2evolve.report.compare import comparison_text
-    from pytest_trace2evolve.workflow.compare import compare
-    from pytest_trace2evolve.workflow.finish import EXIT_STATUS
+    from pytest_trace2evolve.workflow.judging.finish import EXIT_STATUS
+    from pytest_trace2evolve.workflow.recorded.compare import compare
     from pytest_trace2evolve.worlds.registry import Worlds
 
     baseline, candidate = _sides(options)

@@ -20,8 +20,8 @@ def add(commands: Any) -> None:
 def _ledger(options: argparse.Namespace) -> int:
     from pytest_trace2evolve.report.inert import inert_line
     from pytest_trace2evolve.report.ledger import ledger_json, ledger_text
-    from pytest_trace2evolve.workflow.ledger import Looks
-    from pytest_trace2evolve.workflow.story import stories
+    from pytest_trace2evolve.workflow.judging.ledger import Looks
+    from pytest_trace2evolve.workflow.judging.story import stories
 
     project = project_of(options)
     looks = Looks(project)

@@ -34,8 +34,8 @@ def _power(options: argparse.Namespace) -> int:
     from pytest_trace2evolve.gate.power import Plan, power_of
     from pytest_trace2evolve.gate.simulate import Design
     from pytest_trace2evolve.report.power import power_json, power_text
-    from pytest_trace2evolve.workflow.calibrate import at_levels
     from pytest_trace2evolve.workflow.policies import find_policy
+    from pytest_trace2evolve.workflow.recorded.calibrate import at_levels
 
     tasks, trials = at_least("--tasks", options.tasks, 2), at_least("--trials", options.trials, 1)
     margin = None if options.margin is None else share("--margin", options.margin)

@@ -24,7 +24,7 @@ def add(commands: Any) -> None:
 
 def _promote(options: argparse.Namespace) -> int:
     from pytest_trace2evolve.report.promote import promotion_text
-    from pytest_trace2evolve.workflow.promote import promote
+    from pytest_trace2evolve.workflow.judging.promote import promote
 
     project, here = project_of(options), Path.cwd()
     done = promote(

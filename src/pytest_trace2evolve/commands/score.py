@@ -20,7 +20,7 @@ def add(commands: Any) -> None:
 
 def _score(options: argparse.Namespace) -> int:
     from pytest_trace2evolve.report.score import score_json, score_tables
-    from pytest_trace2evolve.workflow.rescore import rescore_files
+    from pytest_trace2evolve.workflow.recorded.rescore import rescore_files
     from pytest_trace2evolve.worlds.registry import Worlds
 
     scored = rescore_files(options.files, Worlds(), options.provider, judge_of(options))

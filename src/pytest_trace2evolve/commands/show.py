@@ -23,9 +23,9 @@ def add(commands: Any) -> None:
 
 def _show(options: argparse.Namespace) -> int:
     from pytest_trace2evolve.report.trace import trace_text
-    from pytest_trace2evolve.workflow.baselines import is_path
     from pytest_trace2evolve.workflow.project import find_root
-    from pytest_trace2evolve.workflow.show import open_trace
+    from pytest_trace2evolve.workflow.recorded.baselines import is_path
+    from pytest_trace2evolve.workflow.recorded.show import open_trace
 
     here = Path.cwd()
     if options.root is None:

@@ -8,9 +8,9 @@ from rich.table import Table
 
 from pytest_trace2evolve.report.score import terminal
 from pytest_trace2evolve.report.terminal import rendered
-from pytest_trace2evolve.workflow.baselines import Baseline
-from pytest_trace2evolve.workflow.listing import SHORT, SavedBaseline, age_days, trials_of_tasks
-from pytest_trace2evolve.workflow.plan import Plan
+from pytest_trace2evolve.workflow.planning.plan import Plan
+from pytest_trace2evolve.workflow.recorded.baselines import Baseline
+from pytest_trace2evolve.workflow.recorded.listing import SHORT, SavedBaseline, age_days, trials_of_tasks
 
 
 def baseline_line(baseline: Baseline, now: datetime, suite: str = "") -> str:

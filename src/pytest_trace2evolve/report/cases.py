@@ -12,7 +12,7 @@ from pytest_trace2evolve.records.script import After, Turn
 from pytest_trace2evolve.report.inert import inert_line
 from pytest_trace2evolve.report.score import terminal
 from pytest_trace2evolve.report.terminal import rendered
-from pytest_trace2evolve.workflow.admission import Admission
+from pytest_trace2evolve.workflow.cases.admission import Admission
 
 _AFTER = {
     After.ANYTHING: "then",

@@ -10,7 +10,7 @@ from pytest_trace2evolve.report.terminal import (
     rendered,
     verdict_lines,
 )
-from pytest_trace2evolve.workflow.compare import Comparison
+from pytest_trace2evolve.workflow.recorded.compare import Comparison
 
 
 def comparison_text(comparison: Comparison) -> str:

@@ -3,7 +3,7 @@
 from pytest_trace2evolve.records.account import Budgets, State, Totals
 from pytest_trace2evolve.records.completion import Usage
 from pytest_trace2evolve.report.progress import short
-from pytest_trace2evolve.workflow.estimate import Estimate
+from pytest_trace2evolve.workflow.running.estimate import Estimate
 
 
 def forecast(estimate: Estimate, budgets: Budgets) -> str:

@@ -10,8 +10,8 @@ from pytest_trace2evolve.records.ledger import Evaluation, Seen
 from pytest_trace2evolve.report.inert import inert_line
 from pytest_trace2evolve.report.score import terminal
 from pytest_trace2evolve.report.terminal import rendered
-from pytest_trace2evolve.workflow.ledger import Looks
-from pytest_trace2evolve.workflow.story import Story
+from pytest_trace2evolve.workflow.judging.ledger import Looks
+from pytest_trace2evolve.workflow.judging.story import Story
 
 SHOWN_ALPHA = 0.05
 """The level that the next claim's share is told of; the policy's own may differ."""

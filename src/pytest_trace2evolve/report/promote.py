@@ -8,9 +8,9 @@ from typing import Any
 
 from pytest_trace2evolve.report.baselines import trials_text
 from pytest_trace2evolve.report.terminal import number
-from pytest_trace2evolve.workflow.listing import SHORT, trials_of_tasks
+from pytest_trace2evolve.workflow.judging.promote import NewBaseline, Promotion
 from pytest_trace2evolve.workflow.project import Project
-from pytest_trace2evolve.workflow.promote import NewBaseline, Promotion
+from pytest_trace2evolve.workflow.recorded.listing import SHORT, trials_of_tasks
 
 
 def promotion_text(promotion: Promotion, project: Project, here: Path, *, dry_run: bool) -> str:

@@ -16,8 +16,8 @@ from pytest_trace2evolve.report.terminal import (
     rendered,
     verdict_lines,
 )
-from pytest_trace2evolve.workflow.plan import Plan
-from pytest_trace2evolve.workflow.verdicts import SuiteOutcome
+from pytest_trace2evolve.workflow.judging.verdicts import SuiteOutcome
+from pytest_trace2evolve.workflow.planning.plan import Plan
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from pytest_trace2evolve.report.terminal import alarms_line, console, number, pass_hat, rendered
-from pytest_trace2evolve.workflow.rescore import ScoredFile
-from pytest_trace2evolve.workflow.sides import Scored
+from pytest_trace2evolve.workflow.recorded.rescore import ScoredFile
+from pytest_trace2evolve.workflow.recorded.sides import Scored
 
 STREAM_WIDTH = 160
 """Columns where the output is no terminal: wide enough that no figure is cut."""

@@ -13,7 +13,7 @@ from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.report.inert import inert, inert_line
 from pytest_trace2evolve.report.score import terminal
 from pytest_trace2evolve.report.terminal import rendered
-from pytest_trace2evolve.workflow.show import Opened
+from pytest_trace2evolve.workflow.recorded.show import Opened
 
 SHOWN_LETTERS, SHOWN_LINES = 1_600, 30
 """How much of a message, or of a result, is shown without `--full`."""

@@ -7,7 +7,7 @@ from pytest_trace2evolve.gate.trials import Trials
 from pytest_trace2evolve.records.account import State
 from pytest_trace2evolve.records.evidence import SimulationEvidence
 from pytest_trace2evolve.report.progress import Progress
-from pytest_trace2evolve.workflow.plan import PlannedSuite
+from pytest_trace2evolve.workflow.planning.plan import PlannedSuite
 
 
 class Watch:

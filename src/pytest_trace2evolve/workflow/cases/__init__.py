@@ -1,0 +1,1 @@
+"""Synthetic cases at work: admission, pressure tests, freezing."""

@@ -1,0 +1,224 @@
+"""Running cases one by one, for tests that look for those on which an agent breaks.
+
+Agents are noisy, and a search for the smallest failing case needs an outcome to stay what it is: every
+outcome is kept by agent, case and a seed that the case gives.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pytest_trace2evolve.cases.case import Case
+from pytest_trace2evolve.errors import ConfigError, InfrastructureError
+from pytest_trace2evolve.evidence.account import Account
+from pytest_trace2evolve.evidence.resume import FinishedStore, simulation_key
+from pytest_trace2evolve.gate.columns import SUCCESS
+from pytest_trace2evolve.records.evidence import SCRIPTED_USER, Settings
+from pytest_trace2evolve.records.protocols import World, rules_of
+from pytest_trace2evolve.records.rules import Finding
+from pytest_trace2evolve.records.score import Score, Status
+from pytest_trace2evolve.records.trace import Simulation, TerminationReason
+from pytest_trace2evolve.rollout.conversation import Limits, converse
+from pytest_trace2evolve.scoring.invariants import found_in
+from pytest_trace2evolve.scoring.reward import score
+from pytest_trace2evolve.workflow.planning.cassettes import recording
+from pytest_trace2evolve.workflow.planning.live import CHAT
+from pytest_trace2evolve.workflow.planning.plan import REPLAY, Plan
+from pytest_trace2evolve.workflow.running.agents import AgentFactory
+from pytest_trace2evolve.workflow.running.chat import ChatFactory
+from pytest_trace2evolve.workflow.running.pool import Pool
+from pytest_trace2evolve.worlds.registry import Worlds
+
+LIMITS = Limits(max_steps=60)
+"""Budgets of one simulation."""
+
+SHOWN_LETTERS = 200
+"""How much of a message a failure shows."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a case.
+
+    Attributes:
+        simulation: The conversation.
+        score: Its score by τ²'s rules.
+        violations: The invariants that it broke.
+    """
+
+    case: Case
+    simulation: Simulation
+    score: Score
+    violations: tuple[Finding, ...] = ()
+
+    @property
+    def reward(self) -> float | None:
+        """The reward; None where it was not measured."""
+        return self.score.reward
+
+    @property
+    def passed(self) -> bool:
+        """Whether the case was solved and no invariant broken."""
+        return (self.reward or 0.0) >= SUCCESS and not self.violations
+
+    def require(self) -> None:
+        """See that it passed.
+
+        Raises:
+            AssertionError: it did not; tells why, and the conversation.
+        """
+        __tracebackhide__ = True
+        if not self.passed:
+            raise AssertionError(self.explain())
+
+    def require_invariants(self) -> None:
+        """See that no invariant was broken, whether or not the case was solved.
+
+        Raises:
+            AssertionError: one was; tells which, and the conversation.
+        """
+        __tracebackhide__ = True
+        if self.violations:
+            raise AssertionError(self.explain())
+
+    def explain(self) -> str:
+        """Why it did not pass, and the conversation, in lines."""
+        below = [name.value for name in self.score.basis if self.score.components.get(name, 1.0) < 1.0]
+        why = [f"{one.invariant.value}: message {one.message}: {one.why}" for one in self.violations]
+        if (self.reward or 0.0) < SUCCESS:
+            part = f" (below 1: {', '.join(below)})" if below else ""
+            ended = self.simulation.termination_reason
+            why.insert(0, f"reward {self.reward}{part}, ended by {ended}")
+        lines = [f"case {self.case.id}", *why]
+        for place, message in enumerate(self.simulation.trace):
+            calls = [f"{call.name}({call.arguments})" for call in message.tool_calls or ()]
+            said = " ".join([*([message.text] if message.text else []), *calls])
+            lines.append(f"  [{place}] {message.role}: {said[:SHOWN_LETTERS]}")
+        return "\n".join(lines)
+
+
+class CaseRunner:
+    """Runs cases for the tests of one process.
+
+    Args:
+        plan: Whose candidate and models talk.
+        worlds: Opens worlds.
+        agents: Who can talk, by name, agent `chat` apart.
+        account: Counts what a live run uses.
+    """
+
+    def __init__(
+        self, plan: Plan, worlds: Worlds, agents: Mapping[str, AgentFactory], account: Account | None
+    ) -> None:
+        self._plan = plan
+        self._worlds = worlds
+        self._pool = Pool(1)
+        self._kept: dict[str, Outcome] = {}
+        self._made = 0
+        try:
+            self._name, self._factory = self._agent(agents, account)
+        except ConfigError:
+            self._pool.close()
+            raise
+
+    @property
+    def made(self) -> int:
+        """How many simulations were made so far; what was kept does not count."""
+        return self._made
+
+    def knows(self, case: Case, provider: str, domain: str) -> bool:
+        """Whether the outcome of a case is kept."""
+        key = self._key(case, self._worlds.open(provider, domain))
+        return key in self._kept or self._stored(key) is not None
+
+    def run(self, case: Case, provider: str, domain: str) -> Outcome:
+        """The outcome of a case: kept, or made now.
+
+        Raises:
+            EndpointError: the endpoint refuses what every further simulation would ask too.
+            BudgetError: the run's budget is spent.
+            InfrastructureError: the simulation was lost, or its reward could not be measured.
+        """
+        world = self._worlds.open(provider, domain)
+        key = self._key(case, world)
+        if key not in self._kept:
+            simulation = self._stored(key)
+            if simulation is None:
+                simulation = self._make(case, world, key)
+            self._kept[key] = self._measured(case, world, simulation)
+        return self._kept[key]
+
+    def close(self) -> None:
+        """Close what was opened."""
+        self._pool.close()
+
+    def _make(self, case: Case, world: World, key: str) -> Simulation:
+        self._made += 1
+        seed = seed_of(case)
+        agent, user = self._factory(case.task, world, self._plan.candidate, seed)
+        simulation = self._pool.wait(
+            converse(case.task, world, agent, user, limits=LIMITS, trial=seed, seed=seed)
+        )
+        if simulation.termination_reason == TerminationReason.INFRASTRUCTURE_ERROR:
+            raise InfrastructureError(
+                f"case {case.id!r} was lost: {simulation.trouble or 'no reason is known'}"
+            )
+        if self._plan.live is not None and not self._plan.fresh:
+            self._store.put(key, simulation)
+        return simulation
+
+    def _measured(self, case: Case, world: World, simulation: Simulation) -> Outcome:
+        result = score(simulation, case.task, world, self._plan.judge)
+        if result.status is not Status.MEASURED:
+            raise InfrastructureError(f"case {case.id!r} was not measured: {result.note}")
+        found = found_in(simulation, result, rules_of(world)) or ()
+        return Outcome(case, simulation, result, found)
+
+    @property
+    def _store(self) -> FinishedStore:
+        return FinishedStore(self._plan.project.finished_folder)
+
+    def _stored(self, key: str) -> Simulation | None:
+        """What an earlier process made, where it may be taken: an agent that is no model has no settings."""
+        if self._plan.live is None or self._plan.fresh:
+            return None
+        return self._store.get(key)
+
+    def _key(self, case: Case, world: World) -> str:
+        live = self._plan.live
+        agent = Settings(implementation=self._name) if live is None else live.agent_settings()
+        modelled = live is not None and not live.scripts
+        user = live.user_settings() if live and modelled else Settings(implementation=SCRIPTED_USER)
+        return simulation_key(
+            {
+                "candidate": self._plan.candidate.digest,
+                "case": case.digest,
+                "world": [world.provider, world.domain, world.policy(), world.data_digest()],
+                "agent": agent.model_dump(mode="json"),
+                "user": user.model_dump(mode="json"),
+                "seed": seed_of(case),
+                **({"cassette": live.cassette.header.digest} if live and live.cassette else {}),
+                "budgets": [LIMITS.max_steps, LIMITS.max_errors],
+            }
+        )
+
+    def _agent(self, agents: Mapping[str, AgentFactory], account: Account | None) -> tuple[str, AgentFactory]:
+        if self._plan.live is not None:
+            assert account is not None
+            stores = {
+                "cache": self._plan.project.answers_cache,
+                "recording": recording(self._plan.run_folder),
+            }
+            return CHAT, ChatFactory(self._plan.live, self._pool, account, **stores)
+        name = self._plan.talker
+        if name is None:
+            raise ConfigError(
+                "no agent for 'run_case': give --t2e-agent or --t2e-model, or the ini key t2e_agent"
+            )
+        if name == REPLAY:
+            raise ConfigError("agent 'replay' cannot answer in 'run_case': give --t2e-agent or --t2e-model")
+        return name, agents[name]
+
+
+def seed_of(case: Case) -> int:
+    """The seed that a case gives: the first digits of its digest."""
+    return int(case.digest[:6], 16)

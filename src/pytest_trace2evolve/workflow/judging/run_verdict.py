@@ -1,0 +1,139 @@
+"""`verdict.json` and the compact evidence beside it: all that CI and `promote` need of a gated run."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from pytest_trace2evolve.errors import ResultsError
+from pytest_trace2evolve.evidence.atomic import write_atomic
+from pytest_trace2evolve.evidence.baselines import evidence_digest, write_evidence
+from pytest_trace2evolve.evidence.results import decode
+from pytest_trace2evolve.gate.decide import worst
+from pytest_trace2evolve.records.base import complaint
+from pytest_trace2evolve.records.run_verdict import (
+    RUN_VERDICT_SCHEMA,
+    BaselineUsed,
+    EvidenceKept,
+    RunVerdict,
+    SuiteVerdict,
+)
+from pytest_trace2evolve.records.verdict import Decision
+from pytest_trace2evolve.workflow.judging.verdicts import SuiteOutcome, SuiteRun, evidence
+from pytest_trace2evolve.workflow.planning.plan import Plan
+from pytest_trace2evolve.workflow.recorded.baselines import Baseline
+
+VERDICT_NAME = "verdict.json"
+
+
+def keep_verdict(
+    plan: Plan,
+    runs: Iterable[SuiteRun],
+    outcomes: Iterable[SuiteOutcome],
+    *,
+    stopped: str,
+    others_failed: bool,
+) -> None:
+    """Write a gated run's verdict into its folder, after the evidence that it speaks of.
+
+    Args:
+        plan: The run's plan; nothing is written where its gate is off.
+        runs: What came in, a suite each.
+        outcomes: What came of it, in the same order.
+        stopped: Why the session ended before its time; empty where it did not.
+        others_failed: Whether an item that is no task of a suite failed.
+
+    Raises:
+        OSError: something could not be written; then there is no verdict.
+    """
+    if plan.policy is None:
+        return
+    suites = {
+        run.planned.name: _suite(plan, run, outcome) for run, outcome in zip(runs, outcomes, strict=True)
+    }
+    decision = worst(suite.verdict for suite in suites.values())
+    record = RunVerdict(
+        run=plan.run_id,
+        time=plan.started,
+        verdict=Decision.INCONCLUSIVE if decision is None and stopped else decision,
+        partial=bool(stopped) or not all(suite.whole for suite in suites.values()),
+        stopped=stopped,
+        others_failed=others_failed,
+        policy=plan.policy.name,
+        goal=plan.goal,
+        candidate=plan.candidate.ref(),
+        suites=suites,
+    )
+    text = json.dumps(record.model_dump(mode="json"), indent=1, ensure_ascii=False, allow_nan=False)
+    write_atomic(plan.run_folder / VERDICT_NAME, text + "\n")
+
+
+def read_verdict(folder: Path) -> RunVerdict:
+    """Read a run's verdict.
+
+    Raises:
+        ResultsError: there is none, or it is damaged, of another version, or at odds with itself.
+    """
+    path = folder / VERDICT_NAME
+    if not path.exists():
+        raise ResultsError(
+            f"{folder}: holds no {VERDICT_NAME}: it is no gated run, or its verdict does not count"
+        )
+    record = decode(path)
+    version = record.get("schema_version") if isinstance(record, dict) else None
+    if version != RUN_VERDICT_SCHEMA:
+        raise ResultsError(
+            f"{path}: format {version!r} is not {RUN_VERDICT_SCHEMA}, the one this version reads"
+        )
+    try:
+        verdict = RunVerdict.model_validate_json(json.dumps(record))
+    except ValidationError as error:
+        raise ResultsError(f"{path}: damaged at {complaint(error)}; run it again") from None
+    _refuse_contradictions(path, verdict)
+    return verdict
+
+
+def _refuse_contradictions(path: Path, record: RunVerdict) -> None:
+    """A verdict that its own parts do not bear out was edited."""
+    for name, suite in record.suites.items():
+        try:
+            parts = [Decision(one["verdict"]) for one in suite.verdicts if one["verdict"] is not None]
+        except (KeyError, ValueError) as error:
+            raise ResultsError(f"{path}: damaged at suites.{name}.verdicts: {error}; run it again") from None
+        if worst(parts) != suite.verdict:
+            raise _edited(path, f"suite {name!r} says {_word(suite.verdict)}", worst(parts))
+    whole = worst(suite.verdict for suite in record.suites.values())
+    if whole != record.verdict and not (whole is None and record.stopped):
+        raise _edited(path, f"the run says {_word(record.verdict)}", whole)
+
+
+def _edited(path: Path, says: str, parts: Decision | None) -> ResultsError:
+    return ResultsError(f"{path}: {says}, and its parts {_word(parts)}: it was edited; run it again")
+
+
+def _word(decision: Decision | None) -> str:
+    return decision.value if decision else "nothing"
+
+
+def _suite(plan: Plan, run: SuiteRun, outcome: SuiteOutcome) -> SuiteVerdict:
+    planned = run.planned
+    measured = evidence(plan, run)
+    place = f"evidence/{planned.name}.json"
+    write_evidence(plan.run_folder / place, measured)
+    return SuiteVerdict(
+        verdict=outcome.decision,
+        reason=outcome.reason,
+        whole=outcome.whole and not any(verdict.partial for verdict in outcome.verdicts),
+        lock=planned.lock.digest,
+        baseline=None if planned.baseline is None else _used(planned.baseline, plan.project.root),
+        evidence=EvidenceKept(path=place, digest=evidence_digest(measured)),
+        verdicts=tuple(verdict.to_json() for verdict in outcome.verdicts),
+    )
+
+
+def _used(baseline: Baseline, root: Path) -> BaselineUsed:
+    place = None
+    if baseline.path is not None and baseline.path.is_relative_to(root):
+        place = baseline.path.relative_to(root).as_posix()
+    return BaselineUsed(name=baseline.name, digest=baseline.digest, path=place)

@@ -1,0 +1,299 @@
+"""From the records of a run to its evidence and verdicts, suite by suite."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from pytest_trace2evolve._canonical import digest
+from pytest_trace2evolve.errors import ResultsError
+from pytest_trace2evolve.gate.comparable import differences, unequal_trials, unrecorded
+from pytest_trace2evolve.gate.confirm import fresh_result
+from pytest_trace2evolve.gate.decide import decide, unmeasured, worst
+from pytest_trace2evolve.gate.looks import Claim, Look
+from pytest_trace2evolve.gate.pairs import natural_order, pair, told
+from pytest_trace2evolve.gate.policy import version_of
+from pytest_trace2evolve.records.evidence import Evidence, Fresh, SimulationEvidence
+from pytest_trace2evolve.records.verdict import Decision, Goal, Label, Verdict
+from pytest_trace2evolve.scoring.metrics import Metrics, metrics
+from pytest_trace2evolve.suites import Role
+from pytest_trace2evolve.workflow.judging.ledger import Looks, evidence_digest, trials_of
+from pytest_trace2evolve.workflow.planning.plan import Plan, PlannedSuite
+from pytest_trace2evolve.workflow.running.origin import provenance_of
+from pytest_trace2evolve.workflow.running.taskrun import TaskRun
+from pytest_trace2evolve.workflow.running.trials import lost_trial
+
+
+@dataclass
+class SuiteRun:
+    """What has come in of one suite: task runs by task id."""
+
+    planned: PlannedSuite
+    runs: dict[str, TaskRun] = field(default_factory=dict)
+
+    def add(self, task_id: str, run: TaskRun) -> None:
+        """Take in what came of a task."""
+        self.runs[task_id] = run
+
+    def crashed(self, task_id: str, note: str) -> None:
+        """A worker died on a task: all its trials are lost."""
+        digest = self.planned.lock.tasks[task_id]
+        trials = max(1, self.planned.trials_of(task_id))
+        self.add(task_id, TaskRun(tuple(lost_trial(task_id, digest, trial, note) for trial in range(trials))))
+
+    @property
+    def records(self) -> tuple[SimulationEvidence, ...]:
+        """All records, in order of task and trial, whatever order they came in."""
+        everything = [record for run in self.runs.values() for record in run.records]
+        return tuple(sorted(everything, key=lambda record: (natural_order(record.task_id), record.trial)))
+
+    @property
+    def fresh(self) -> dict[str, Fresh]:
+        """Fresh trials of the tasks that have any, by task id."""
+        return {task_id: run.fresh for task_id, run in self.runs.items() if run.fresh is not None}
+
+    @property
+    def unconfirmed(self) -> list[str]:
+        """Why tasks that fell have no fresh trials, a note for each reason."""
+        reasons = Counter(run.unconfirmed for run in self.runs.values() if run.unconfirmed)
+        return [
+            f"{self.planned.name}: {count} task{'' if count == 1 else 's'} that fell could not be confirmed: "
+            f"{reason}"
+            for reason, count in sorted(reasons.items())
+        ]
+
+    def in_split(self, split: str) -> tuple[SimulationEvidence, ...]:
+        """The records of one split."""
+        tasks = self.planned.lock.splits[split]
+        return tuple(record for record in self.records if record.task_id in tasks)
+
+    def missing(self, split: str) -> list[str]:
+        """Tasks of a split, not left out for their content, that did not run in all their trials."""
+        return [
+            task_id
+            for task_id in self.planned.lock.splits[split]
+            if task_id not in self.runs or self.runs[task_id].absent or self.runs[task_id].unfinished
+        ]
+
+    def left_out(self, split: str) -> dict[str, str]:
+        """Why tasks of a split were not compared, by their ids."""
+        return {
+            task_id: self.runs[task_id].left_out
+            for task_id in self.planned.lock.splits[split]
+            if task_id in self.runs and self.runs[task_id].left_out
+        }
+
+    def ran(self, split: str) -> bool:
+        """Whether anything of a split came in."""
+        return any(
+            task_id in self.runs and bool(self.runs[task_id].records or self.runs[task_id].left_out)
+            for task_id in self.planned.lock.splits[split]
+        )
+
+
+@dataclass(frozen=True)
+class SuiteOutcome:
+    """One suite's figures and verdicts.
+
+    `reason` says why there is no verdict where there is none. `whole` is whether every split that ran ran
+    completely.
+    """
+
+    name: str
+    metrics: Mapping[str, Metrics]
+    verdicts: tuple[Verdict, ...]
+    reason: str
+    whole: bool
+    unread: tuple[str, ...] = ()
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """What was not compared, where no verdict names it."""
+        return () if self.verdicts else self.unread
+
+    @property
+    def decision(self) -> Decision | None:
+        """The worst of its splits; None where none decided."""
+        return worst(verdict.decision for verdict in self.verdicts)
+
+
+def evidence(plan: Plan, run: SuiteRun) -> Evidence:
+    """A suite's evidence, with where it comes from."""
+    return Evidence(provenance=provenance_of(plan, run.planned), simulations=run.records)
+
+
+def outcome(
+    plan: Plan, run: SuiteRun, looks: Looks, *, interrupted: str = "", stopped: bool = False
+) -> SuiteOutcome:
+    """Judge one suite.
+
+    Args:
+        plan: The run's plan.
+        run: What came in of the suite; nothing, where the session ended before it.
+        looks: What the ledger says.
+        interrupted: Why the session may have stopped early or been narrowed; empty where it was not.
+        stopped: Whether it ended before its time: then nothing it measured decides.
+    """
+    splits = run.planned.lock.splits
+    figures = {split: metrics(run.in_split(split)) for split in splits if run.ran(split)}
+    whole = not stopped and not any(run.missing(split) for split in figures)
+    verdicts: list[Verdict] = []
+    reason = _no_gate_reason(plan, run.planned)
+    if not reason:
+        verdicts = list(_verdicts(plan, run, looks, interrupted, stopped=stopped))
+        if not any(verdict.decision for verdict in verdicts):
+            reason = "no split that decides was run, and the others showed no harm"
+    unread = tuple(entry for split in splits for entry in told(run.left_out(split)))
+    return SuiteOutcome(run.planned.suite.name, figures, tuple(verdicts), reason, whole, unread)
+
+
+def _no_gate_reason(plan: Plan, planned: PlannedSuite) -> str:
+    if plan.policy is None:
+        return "the gate is off"
+    if planned.baseline is not None:
+        return ""
+    ancestors = " ← ".join(candidate.id for candidate in plan.lineage[1:])
+    if not ancestors:
+        return f"candidate {plan.candidate.id} has no ancestor to be compared with; name a --t2e-baseline"
+    return f"none of its ancestors ({ancestors}) has a baseline for this suite; name a --t2e-baseline"
+
+
+def _verdicts(
+    plan: Plan, run: SuiteRun, looks: Looks, interrupted: str, *, stopped: bool
+) -> Iterable[Verdict]:
+    planned, policy = run.planned, plan.policy
+    assert planned.baseline is not None
+    assert policy is not None
+    for split, guard in _deciding(plan, planned):
+        if not run.ran(split) and not interrupted:
+            continue
+        tasks = planned.lock.splits[split]
+        baseline = [record for record in planned.baseline.evidence.simulations if record.task_id in tasks]
+        comparable = [record for record in baseline if record.task_digest == tasks[record.task_id]]
+        candidate = run.in_split(split)
+        reasons = {**_other_content(baseline, tasks), **run.left_out(split)}
+        labelled = looks.label(plan.lineage, planned, split, plan.project.splits[split].role)
+        partial = _partial(run, split, interrupted, stopped)
+        if not partial and not guard:
+            partial = _without_baseline(tasks, {record.task_id for record in baseline})
+        claims = plan.goal is Goal.IMPROVE and labelled.label is Label.CLEAN and not guard and not partial
+        look = looks.look(claim_of(plan, run, split)) if claims else None
+        pairs = pair(comparable, candidate).leaving_out(reasons)
+        if plan.confirm is not None and plan.confirm.possible:
+            pairs = pairs.tried_again({name: fresh_result(one) for name, one in run.fresh.items()})
+        verdict = decide(
+            pairs,
+            policy,
+            goal=plan.goal,
+            label=labelled.label,
+            suite=planned.suite.name,
+            split=split,
+            guard=guard,
+            partial=partial,
+            expected=len(tasks),
+            look=look.number if look else None,
+            stage_alpha=plan.stage.alpha if plan.stage else None,
+        )
+        yield _as_recorded(verdict, look, labelled.reason)
+
+
+def _as_recorded(verdict: Verdict, look: Look | None, reason: str) -> Verdict:
+    """The verdict, or what was decided of the same claim before: a second test of it would spend more.
+
+    A run that measured too little for a promotion repeats none.
+    """
+    reasons, decision = [verdict.reason, reason], verdict.decision
+    if look is not None and look.recorded is not None and look.recorded.alpha is not None and decision:
+        before = look.recorded.decision
+        decision = worst([before, decision]) if unmeasured(verdict) else before
+        told = f"judged before: {before.value.upper()} on {look.recorded.at:%Y-%m-%d}"
+        if decision is not before:
+            reasons.append(f"{told}; too little was measured now to repeat it")
+        elif decision is verdict.decision:
+            reasons.append(f"{told}, and so again")
+        else:
+            reasons.append(f"{told}, and so again, whatever these trials say")
+    text = "; ".join(part for part in reasons if part)
+    return verdict.model_copy(update={"decision": decision, "reason": text})
+
+
+def claim_of(plan: Plan, run: SuiteRun, split: str) -> Claim:
+    """What is judged on a split."""
+    planned = run.planned
+    assert planned.baseline is not None
+    assert plan.policy is not None
+    tasks = planned.lock.splits[split]
+    # All of it, whatever stage this is: the stages of a run are one test.
+    whole = planned.baseline.whole or planned.baseline.evidence
+    baseline = (record for record in whole.simulations if record.task_id in tasks)
+    return Claim(
+        suite=planned.name,
+        split=split,
+        lock=planned.lock.digest,
+        candidate=plan.candidate.digest,
+        agent=digest(provenance_of(plan, planned).agent.model_dump(mode="json")),
+        baseline=evidence_digest(baseline),
+        policy=version_of(plan.policy),
+        trials=trials_of(run.in_split(split)),
+        most=plan.stage.most if plan.stage else 0,
+    )
+
+
+def refuse_incomparable(plan: Plan, planned: PlannedSuite) -> tuple[str, ...]:
+    """Hold what was recorded of both sides against each other.
+
+    Returns:
+        Notes on what only one side recorded.
+
+    Raises:
+        ResultsError: something differs that may not.
+    """
+    assert planned.baseline is not None
+    old, new = planned.baseline.evidence, provenance_of(plan, planned)
+    digests = {record.task_id: record.task_digest for record in old.simulations}
+    found = list(differences(old.provenance, new, baseline_tasks=digests, candidate_tasks=planned.lock.tasks))
+    if found:
+        raise ResultsError(
+            f"baseline {planned.baseline.name!r} of {planned.name!r} and this run cannot be compared: "
+            + "; ".join(found)
+        )
+    if plan.policy is not None and plan.policy.equal_trials:
+        counts = Counter(record.task_id for record in old.simulations)
+        unequal = unequal_trials(counts, {name: planned.trials_of(name) for name in counts})
+        if unequal:
+            raise ResultsError(f"{planned.name}: policy {plan.policy.name!r}: {unequal}")
+    missing = unrecorded(old.provenance, new)
+    return (f"{planned.name}: {missing}",) if missing else ()
+
+
+def _deciding(plan: Plan, planned: PlannedSuite) -> Iterable[tuple[str, bool]]:
+    """The splits that the gate looks at, each with whether it can only discard."""
+    roles = {split: plan.project.splits[split].role for split in planned.lock.splits}
+    gated = Role.GATE if Role.GATE in roles.values() else Role.DEVELOPMENT
+    for split, role in roles.items():
+        if role in (gated, Role.GUARD):
+            yield split, role is Role.GUARD
+
+
+def _partial(run: SuiteRun, split: str, interrupted: str, stopped: bool) -> str:
+    tasks = run.planned.lock.splits[split]
+    if missing := run.missing(split):
+        why = f"{interrupted}; " if interrupted else ""
+        return f"partial: {why}{len(missing)} of {len(tasks)} tasks did not run ({_some(missing)})"
+    return f"partial: {interrupted}" if stopped else ""
+
+
+def _without_baseline(tasks: Mapping[str, str], baseline: set[str]) -> str:
+    without = sorted(tasks.keys() - baseline, key=natural_order)
+    held = len(tasks) - len(without)
+    return (
+        f"partial: the baseline holds {held} of {len(tasks)} tasks, not {_some(without)}" if without else ""
+    )
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+
+
+def _other_content(records: Iterable[SimulationEvidence], tasks: Mapping[str, str]) -> dict[str, str]:
+    other = {record.task_id for record in records if record.task_digest != tasks[record.task_id]}
+    return dict.fromkeys(other, "its content in the baseline differs from the lock")

@@ -1,0 +1,1 @@
+"""Before a run: what was asked for is read, checked and settled."""

@@ -1,0 +1,288 @@
+"""Making a plan: what the user asked for is checked and every choice settled, before the first simulation."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from uuid import uuid4
+
+from pytest_trace2evolve._canonical import digest_text
+from pytest_trace2evolve.candidates import DEFAULT_CANDIDATE
+from pytest_trace2evolve.errors import ConfigError, nearest
+from pytest_trace2evolve.evidence.baselines import read_evidence
+from pytest_trace2evolve.evidence.cassettes import Cassette
+from pytest_trace2evolve.evidence.results import SIMULATIONS
+from pytest_trace2evolve.evidence.saving import SaveMode, Saving, require_name, settle
+from pytest_trace2evolve.gate.checks import Check
+from pytest_trace2evolve.gate.judgement import Policy
+from pytest_trace2evolve.gate.policy import DEFAULT_POLICY
+from pytest_trace2evolve.models.prices import PRICES_NAME, read_prices
+from pytest_trace2evolve.records.evidence import Mode
+from pytest_trace2evolve.records.protocols import Judge
+from pytest_trace2evolve.suites import Suite
+from pytest_trace2evolve.workflow.locked import LockedSuite
+from pytest_trace2evolve.workflow.planning.cassettes import differences, recording, refuse_record
+from pytest_trace2evolve.workflow.planning.confirm import (
+    Sides,
+    how_to_confirm,
+)
+from pytest_trace2evolve.workflow.planning.live import CHAT
+from pytest_trace2evolve.workflow.planning.plan import (
+    REPLAY,
+    Options,
+    Plan,
+    PlannedSuite,
+    Shared,
+    baseline_copy,
+)
+from pytest_trace2evolve.workflow.planning.stages import (
+    first_trials,
+    refuse_short_baselines,
+    refuse_unstaged,
+    stage_of,
+)
+from pytest_trace2evolve.workflow.policies import find_policy
+from pytest_trace2evolve.workflow.project import Project
+from pytest_trace2evolve.workflow.recorded.baselines import Baseline, find_baselines
+from pytest_trace2evolve.workflow.recorded.replays import Recorded, read_replays, refuse_strays
+from pytest_trace2evolve.worlds.registry import Worlds
+
+
+def make_plan(
+    options: Options,
+    project: Project,
+    worlds: Worlds,
+    *,
+    suite_names: Sequence[str],
+    agents: Sequence[str],
+    judge: Judge | None = None,
+    checks: Mapping[str, Check] | None = None,
+    shared: Shared | None = None,
+    listing: bool = False,
+    stage: int = 0,
+) -> Plan:
+    """Check what the user asked for and settle every choice.
+
+    Args:
+        options: What the user asked for.
+        project: Where things lie.
+        worlds: Opens the suites' worlds.
+        suite_names: The suites that may take part, before `options` narrows them.
+        agents: Names of the agents that can talk (`replay` apart).
+        judge: Judge of natural-language assertions.
+        checks: Further checks that a policy may name, by id.
+        shared: On a worker, what the controller settled.
+        listing: Only items are listed: locks are not held against worlds, and nobody needs to talk.
+        stage: The number of the run's stage, where `options` has any.
+
+    Raises:
+        ConfigError: anything the user wrote is wrong.
+        ResultsError: a replay or baseline cannot be trusted, or does not belong to a selected suite.
+        WorldError: a world cannot be opened.
+    """
+    _refuse_contradictions(options)
+    _refuse_unpriced(options, project)
+    if options.stages:
+        refuse_unstaged(options)
+    name = options.candidate or DEFAULT_CANDIDATE
+    lineage = tuple(project.candidates.lineage(name))
+    policy = None if options.gate == "off" else find_policy(options.gate or DEFAULT_POLICY, project, checks)
+    recorded = read_replays(options.replays)
+    suites = _select(options, project, suite_names, recorded)
+    refuse_strays(recorded, suites, suites_named=bool(options.suites))
+    chosen = {suite.name: "" if listing else _agent(options, suite, agents, recorded) for suite in suites}
+    verify = shared is None and not listing
+    locked = [_locked(suite, project, worlds, verify=verify) for suite in suites]
+    run = shared or _new_run(options, project, name, stage, policy)
+    trials = options.trials if run.stage is None else run.stage.trials
+    notes = tuple(note for group in recorded.values() for note in group.notes)
+    saving = None
+    if shared is None:
+        saving = _saving(options, project, locked)
+        _refuse_used_names(options, locked, run.run_folder)
+        here = options.invocation_dir
+        baselines, told = find_baselines(
+            options.baseline, locked, project, lineage, worlds, here=here, judge=judge
+        )
+        notes += told
+        if run.stage is not None and not listing:
+            refuse_short_baselines(baselines, locked, options.stages)
+            baselines = {suite: first_trials(one, run.stage.trials) for suite, one in baselines.items()}
+        if options.live is not None and options.live.cassette is not None:
+            notes += differences(options.live.cassette, lineage[0], locked)
+    else:
+        baselines = {
+            suite: Baseline(label, read_evidence(baseline_copy(shared.run_folder, suite)))
+            for suite, label in shared.baselines.items()
+        }
+    planned = {
+        one.name: PlannedSuite(
+            suite=one.suite,
+            path=one.path,
+            lock=one.lock,
+            agent=chosen[one.name],
+            trials=trials or one.suite.trials,
+            recorded=recorded.get(one.suite.mode),
+            baseline=baselines.get(one.name),
+            guidelines=None if options.live is None or listing else _guidelines(one.suite, project, worlds),
+        )
+        for one in locked
+    }
+    return Plan(
+        project=project,
+        candidate=lineage[0],
+        lineage=lineage,
+        suites=planned,
+        policy=policy,
+        goal=options.goal,
+        run_id=run.run_id,
+        run_folder=run.run_folder,
+        started=run.started,
+        saving=saving,
+        notes=notes,
+        judge=judge,
+        live=options.live,
+        fresh=options.fresh,
+        budgets=options.budgets,
+        confirm=None
+        if listing
+        else how_to_confirm(policy, options.confirm, _sides(options, project), planned),
+        stage=run.stage,
+        talker=None if listing else _talker(options, agents),
+    )
+
+
+def _guidelines(suite: Suite, project: Project, worlds: Worlds) -> str:
+    return digest_text(project.world(suite, worlds).guidelines())
+
+
+def _sides(options: Options, project: Project) -> Sides:
+    return Sides(
+        live=options.live,
+        candidates=project.candidates,
+        endpoint=options.baseline_endpoint,
+        prices=read_prices(project.root / PRICES_NAME),
+        priced=options.budgets.cost is not None,
+    )
+
+
+def _new_run(
+    options: Options, project: Project, candidate: str, number: int, policy: Policy | None
+) -> Shared:
+    """A fresh run's name and place; its baselines are settled later."""
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    run_id = f"{started[:19].replace(':', '')}-{candidate}-{uuid4().hex[:6]}"
+    folder = options.run_folder or project.runs_folder / run_id
+    if not options.stages or policy is None:
+        return Shared(run_id, folder, started, {})
+    stage = stage_of(number, options.stages, policy)
+    if options.run_folder is not None:
+        folder /= f"stage-{stage.number}"
+    return Shared(run_id, folder, started, {}, stage=stage)
+
+
+def _refuse_contradictions(options: Options) -> None:
+    if options.save_baseline is not None:
+        require_name(options.save_baseline, "--t2e-save-baseline")
+    if options.baseline_mode is not None and options.save_baseline is None:
+        raise ConfigError("--t2e-baseline-mode says nothing without --t2e-save-baseline")
+    if options.replays and options.trials is not None:
+        raise ConfigError(
+            "--t2e-trials does not go with --t2e-replay, which uses the trials that the files hold"
+        )
+    if options.live is not None:
+        given = "--t2e-playback" if options.live.cassette is not None else "--t2e-model"
+        if options.replays and options.live.cassette is not None:
+            raise ConfigError("--t2e-playback runs simulations and --t2e-replay none: give one of them")
+        if options.replays:
+            raise ConfigError("--t2e-model talks to a model and --t2e-replay to none: give one of them")
+        if options.agent not in (None, CHAT):
+            raise ConfigError(f"{given} is for agent {CHAT!r}: agent {options.agent!r} does not go with it")
+    if options.live is None and options.agent == CHAT:
+        raise ConfigError(f"agent {CHAT!r} needs a model: give --t2e-model")
+    if options.replays and options.agent not in (None, REPLAY):
+        raise ConfigError(f"--t2e-replay replays recorded runs: agent {options.agent!r} does not go with it")
+
+
+def _refuse_unpriced(options: Options, project: Project) -> None:
+    if options.live is None or options.budgets.cost is None:
+        return
+    for model in (options.live.agent, options.live.user):
+        if model.price is None:
+            raise ConfigError(
+                f"--t2e-max-cost needs the price of model {model.model!r}: "
+                f"add it to {project.root / PRICES_NAME}"
+            )
+
+
+def _locked(suite: Suite, project: Project, worlds: Worlds, *, verify: bool) -> LockedSuite:
+    lock = project.locked(suite, worlds)
+    if verify:
+        project.verify_world(suite, lock, worlds)
+    return LockedSuite(suite, project.suite_path(suite.name), lock)
+
+
+def _select(
+    options: Options, project: Project, names: Sequence[str], recorded: Mapping[Mode, Recorded]
+) -> list[Suite]:
+    for name in options.suites:
+        project.suite_path(name)
+    wanted = [name for name in names if not options.suites or name in options.suites]
+    suites = [project.suite(name) for name in wanted]
+    if options.live is not None and options.live.cassette is not None:
+        return _played_suites(suites, options.live.cassette, named=bool(options.suites))
+    if recorded and not options.suites:
+        return [suite for suite in suites if suite.mode in recorded]
+    return suites
+
+
+def _played_suites(suites: Sequence[Suite], cassette: Cassette, *, named: bool) -> list[Suite]:
+    """The suites that a cassette holds; those that were named must be among them."""
+    held = cassette.header.suites
+    absent = [suite.name for suite in suites if suite.name not in held]
+    if absent and (named or len(absent) == len(suites)):
+        raise ConfigError(
+            f"cassette {cassette.path} was recorded without suite {absent[0]!r}; it holds {', '.join(held)}"
+        )
+    return [suite for suite in suites if suite.name in held]
+
+
+def _agent(options: Options, suite: Suite, agents: Sequence[str], recorded: Mapping[Mode, Recorded]) -> str:
+    if suite.mode in recorded:
+        return REPLAY
+    name = CHAT if options.live else options.agent or options.default_agent or suite.default_agent
+    if name is None:
+        raise ConfigError(
+            f"suite {suite.name!r} has no agent: give --t2e-agent or --t2e-replay, "
+            f"or a default_agent in {suite.name}.toml"
+        )
+    if name == REPLAY:
+        raise ConfigError("agent 'replay' needs recorded runs: give --t2e-replay PATH")
+    if name not in agents:
+        raise ConfigError(f"unknown agent {name!r}; {nearest(name, [*agents, REPLAY])}")
+    return name
+
+
+def _talker(options: Options, agents: Sequence[str]) -> str | None:
+    if options.replays:
+        return REPLAY
+    name = CHAT if options.live else options.agent or options.default_agent
+    if name not in (None, REPLAY, *agents):
+        raise ConfigError(f"unknown agent {name!r}; {nearest(str(name), [*agents, REPLAY])}")
+    return name
+
+
+def _refuse_used_names(options: Options, suites: Sequence[LockedSuite], run_folder: Path) -> None:
+    for folder in (run_folder, *(run_folder / one.name for one in suites)):
+        if (folder / SIMULATIONS).exists():
+            raise ConfigError(f"{folder} holds a run already; choose another --t2e-run-folder")
+    if options.live is not None and options.live.record is not None:
+        refuse_record(options.live.record)
+        if recording(run_folder).exists():
+            raise ConfigError(f"{run_folder} holds a recording already; choose another --t2e-run-folder")
+
+
+def _saving(options: Options, project: Project, suites: Sequence[LockedSuite]) -> Saving | None:
+    if options.save_baseline is None:
+        return None
+    paths = {one.name: project.baseline_path(one.name, options.save_baseline) for one in suites}
+    return settle(options.save_baseline, options.baseline_mode or SaveMode.SAVE, paths)

@@ -1,0 +1,1 @@
+"""During a run: who talks, how simulations are made, and what becomes of each trial."""

@@ -1,0 +1,101 @@
+"""The agent `chat` and its user, put together from models, stores of answers, worlds and candidates."""
+
+from pathlib import Path
+
+from pytest_trace2evolve.agents.chat import ChatAgent
+from pytest_trace2evolve.agents.chat import system_prompt as agent_prompt
+from pytest_trace2evolve.agents.solo import SoloChatAgent, solo_prompt
+from pytest_trace2evolve.candidates import Candidate
+from pytest_trace2evolve.evidence.answers import AnswerFile
+from pytest_trace2evolve.models.answers import PlayedModel, StoredModel
+from pytest_trace2evolve.models.settings import ModelSettings
+from pytest_trace2evolve.records.answer import Side
+from pytest_trace2evolve.records.protocols import Agent, Meter, Model, User, World
+from pytest_trace2evolve.records.script import script_of
+from pytest_trace2evolve.records.task import Task
+from pytest_trace2evolve.users.chat import ChatUser
+from pytest_trace2evolve.users.chat import system_prompt as user_prompt
+from pytest_trace2evolve.users.dummy import DummyUser
+from pytest_trace2evolve.users.scripted import ScriptedUser
+from pytest_trace2evolve.workflow.planning.live import LiveSettings
+from pytest_trace2evolve.workflow.running.pool import Pool
+
+
+def open_cache(path: Path) -> AnswerFile:
+    """A project's cache of answers.
+
+    Raises:
+        ConfigError: it is damaged.
+    """
+    return AnswerFile(path, "delete it: the cache starts anew")
+
+
+class ChatFactory:
+    """Makes the two who talk in a live simulation; their models are shared by all simulations.
+
+    Args:
+        settings: Who talks, and whether answers are cached, recorded or played back.
+        pool: Where simulations run; closes what is opened here.
+        meter: Counts what the endpoints answer, and says when they may be asked.
+        cache: The project's cache of answers.
+        recording: Where the run's processes gather what they record.
+
+    Raises:
+        EndpointError: a key is missing.
+        ConfigError: a store of answers is damaged.
+    """
+
+    def __init__(
+        self, settings: LiveSettings, pool: Pool, meter: Meter, *, cache: Path, recording: Path
+    ) -> None:
+        self._settings = settings
+        self._agent: Model
+        self._user: Model
+        if settings.cassette is not None:
+            self._agent = self._played(settings.agent, "agent")
+            self._user = self._played(settings.user, "user")
+            return
+        # Half a second, which nobody else pays.
+        from pytest_trace2evolve.models.chat import ChatModel
+
+        agent = user = ChatModel(settings.agent, meter)
+        pool.on_close(agent.close)
+        if settings.user != settings.agent:
+            user = ChatModel(settings.user, meter)
+            pool.on_close(user.close)
+        kept = self._closing(pool, open_cache(cache)) if settings.cache else None
+        own = self._closing(pool, AnswerFile(recording, "record again")) if settings.record else None
+        self._agent, self._user = agent, user
+        if kept or own:
+            self._agent = StoredModel(agent, settings.agent, "agent", cache=kept, record=own)
+            self._user = StoredModel(user, settings.user, "user", cache=kept, record=own)
+
+    def _played(self, settings: ModelSettings, side: Side) -> PlayedModel:
+        assert self._settings.cassette is not None
+        cassette = self._settings.cassette
+        return PlayedModel(settings, side, cassette.answers, f"cassette {cassette.path}")
+
+    @staticmethod
+    def _closing(pool: Pool, answers: AnswerFile) -> AnswerFile:
+        async def close() -> None:
+            answers.close()
+
+        pool.on_close(close)
+        return answers
+
+    def __call__(
+        self, task: Task, world: World, candidate: Candidate, trial: int, *, solo: bool = False
+    ) -> tuple[Agent, User]:
+        """The agent with the candidate's instruction, and the user of the task."""
+        added = candidate.instruction, self._settings.extra_instruction
+        if solo:
+            prompt = solo_prompt(world.policy(solo=True), task.ticket or "", *added)
+            tools = [*world.tools("assistant"), *world.tools("user")]
+            return SoloChatAgent(self._agent, prompt, tools, trial=trial), DummyUser()
+        prompt = agent_prompt(world.policy(), *added)
+        agent = ChatAgent(self._agent, prompt, world.tools("assistant"), trial=trial)
+        script = script_of(task) if self._settings.scripts else None
+        if script is not None:
+            return agent, ScriptedUser(script, seed=trial)
+        scenario = user_prompt(world.guidelines(), task.user_scenario)
+        return agent, ChatUser(self._user, scenario, world.tools("user"), trial=trial)

@@ -1,0 +1,30 @@
+"""Under which key a live simulation is kept: everything that can change its trace."""
+
+from pytest_trace2evolve.evidence.resume import simulation_key
+from pytest_trace2evolve.records.task import Task
+from pytest_trace2evolve.workflow.planning.live import Party
+from pytest_trace2evolve.workflow.planning.plan import Plan, PlannedSuite
+from pytest_trace2evolve.workflow.running.agents import user_settings
+
+
+def key_of(plan: Plan, planned: PlannedSuite, task: Task, trial: int, party: Party | None = None) -> str:
+    """The key of a task's trial in a live run; the candidate's, where `party` is not another."""
+    candidate, live = (plan.candidate, plan.live) if party is None else (party.candidate, party.live)
+    assert live is not None
+    lock, suite = planned.lock, planned.suite
+    # What is not set is left out, so that the keys of earlier runs stay as they are.
+    timeout = [] if suite.timeout is None else [suite.timeout]
+    return simulation_key(
+        {
+            "candidate": candidate.digest,
+            "task": task.digest_in(solo=suite.solo),
+            "task_id": task.id,
+            "world": [lock.provider, lock.domain, lock.policy, lock.tools, lock.data],
+            "agent": live.agent_settings().model_dump(mode="json"),
+            "user": user_settings(plan, planned).model_dump(mode="json"),
+            "trial": trial,
+            # What a cassette played is no live model's, whatever its settings say.
+            **({"cassette": live.cassette.header.digest} if live.cassette else {}),
+            "budgets": [suite.max_steps, suite.max_errors, *timeout],
+        }
+    )

@@ -1,0 +1,73 @@
+"""Puts together what makes a run's simulations in one process."""
+
+from collections.abc import Mapping
+
+from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.evidence.account import Account
+from pytest_trace2evolve.evidence.resume import FinishedStore
+from pytest_trace2evolve.workflow.planning.cassettes import recording
+from pytest_trace2evolve.workflow.planning.live import CHAT
+from pytest_trace2evolve.workflow.planning.plan import Plan
+from pytest_trace2evolve.workflow.running.agents import AgentFactory
+from pytest_trace2evolve.workflow.running.chat import ChatFactory, open_cache
+from pytest_trace2evolve.workflow.running.estimate import expected_usage
+from pytest_trace2evolve.workflow.running.pool import Pool
+from pytest_trace2evolve.workflow.running.simulations import Live, Simulations
+from pytest_trace2evolve.workflow.running.trials import Runner
+from pytest_trace2evolve.worlds.registry import Worlds
+
+
+def start(
+    plan: Plan,
+    worlds: Worlds,
+    agents: Mapping[str, AgentFactory],
+    account: Account | None,
+    *,
+    concurrency: int,
+) -> Runner:
+    """The runner of a plan, its pool's thread started.
+
+    Args:
+        plan: What to run.
+        worlds: Opens worlds.
+        agents: Who can talk, by name, agent `chat` apart.
+        account: The run's, where it is live or confirms.
+        concurrency: Simulations at once.
+
+    Raises:
+        EndpointError: the key of a model is missing.
+        ConfigError: a store of answers is damaged.
+    """
+    pool = Pool(concurrency)
+    everyone, live = dict(agents), None
+    sides = plan.confirm.sides if plan.confirm is not None and plan.confirm.possible else {}
+    baselines = {suite: agents[plan.suites[suite].agent] for suite, party in sides.items() if not party.live}
+    if plan.live is not None and account is not None:
+        stores = {"cache": plan.project.answers_cache, "recording": recording(plan.run_folder)}
+        try:
+            everyone[CHAT] = own = ChatFactory(plan.live, pool, account, **stores)
+            for suite, party in sides.items():
+                if party.live is not None:
+                    same = party.live == plan.live
+                    baselines[suite] = own if same else ChatFactory(party.live, pool, account, **stores)
+        except ConfigError:
+            pool.close()
+            raise
+        live = Live(
+            account,
+            finished=FinishedStore(plan.project.finished_folder),
+            lost=FinishedStore(account.path.parent / "lost"),
+            expected=expected_usage(plan),
+        )
+    simulations = Simulations(plan, worlds, everyone, pool, live, baselines)
+    return Runner(plan, worlds, simulations, account)
+
+
+def refuse_damaged(plan: Plan) -> None:
+    """See, where others will make the simulations, that the cache of answers can be used.
+
+    Raises:
+        ConfigError: it is damaged.
+    """
+    if plan.live is not None and plan.live.cache:
+        open_cache(plan.project.answers_cache).close()
