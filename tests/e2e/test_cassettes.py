@@ -80,6 +80,7 @@ def test_a_cassette_holds_answers_and_nothing_else(project: DeskProject) -> None
     header, *lines = (json.loads(line) for line in text.splitlines())
     assert set(header) == {
         "format", "version", "answers", "digest", "partial", "candidate", "suites", "agent", "user",
+        "scripts",
     }  # fmt: skip
     assert header["agent"]["arguments"] == {"temperature": 0.0, "seed": 4, "endpoint": server.base_url}
     assert (header["candidate"]["id"], list(header["suites"]), header["partial"]) == ("v0", ["desk"], "")
