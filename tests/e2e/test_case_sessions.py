@@ -115,7 +115,7 @@ def _phrases(case: Case) -> list[str]:
     script = case.script
     return [
         *script.identity.values(),
-        *(turn.says for turn in script.turns),
+        *(text for turn in script.turns for text in (turn.says, *turn.insists)),
         *(text for turn in script.turns for one in turn.requests for text in one.details.values()),
         *(text for texts in script.replies.model_dump().values() for text in texts),
     ]
