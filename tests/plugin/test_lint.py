@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_trace2evolve.cases.case import case_line, generate
 from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.records.script import Content
 from tests.plugin.conftest import SUITE, DeskProject
 
 FROZEN = (
@@ -251,3 +253,45 @@ def test_lint_loads_no_world_and_no_client_and_is_fast(desk: DeskProject) -> Non
             break
         time.sleep(0.5)
     assert best < 1.0
+
+
+CASES = "".join(map(case_line, generate("lint", 3, Content.HELDOUT)))
+
+
+@pytest.fixture
+def with_cases(desk: DeskProject) -> DeskProject:
+    """The project with a suite of three cases, locked."""
+    desk.write("cases/three.jsonl", CASES)
+    head = 'provider = "trace2evolve"\ndomain = "support"\n\n[splits]\n'
+    desk.write("suites/help.toml", head + 'synthetic = { cases = "cases/three.jsonl" }\n')
+    desk.lock()
+    return desk
+
+
+def test_sound_cases_have_no_findings(with_cases: DeskProject, capsys: pytest.CaptureFixture[str]) -> None:
+    assert linted(capsys) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (None, "cases/three.jsonl: cannot be read: No such file or directory"),
+        (CASES[:300], "cases/three.jsonl, line 1: "),
+        (
+            CASES.split("\n", 1)[1],
+            "cases/three.jsonl: is not split 'synthetic' of help as suites.lock has it; run ",
+        ),
+        (
+            CASES.replace('"after":"anything"', '"after":"done"', 1),
+            "cases/three.jsonl: is not split 'synthetic' of help as suites.lock has it",
+        ),
+    ],
+)
+def test_cases_that_are_not_as_they_were_locked_are_told(
+    with_cases: DeskProject, capsys: pytest.CaptureFixture[str], text: str | None, told: str
+) -> None:
+    path = with_cases.root / "cases" / "three.jsonl"
+    path.unlink() if text is None else path.write_text(text, encoding="utf-8")
+    status, (line,) = linted(capsys)
+    assert status == 1
+    assert told in line

@@ -20,7 +20,7 @@ def add(commands: Any) -> None:
 
 
 def _lint(options: argparse.Namespace) -> int:
-    from pytest_trace2evolve.workflow.recorded.lint import Linted, lint
+    from pytest_trace2evolve.workflow.lint import Linted, lint
 
     project = project_of(options)
     findings = lint(Linted(project, options.against))

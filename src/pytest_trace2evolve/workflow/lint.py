@@ -4,13 +4,15 @@
 """
 
 import subprocess
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_trace2evolve.candidates import Candidate, Candidates, parse_candidate, read_candidate
+from pytest_trace2evolve.cases.case import read_cases
 from pytest_trace2evolve.errors import (
     CandidateError,
+    CaseError,
     ConfigError,
     LockError,
     ResultsError,
@@ -157,6 +159,29 @@ def _lock(linted: Linted) -> Iterator[Finding]:
             )
 
 
+def _cases(linted: Linted) -> Iterator[Finding]:
+    """Every file of synthetic cases that a suite names can be read, and is as it was locked."""
+    project = linted.project
+    told: set[Path] = set()
+    for suite in _readable(project):
+        locked = _locked_splits(project, suite.name)
+        for split, name in suite.case_files.items():
+            path = project.root / name
+            try:
+                cases = read_cases(path)
+            except CaseError as error:
+                if path not in told:
+                    told.add(path)
+                    yield _found(path, error)
+                continue
+            held = {case.id: case.digest for case in cases}
+            if locked is not None and held != locked.get(split):
+                yield Finding(
+                    path,
+                    f"is not split {split!r} of {suite.name} as {LOCK_NAME} has it; {RENEW}",
+                )
+
+
 def _baselines(linted: Linted) -> Iterator[Finding]:
     """Every baseline can be read, belongs to the suite of its folder and to what is locked now."""
     project = linted.project
@@ -186,7 +211,14 @@ def _baselines(linted: Linted) -> Iterator[Finding]:
             )
 
 
-CHECKS: tuple[Callable[[Linted], Iterable[Finding]], ...] = (_candidates, _frozen, _suites, _lock, _baselines)
+CHECKS: tuple[Callable[[Linted], Iterable[Finding]], ...] = (
+    _candidates,
+    _frozen,
+    _suites,
+    _lock,
+    _cases,
+    _baselines,
+)
 """What is checked, in the order in which it is told."""
 
 
@@ -219,6 +251,14 @@ def _locked_digest(project: Project, suite: str) -> str | None:
     except LockError:
         return None
     return lock.suites[suite].digest if suite in lock.suites else None
+
+
+def _locked_splits(project: Project, suite: str) -> Mapping[str, Mapping[str, str]] | None:
+    try:
+        lock: Lock = project.lock
+    except LockError:
+        return None
+    return lock.suites[suite].splits if suite in lock.suites else None
 
 
 def _changed(root: Path, against: str) -> list[str] | None:
