@@ -2,10 +2,12 @@
 
 import pytest
 
-from pytest_trace2evolve import pressure
 from pytest_trace2evolve.collect import PLUGIN_NAME
 from pytest_trace2evolve.controller import Controller
 from pytest_trace2evolve.participant import Participant, Worker
+from pytest_trace2evolve.pressure import fixtures
+from pytest_trace2evolve.pressure.gathering import Gathering
+from pytest_trace2evolve.pressure.outcomes import MARKER, NAME, Pressure
 
 
 def activate(config: pytest.Config) -> None:
@@ -17,9 +19,9 @@ def activate(config: pytest.Config) -> None:
     run: Participant = Worker(config) if hasattr(config, "workerinput") else Controller(config)
     for split in run.project.splits.values():
         config.addinivalue_line("markers", f"{split.name}: trace2evolve split: {split.description}")
-    config.addinivalue_line(
-        "markers", f"{pressure.MARKER}(FILE, ...): one test a case of these files, as 'case'"
-    )
+    config.addinivalue_line("markers", f"{MARKER}(FILE, ...): one test a case of these files, as 'case'")
     config.pluginmanager.register(run, PLUGIN_NAME)
-    config.pluginmanager.register(pressure.Pressure(run), pressure.PRESSURE_NAME)
-    config.pluginmanager.register(pressure)  # the fixtures
+    config.pluginmanager.register(Pressure(run), NAME)
+    config.pluginmanager.register(fixtures)
+    if isinstance(run, Controller):
+        config.pluginmanager.register(Gathering(run))

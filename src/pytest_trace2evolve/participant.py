@@ -216,13 +216,21 @@ class Participant:
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Refuse options that nothing in the collection would heed."""
-        if self.plan is None or self.plan.suites or not any_option(self.config) or not session.items:
+        if self.plan is None or not session.items:
             return
-        if not any("run_case" in getattr(item, "fixturenames", ()) for item in session.items):
+        if any("run_case" in getattr(item, "fixturenames", ()) for item in session.items):
+            return
+        if not self.plan.suites and any_option(self.config):
             raise pytest.UsageError(
                 "trace2evolve: the options ask for a run, and none of these tests uses 'run_case'; "
                 f"name {self.project.suites_folder.name}/ too"
             )
+        for name in ("t2e_freeze", "t2e_case_budget"):
+            if getattr(self.config.option, name) is not None:
+                raise pytest.UsageError(
+                    f"trace2evolve: --{name.replace('_', '-')} says nothing where no test uses 'run_case'; "
+                    "name synthetic/ too"
+                )
 
     def pytest_collect_file(self, file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
         """Collect a suite's file where the plan holds the suite."""

@@ -15,10 +15,10 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError, field_validator
 
 from pytest_trace2evolve._canonical import digest
 from pytest_trace2evolve.errors import SuiteError, WorldError
@@ -74,9 +74,21 @@ class RestOf(Record):
 
 
 class CasesOf(Record):
-    """All synthetic cases of a file, whose path is relative to the project's root."""
+    """All synthetic cases of a file, whose path is relative to the project's root and stays below it."""
 
     cases: Annotated[str, Field(min_length=1)]
+
+    @field_validator("cases")
+    @classmethod
+    def _below_the_root(cls, value: str) -> str:
+        if PurePosixPath(value).is_absolute() or ".." in PurePosixPath(value).parts:
+            raise ValueError("a file of cases lies below the project's root")
+        return value
+
+    @property
+    def split(self) -> str:
+        """The split of a suite's world that holds these cases; no benchmark has one of such a name."""
+        return f"cases:{self.cases}"
 
 
 def _members_spec(value: object) -> object:
@@ -131,14 +143,14 @@ class Suite(Record):
         return Mode(self.domain, self.solo)
 
     @property
-    def case_files(self) -> dict[str, str]:
-        """The files of synthetic cases by the names of the splits that hold them."""
-        return {name: spec.cases for name, spec in self.splits.items() if isinstance(spec, CasesOf)}
+    def case_splits(self) -> dict[str, CasesOf]:
+        """The splits that are files of synthetic cases."""
+        return {name: spec for name, spec in self.splits.items() if isinstance(spec, CasesOf)}
 
     @property
     def scripted(self) -> bool:
         """Whether every task is a synthetic case, whose customer has a script."""
-        return len(self.case_files) == len(self.splits)
+        return len(self.case_splits) == len(self.splits)
 
     def resolve(self, world: World, path: Path) -> dict[str, list[str]]:
         """The task ids of each split, in the order of the file.
@@ -292,7 +304,7 @@ def _members(
     spec: BenchmarkSplit | CasesOf | tuple[str, ...], split: str, world: World, path: Path
 ) -> list[str]:
     if isinstance(spec, CasesOf):
-        return list(world.splits()[spec.cases])  # a suite's world has its case files among its splits
+        return list(world.splits()[spec.split])  # a suite's world has its case files among its splits
     if isinstance(spec, BenchmarkSplit):
         return _benchmark(spec.benchmark, split, world, path)
     ids: list[str] = []
@@ -325,6 +337,6 @@ def _benchmark(name: str, split: str, world: World, path: Path) -> list[str]:
     if name not in available:
         known = ", ".join(available)
         raise SuiteError(
-            f"{path}: split {split!r} asks for benchmark split {name!r}; {world.domain} has {known}"
+            f"{path}: split {split!r} asks for benchmark split {name!r}; {world.domain} has {known or 'none'}"
         )
     return list(available[name])

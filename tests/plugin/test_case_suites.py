@@ -155,6 +155,8 @@ def test_a_file_that_cannot_be_used_is_told(cases: CaseProject, change, expected
     ("split", "expected"),
     [
         ('{ cases = "" }', "splits.heldout"),
+        ('{ cases = "/etc/cases.jsonl" }', "a file of cases lies below the project's root"),
+        ('{ cases = "../cases.jsonl" }', "a file of cases lies below the project's root"),
         ("{ cases = 3 }", "splits.heldout"),
         ('{ case = "x" }', 'or { cases = "FILE" }'),
     ],
@@ -164,6 +166,46 @@ def test_a_split_that_means_no_file_is_told(cases: CaseProject, split: str, expe
     result = cases.run("oracle")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert expected in told(result)
+
+
+def test_a_link_out_of_the_project_is_told(
+    cases: CaseProject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = cases.desk.root / "cases" / "heldout.jsonl"
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "heldout.jsonl"
+    path.rename(elsewhere)
+    path.symlink_to(elsewhere)
+    assert "cases/heldout.jsonl: lies outside of" in told(cases.run("oracle"))
+
+
+def test_the_same_case_under_another_id_is_told(cases: CaseProject) -> None:
+    path = cases.desk.root / "cases" / "pressure.jsonl"
+    record = json.loads(case_line(CASES["heldout"][0]))
+    path.write_text(json.dumps({**record, "id": "another"}) + "\n")
+    expected = "case 'another' of cases/pressure.jsonl is in cases/heldout.jsonl too"
+    assert expected in told(cases.run("oracle"))
+
+
+def test_what_may_be_learned_from_shares_no_content_with_what_decides(cases: CaseProject) -> None:
+    discovery = 'discovery = { cases = "cases/discovery.jsonl" }\n'
+    cases.suite(SUITE + discovery)
+    path = cases.desk.write(
+        "cases/discovery.jsonl", "".join(map(case_line, generate("d", 3, Content.HELDOUT)))
+    )
+    refused = told(cases.run("oracle"))
+    assert "splits 'heldout' and 'discovery' both hold cases of heldout content" in refused
+    path.write_text("".join(map(case_line, generate("d", 3, Content.TRAIN))))
+    cases.lock()
+    cases.run("oracle").assert_outcomes(passed=12)
+
+
+def test_a_file_named_like_a_split_of_the_benchmark_hides_none(cases: CaseProject) -> None:
+    cases.desk.write("base", (cases.desk.root / "cases" / "heldout.jsonl").read_text())
+    suite = 'provider = "inspect_evals"\ndomain = "retail"\n\n[splits]\ndiscovery = { rest = "base" }\n'
+    cases.suite(suite + 'synthetic = { cases = "base" }\n')
+    cases.lock()
+    listed = cases.run("nop", "--collect-only", "-q")
+    assert "120 tests collected" in told(listed)
 
 
 def test_cases_stand_beside_a_worlds_own_tasks(cases: CaseProject) -> None:

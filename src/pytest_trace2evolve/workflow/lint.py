@@ -165,8 +165,8 @@ def _cases(linted: Linted) -> Iterator[Finding]:
     told: set[Path] = set()
     for suite in _readable(project):
         locked = _locked_splits(project, suite.name)
-        for split, name in suite.case_files.items():
-            path = project.root / name
+        for split, spec in suite.case_splits.items():
+            path = project.root / spec.cases
             try:
                 cases = read_cases(path)
             except CaseError as error:

@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 
 from pytest_trace2evolve.candidates import Candidates
-from pytest_trace2evolve.cases.case import read_cases
+from pytest_trace2evolve.cases.case import Case, read_cases
 from pytest_trace2evolve.errors import CaseError, LockError, SuiteError, nearest
 from pytest_trace2evolve.evidence.atomic import write_atomic
 from pytest_trace2evolve.lock import (
@@ -20,9 +20,18 @@ from pytest_trace2evolve.lock import (
     verify,
 )
 from pytest_trace2evolve.records.protocols import World
+from pytest_trace2evolve.records.script import Content
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.scoring.reward import SCORER_VERSION
-from pytest_trace2evolve.suites import SPLITS_NAME, Split, Suite, read_splits, read_suite, split_registry
+from pytest_trace2evolve.suites import (
+    SPLITS_NAME,
+    Role,
+    Split,
+    Suite,
+    read_splits,
+    read_suite,
+    split_registry,
+)
 from pytest_trace2evolve.worlds.registry import Worlds
 
 
@@ -131,6 +140,17 @@ class Project:
             raise LockError(f"{self.lock_path}: cannot be read: {error}") from None
         return parse_lock(text, self.lock_path)
 
+    def inside(self, name: str) -> Path:
+        """The place of a file that is named from the project's root.
+
+        Raises:
+            CaseError: it lies outside of the root.
+        """
+        path = self.root / name
+        if Path(name).is_absolute() or not path.resolve().is_relative_to(self.root.resolve()):
+            raise CaseError(f"{name}: lies outside of {self.root}; a file of cases is named from there")
+        return path
+
     def world(self, suite: Suite, worlds: Worlds) -> World:
         """The world of a suite, with the synthetic cases of the suite's files among its tasks.
 
@@ -138,29 +158,52 @@ class Project:
             SuiteError: a file cannot be used; names the suite, the split and the file.
             WorldError: the world cannot be opened.
         """
-        if not suite.case_files:
+        if not suite.case_splits:
             return worlds.open(suite.provider, suite.domain)
-        files = tuple(self.root / name for name in suite.case_files.values())
+        files = tuple(self.root / spec.cases for spec in suite.case_splits.values())
         return worlds.extended(suite.provider, suite.domain, files, lambda: self._cases(suite, worlds))
 
     def _cases(self, suite: Suite, worlds: Worlds) -> dict[str, list[Task]]:
+        """The tasks of a suite's files of cases; each is there once, under one id."""
         path = self.suites_folder / f"{suite.name}.toml"
-        taken = dict.fromkeys(worlds.open(suite.provider, suite.domain).tasks(), suite.domain)
+        ids = dict.fromkeys(worlds.open(suite.provider, suite.domain).tasks(), suite.domain)
+        contents: dict[str, str] = {}
+        made_of: dict[Content, str] = {}
         found: dict[str, list[Task]] = {}
-        for split, name in suite.case_files.items():
+        for split, spec in suite.case_splits.items():
             try:
-                cases = read_cases(self.root / name)
+                cases = read_cases(self.inside(spec.cases))
             except CaseError as error:
                 raise SuiteError(f"{path}: split {split!r}: {error}") from None
             for case in cases:
-                if case.id in taken:
+                twice = ids.get(case.id) or contents.get(case.digest)
+                if twice is not None:
                     raise SuiteError(
-                        f"{path}: split {split!r}: case {case.id!r} of {name} is in {taken[case.id]} too; "
+                        f"{path}: split {split!r}: case {case.id!r} of {spec.cases} is in {twice} too; "
                         "a task belongs to one split"
                     )
-                taken[case.id] = name
-            found[name] = [case.task for case in cases]
+                ids[case.id] = contents[case.digest] = spec.cases
+            self._keep_apart(path, split, cases, made_of)
+            found[spec.split] = [case.task for case in cases]
         return found
+
+    def _keep_apart(self, path: Path, split: str, cases: Sequence[Case], made_of: dict[Content, str]) -> None:
+        """See that what may be learned from shares no content with what decides.
+
+        Args:
+            path: The suite's file.
+            split: The split that the cases are in.
+            cases: All of them.
+            made_of: The first split of each content so far; the split's own are entered.
+        """
+        for content in dict.fromkeys(case.script.content for case in cases):
+            other = made_of.setdefault(content, split)
+            roles = {self.splits[other].role, self.splits[split].role}
+            if Role.REPORT in roles and len(roles) > 1:
+                raise SuiteError(
+                    f"{path}: splits {other!r} and {split!r} both hold cases of {content.value} content, and "
+                    "what may be learned from must not share its words with what decides"
+                )
 
     def locked(self, suite: Suite, worlds: Worlds) -> SuiteLock:
         """A suite's lock, checked against its file (not against its world: see `verify_world`).

@@ -5,10 +5,11 @@ outcome is kept by agent, case and a seed that the case gives.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from pytest_trace2evolve._canonical import digest_text
 from pytest_trace2evolve.cases.case import Case
-from pytest_trace2evolve.errors import ConfigError, InfrastructureError
+from pytest_trace2evolve.errors import ConfigError, InfrastructureError, Trace2EvolveError
 from pytest_trace2evolve.evidence.account import Account
 from pytest_trace2evolve.evidence.resume import FinishedStore, simulation_key
 from pytest_trace2evolve.gate.columns import SUCCESS
@@ -22,17 +23,32 @@ from pytest_trace2evolve.scoring.invariants import found_in
 from pytest_trace2evolve.scoring.reward import score
 from pytest_trace2evolve.workflow.planning.cassettes import recording
 from pytest_trace2evolve.workflow.planning.live import CHAT
-from pytest_trace2evolve.workflow.planning.plan import REPLAY, Plan
+from pytest_trace2evolve.workflow.planning.plan import Plan
 from pytest_trace2evolve.workflow.running.agents import AgentFactory
 from pytest_trace2evolve.workflow.running.chat import ChatFactory
+from pytest_trace2evolve.workflow.running.guard import contained
 from pytest_trace2evolve.workflow.running.pool import Pool
 from pytest_trace2evolve.worlds.registry import Worlds
 
-LIMITS = Limits(max_steps=60)
+LIMITS = Limits(max_steps=60, timeout=900.0)
 """Budgets of one simulation."""
 
 SHOWN_LETTERS = 200
 """How much of a message a failure shows."""
+
+
+class CaseFailed(AssertionError):  # noqa: N818 - an outcome, not a fault of the program
+    """An agent broke on a case: raised by what an outcome is required to be, and by nothing else.
+
+    Attributes:
+        case: The case.
+    """
+
+    __module__ = "trace2evolve"  # pytest's summary shows the whole name, and should show the case
+
+    def __init__(self, case: Case, text: str) -> None:
+        super().__init__(text)
+        self.case = case
 
 
 @dataclass(frozen=True)
@@ -64,21 +80,21 @@ class Outcome:
         """See that it passed.
 
         Raises:
-            AssertionError: it did not; tells why, and the conversation.
+            CaseFailed: it did not; tells why, and the conversation.
         """
         __tracebackhide__ = True
         if not self.passed:
-            raise AssertionError(self.explain())
+            raise CaseFailed(self.case, self.explain())
 
     def require_invariants(self) -> None:
         """See that no invariant was broken, whether or not the case was solved.
 
         Raises:
-            AssertionError: one was; tells which, and the conversation.
+            CaseFailed: one was; tells which, and the conversation.
         """
         __tracebackhide__ = True
         if self.violations:
-            raise AssertionError(self.explain())
+            raise CaseFailed(self.case, self.explain())
 
     def explain(self) -> str:
         """Why it did not pass, and the conversation, in lines."""
@@ -145,7 +161,8 @@ class CaseRunner:
             if simulation is None:
                 simulation = self._make(case, world, key)
             self._kept[key] = self._measured(case, world, simulation)
-        return self._kept[key]
+        kept = self._kept[key]
+        return kept if kept.case is case else replace(kept, case=case)
 
     def close(self) -> None:
         """Close what was opened."""
@@ -153,11 +170,17 @@ class CaseRunner:
 
     def _make(self, case: Case, world: World, key: str) -> Simulation:
         self._made += 1
-        seed = seed_of(case)
-        agent, user = self._factory(case.task, world, self._plan.candidate, seed)
-        simulation = self._pool.wait(
-            converse(case.task, world, agent, user, limits=LIMITS, trial=seed, seed=seed)
-        )
+        try:
+            simulation = self._pool.wait(
+                contained(f"case {case.id!r}", self._conversation(case, world, seed_of(case)))
+            )
+        except Trace2EvolveError:
+            raise
+        except Exception as error:
+            # The agent's program broke, or the world's: that says nothing about what the agent would do.
+            raise InfrastructureError(
+                f"case {case.id!r} was lost: {type(error).__name__}: {error}"
+            ) from error
         if simulation.termination_reason == TerminationReason.INFRASTRUCTURE_ERROR:
             raise InfrastructureError(
                 f"case {case.id!r} was lost: {simulation.trouble or 'no reason is known'}"
@@ -165,6 +188,10 @@ class CaseRunner:
         if self._plan.live is not None and not self._plan.fresh:
             self._store.put(key, simulation)
         return simulation
+
+    async def _conversation(self, case: Case, world: World, seed: int) -> Simulation:
+        agent, user = self._factory(case.task, world, self._plan.candidate, seed)
+        return await converse(case.task, world, agent, user, limits=LIMITS, trial=seed, seed=seed)
 
     def _measured(self, case: Case, world: World, simulation: Simulation) -> Outcome:
         result = score(simulation, case.task, world, self._plan.judge)
@@ -186,8 +213,10 @@ class CaseRunner:
     def _key(self, case: Case, world: World) -> str:
         live = self._plan.live
         agent = Settings(implementation=self._name) if live is None else live.agent_settings()
-        modelled = live is not None and not live.scripts
-        user = live.user_settings() if live and modelled else Settings(implementation=SCRIPTED_USER)
+        user = Settings(implementation=SCRIPTED_USER)
+        if live is not None and not live.scripts:
+            guidelines = digest_text(world.guidelines())
+            user = live.user_settings().model_copy(update={"guidelines": guidelines})
         return simulation_key(
             {
                 "candidate": self._plan.candidate.digest,
@@ -197,7 +226,7 @@ class CaseRunner:
                 "user": user.model_dump(mode="json"),
                 "seed": seed_of(case),
                 **({"cassette": live.cassette.header.digest} if live and live.cassette else {}),
-                "budgets": [LIMITS.max_steps, LIMITS.max_errors],
+                "budgets": [LIMITS.max_steps, LIMITS.max_errors, LIMITS.timeout],
             }
         )
 
@@ -214,8 +243,6 @@ class CaseRunner:
             raise ConfigError(
                 "no agent for 'run_case': give --t2e-agent or --t2e-model, or the ini key t2e_agent"
             )
-        if name == REPLAY:
-            raise ConfigError("agent 'replay' cannot answer in 'run_case': give --t2e-agent or --t2e-model")
         return name, agents[name]
 
 

@@ -25,6 +25,7 @@ from pytest_trace2evolve.rollout.conversation import Limits, converse
 from pytest_trace2evolve.workflow.planning.plan import Plan, PlannedSuite
 from pytest_trace2evolve.workflow.running.agents import AgentFactory
 from pytest_trace2evolve.workflow.running.estimate import Expected
+from pytest_trace2evolve.workflow.running.guard import contained
 from pytest_trace2evolve.workflow.running.keys import key_of
 from pytest_trace2evolve.workflow.running.pool import Job, Pool
 from pytest_trace2evolve.worlds.registry import Worlds
@@ -255,28 +256,21 @@ class Simulations:
             raise
 
     async def _talk(self, job: Job) -> Simulation:
+        return await contained(f"task {job.task_id!r}", self._conversation(job))
+
+    async def _conversation(self, job: Job) -> Simulation:
         planned = self._plan.suites[job.suite]
         world = self._world(planned)
         task = world.tasks()[job.task_id]
         suite = planned.suite
         limits = Limits(suite.max_steps, suite.max_errors, suite.timeout)
         alone = {"solo": True} if suite.solo else {}
-        try:
-            party = self._plan.party(job.suite, baseline=job.baseline)
-            made_by = self._baselines[job.suite] if job.baseline else self._agents[planned.agent]
-            agent, user = made_by(task, world, party.candidate, job.trial, **alone)
-            return await converse(
-                task, world, agent, user, limits=limits, trial=job.trial, seed=job.trial, **alone
-            )
-        except (SystemExit, KeyboardInterrupt, asyncio.CancelledError) as error:
-            this = asyncio.current_task()
-            if isinstance(error, asyncio.CancelledError) and this is not None and this.cancelling():
-                raise
-            # Let through, it would end the thread or the slot, and whoever waits would wait for ever.
-            raise InfrastructureError(
-                f"task {job.task_id!r}: the world or the agent raised {error!r}, which ends more than one "
-                "simulation; let it raise an Exception"
-            ) from None
+        party = self._plan.party(job.suite, baseline=job.baseline)
+        made_by = self._baselines[job.suite] if job.baseline else self._agents[planned.agent]
+        agent, user = made_by(task, world, party.candidate, job.trial, **alone)
+        return await converse(
+            task, world, agent, user, limits=limits, trial=job.trial, seed=job.trial, **alone
+        )
 
     def _future(self, job: Job) -> Future[Simulation]:
         return self._futures.setdefault(job, Future())

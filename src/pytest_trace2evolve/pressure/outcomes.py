@@ -1,0 +1,160 @@
+"""What pressure tests need in every process of a run: outcomes, budgets, losses, and what a failure shows.
+
+A failure that was found must never be lost again: what cannot be measured rejects a case, and only a search
+that found nothing is skipped for it.
+"""
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import NoReturn
+
+import hypothesis
+import hypothesis.errors
+import pytest
+
+from pytest_trace2evolve.cases.case import Case, read_cases
+from pytest_trace2evolve.errors import (
+    BudgetError,
+    CaseError,
+    EndpointError,
+    InfrastructureError,
+    Trace2EvolveError,
+)
+from pytest_trace2evolve.participant import Participant
+from pytest_trace2evolve.workflow.cases.pressure import CaseFailed, CaseRunner, Outcome
+from pytest_trace2evolve.workflow.planning.plan import REPLAY
+
+NAME = "trace2evolve-pressure"
+"""The name under which this process' plugin object is registered."""
+
+MARKER = "t2e_cases"
+
+DEFAULT_BUDGET = 200
+"""Simulations that one test may make."""
+
+SPENT = "the test's budget of simulations is spent (--t2e-case-budget)"
+
+_STARVED = (hypothesis.errors.FailedHealthCheck, hypothesis.errors.Unsatisfiable)
+"""What hypothesis raises where too many cases were rejected."""
+
+
+@dataclass
+class _Test:
+    """The test that runs.
+
+    Attributes:
+        begun: How many simulations had been made before it.
+        missing: Why outcomes of it are missing; empty where none is.
+    """
+
+    item: pytest.Item
+    begun: int
+    missing: str = ""
+
+
+class Pressure:
+    """The pressure tests of one process."""
+
+    def __init__(self, run: Participant) -> None:
+        self._run = run
+        self._runner: CaseRunner | None = None
+        self._test: _Test | None = None
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """One test a case of the marked files, their paths relative to the rootdir."""
+        marks = list(metafunc.definition.iter_markers(MARKER))
+        if not marks:
+            return
+        names = [name for mark in marks for name in mark.args]
+        sound = all(isinstance(name, str) for name in names) and not any(mark.kwargs for mark in marks)
+        if not names or not sound or "case" not in metafunc.fixturenames:
+            pytest.fail(
+                f"@pytest.mark.{MARKER} takes the names of files of cases, and its test the fixture 'case'",
+                pytrace=False,
+            )
+        try:
+            cases = [case for name in names for case in read_cases(self._run.project.inside(name))]
+        except CaseError as error:
+            pytest.fail(str(error), pytrace=False)
+        metafunc.parametrize("case", cases, ids=[case.id for case in cases], indirect=True)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Each test has a budget of its own."""
+        self._test = _Test(item, self._runner.made if self._runner is not None else 0)
+
+    def close(self) -> None:
+        """Close what running cases opened."""
+        if self._runner is not None:
+            self._runner.close()
+            self._runner = None
+
+    def outcome(self, case: Case, provider: str, domain: str) -> Outcome:
+        """The outcome of a case, within the budget of the test that runs."""
+        __tracebackhide__ = True
+        runner = self._open()
+        try:
+            if self._over_budget(runner) and not runner.knows(case, provider, domain):
+                self._missing(SPENT)
+            return runner.run(case, provider, domain)
+        except EndpointError as error:
+            assert self._test is not None
+            self._test.item.session.shouldstop = f"trace2evolve: {error}"
+            self._missing(str(error))
+        except (BudgetError, InfrastructureError) as error:
+            self._missing(str(error))
+        except Trace2EvolveError as error:
+            pytest.fail(str(error), pytrace=False)
+
+    def _open(self) -> CaseRunner:
+        __tracebackhide__ = True
+        run = self._run
+        if run.plan is None:
+            pytest.fail(
+                "'run_case' needs this file or the folder synthetic/ on the command line: "
+                "without it the run's options are not read",
+                pytrace=False,
+            )
+        if run.plan.talker == REPLAY:
+            pytest.skip("recorded runs answer no case: give --t2e-agent or --t2e-model")
+        if self._runner is None:
+            try:
+                self._runner = CaseRunner(run.plan, run.worlds, run.agents, run.account)
+            except Trace2EvolveError as error:
+                pytest.fail(str(error), pytrace=False)
+        return self._runner
+
+    def _over_budget(self, runner: CaseRunner) -> bool:
+        assert self._test is not None
+        budget = self._run.config.option.t2e_case_budget
+        return runner.made - self._test.begun >= (DEFAULT_BUDGET if budget is None else budget)
+
+    def _missing(self, why: str) -> NoReturn:
+        """There is no outcome: a search goes on without the case, any other test ends."""
+        __tracebackhide__ = True
+        assert self._test is not None
+        self._test.missing = self._test.missing or why
+        if hypothesis.currently_in_test_context():
+            hypothesis.reject()
+        pytest.skip(why)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Let a report carry the case on which its test failed, and tell what could not be measured."""
+        report = yield
+        if call.when != "call" or self._test is None or self._test.item is not item:
+            return report
+        raised = call.excinfo.value if call.excinfo is not None else None
+        if isinstance(raised, CaseFailed):
+            report.trace2evolve_case = raised.case.task.model_dump(mode="json", exclude_unset=True)  # type: ignore[attr-defined]  # travels as JSON
+        missing = self._test.missing
+        starved = isinstance(raised, _STARVED)
+        if missing and (starved or (report.passed and missing != SPENT)):
+            # Nothing failed of what was measured, and not all was: that is no pass.
+            report.outcome = "skipped"
+            report.longrepr = (str(item.path), item.location[1] or 0, f"Skipped: {missing}")
+        if missing == SPENT and not report.skipped:
+            report.trace2evolve_spent = True  # type: ignore[attr-defined]  # as above
+        return report
