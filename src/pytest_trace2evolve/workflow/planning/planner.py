@@ -93,27 +93,23 @@ def make_plan(
     verify = shared is None and not listing
     locked = [_locked(suite, project, worlds, verify=verify) for suite in suites]
     run = shared or _new_run(options, project, name, stage, policy)
-    trials = options.trials if run.stage is None else run.stage.trials
-    notes = tuple(note for group in recorded.values() for note in group.notes)
+    notes = [note for group in recorded.values() for note in group.notes]
     saving = None
     if shared is None:
         saving = _saving(options, project, locked)
         _refuse_used_names(options, locked, run.run_folder)
-        here = options.invocation_dir
         baselines, told = find_baselines(
-            options.baseline, locked, project, lineage, worlds, here=here, judge=judge
+            options.baseline, locked, project, lineage, worlds, here=options.invocation_dir, judge=judge
         )
         notes += told
-        if run.stage is not None and not listing:
-            refuse_short_baselines(baselines, locked, options.stages)
-            baselines = {suite: first_trials(one, run.stage.trials) for suite, one in baselines.items()}
+        if not listing:
+            baselines = _staged(baselines, options, locked, run)
         if options.live is not None and options.live.cassette is not None:
             notes += differences(options.live.cassette, lineage[0], locked)
     else:
-        baselines = {
-            suite: Baseline(label, read_evidence(baseline_copy(shared.run_folder, suite)))
-            for suite, label in shared.baselines.items()
-        }
+        baselines = _copied_baselines(shared)
+    heard = {} if options.live is None or listing else _guidelines(suites, project, worlds)
+    trials = options.trials if run.stage is None else run.stage.trials
     planned = {
         one.name: PlannedSuite(
             suite=one.suite,
@@ -123,10 +119,11 @@ def make_plan(
             trials=trials or one.suite.trials,
             recorded=recorded.get(one.suite.mode),
             baseline=baselines.get(one.name),
-            guidelines=None if options.live is None or listing else _guidelines(one.suite, project, worlds),
+            guidelines=heard.get(one.name),
         )
         for one in locked
     }
+    confirm = None if listing else how_to_confirm(policy, options.confirm, _sides(options, project), planned)
     return Plan(
         project=project,
         candidate=lineage[0],
@@ -138,21 +135,38 @@ def make_plan(
         run_folder=run.run_folder,
         started=run.started,
         saving=saving,
-        notes=notes,
+        notes=tuple(notes),
         judge=judge,
         live=options.live,
         fresh=options.fresh,
         budgets=options.budgets,
-        confirm=None
-        if listing
-        else how_to_confirm(policy, options.confirm, _sides(options, project), planned),
+        confirm=confirm,
         stage=run.stage,
         talker=None if listing else _talker(options, agents),
     )
 
 
-def _guidelines(suite: Suite, project: Project, worlds: Worlds) -> str:
-    return digest_text(project.world(suite, worlds).guidelines())
+def _staged(
+    baselines: Mapping[str, Baseline], options: Options, suites: Sequence[LockedSuite], run: Shared
+) -> Mapping[str, Baseline]:
+    """What a stage takes of the baselines; all of them where the run has none."""
+    if run.stage is None:
+        return baselines
+    refuse_short_baselines(baselines, suites, options.stages)
+    return {suite: first_trials(one, run.stage.trials) for suite, one in baselines.items()}
+
+
+def _copied_baselines(shared: Shared) -> dict[str, Baseline]:
+    """The baselines as the controller left them for its workers."""
+    return {
+        suite: Baseline(label, read_evidence(baseline_copy(shared.run_folder, suite)))
+        for suite, label in shared.baselines.items()
+    }
+
+
+def _guidelines(suites: Sequence[Suite], project: Project, worlds: Worlds) -> dict[str, str]:
+    """By suite, the digest of the text that a simulated user follows."""
+    return {suite.name: digest_text(project.world(suite, worlds).guidelines()) for suite in suites}
 
 
 def _sides(options: Options, project: Project) -> Sides:
