@@ -98,12 +98,11 @@ def make_plan(
     if shared is None:
         saving = _saving(options, project, locked)
         _refuse_used_names(options, locked, run.run_folder)
-        baselines, told = find_baselines(
+        found, told = find_baselines(
             options.baseline, locked, project, lineage, worlds, here=options.invocation_dir, judge=judge
         )
         notes += told
-        if not listing:
-            baselines = _staged(baselines, options, locked, run)
+        baselines = found if listing else _staged(found, options, locked, run)
         if options.live is not None and options.live.cassette is not None:
             notes += differences(options.live.cassette, lineage[0], locked)
     else:
@@ -147,8 +146,8 @@ def make_plan(
 
 
 def _staged(
-    baselines: Mapping[str, Baseline], options: Options, suites: Sequence[LockedSuite], run: Shared
-) -> Mapping[str, Baseline]:
+    baselines: dict[str, Baseline], options: Options, suites: Sequence[LockedSuite], run: Shared
+) -> dict[str, Baseline]:
     """What a stage takes of the baselines; all of them where the run has none."""
     if run.stage is None:
         return baselines
