@@ -215,10 +215,15 @@ class Participant:
         ]
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Refuse options that nothing in the collection would heed."""
-        if self.plan is None or not session.items:
+        """Refuse options that nothing in the collection would heed, and tests that nobody could serve."""
+        if self.plan is None or not session.items or hasattr(self.config, "workerinput"):
             return
         if any("run_case" in getattr(item, "fixturenames", ()) for item in session.items):
+            if self.plan.talker is None and not self.config.option.collectonly:
+                raise pytest.UsageError(
+                    "trace2evolve: no agent for 'run_case': give --t2e-agent or --t2e-model, or the ini key "
+                    "t2e_agent"
+                )
             return
         if not self.plan.suites and any_option(self.config):
             raise pytest.UsageError(
