@@ -83,7 +83,7 @@ def broken_file(folder: Path) -> Path:
     write = unsolvable["evaluation_criteria"]["actions"][-1]
     write["arguments"]["order_id"] = "#W0000000"
     trivial["evaluation_criteria"]["reward_basis"] = ["COMMUNICATE"]
-    mixed["user_scenario"]["script"]["replies"]["wait"] = ["Ask Freya about the Violin Bow."]
+    mixed["user_scenario"]["script"]["replies"]["wait"] = ["One moment.\nVery well."]
     path = folder / "broken.jsonl"
     path.write_text("".join(json.dumps(one) + "\n" for one in (whole, unsolvable, trivial, mixed)))
     return path
@@ -99,7 +99,7 @@ def test_every_problem_of_a_case_is_told_and_the_status_says_so(
     _, unsolvable, trivial, mixed = read_cases(path)
     assert f"{unsolvable.id}: the oracle performs a gold action that fails: Error: Order not found" in out
     assert f"{trivial.id}: an agent that does nothing passes, though there is something to do" in out
-    assert f"{mixed.id}: it is train and holds heldout content: 'freya'" in out
+    assert f"{mixed.id}: it is train and holds heldout content: 'very well'" in out
     assert f"{path}: 1 of 4 cases admitted" in out
     assert f"{FROZEN}: 36 of 36 cases admitted" in out
 

@@ -68,8 +68,40 @@ def test_foreign_words_are_found_wherever_they_stand():
     assert foreign("a Camping Stove, please", HELDOUT) == "camping stove"
     assert foreign("two camping stoves", HELDOUT) == "camping stove"
     assert foreign("FREYA", HELDOUT) == "freya"
-    assert foreign("Kindly void it", HELDOUT) == ""
+    assert foreign("freya_grimaldi_2211", HELDOUT) == "freya"
+    assert foreign("a.grimaldi17@mail", HELDOUT) == "grimaldi"
+    assert foreign("Yes, exactly\n so!", HELDOUT) == "yes, exactly so"
+    assert foreign("Kindly void it", HELDOUT) == "kindly void"
+    assert foreign("I received a camp stove", HELDOUT) == ""
     assert foreign("Freyan", HELDOUT) == ""
+
+
+EVERYBODYS = {
+    TRAIN: {"The one {trait}, with the {product}.", "Good. {request}", "Hello.", "Hey!"},
+    HELDOUT: {"Deliver {order} at {address}, please.", "Greetings."},
+}
+"""Phrases whose words between the slots are too few, or the other content's too, to tell whose they are."""
+
+
+@pytest.mark.parametrize(("content", "other"), [(TRAIN, HELDOUT), (HELDOUT, TRAIN)])
+def test_every_phrase_is_found_in_a_case_of_the_other_content(content, other):
+    case = build("missing_order_id", SeededDraws("plant"), other)
+    record = case.task.model_dump(mode="json")
+    missed = set()
+    for text in (text for texts in vocabulary(content).phrases.values() for text in texts):
+        said = re.sub(r"\{\w+\}", "#W1234567", text)
+        record["user_scenario"]["script"]["replies"]["wait"] = [said]
+        found = foreign(json.dumps(record, ensure_ascii=False), content)
+        assert found in said.lower()
+        missed |= set() if found else {text}
+    assert missed == EVERYBODYS[content]
+
+
+@pytest.mark.parametrize(("content", "other"), [(TRAIN, HELDOUT), (HELDOUT, TRAIN)])
+def test_no_mark_of_one_content_is_in_the_words_of_the_other(content, other):
+    words = vocabulary(other).model_dump_json()
+    assert foreign(words, content) == ""
+    assert foreign(words, other) != ""
 
 
 # Store

@@ -3,6 +3,7 @@
 import functools
 import importlib.resources
 import re
+import string
 import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Annotated
@@ -45,11 +46,24 @@ def vocabulary(content: Content) -> Vocabulary:
 
 def foreign(text: str, content: Content) -> str:
     """A name, place, product or phrasing of `content` that a text holds; empty where it holds none."""
-    lowered = text.lower()
+    lowered = " ".join(text.lower().split())
     for mark in _marks(content):
-        if mark in lowered and re.search(rf"\b{re.escape(mark)}(s?\b|$)", lowered):
+        if mark in lowered and _as_words(mark).search(lowered):
             return mark
     return ""
+
+
+def marks_of(phrase: str, content: Content) -> Sequence[str]:
+    """The parts of a phrase of `content`, between its slots and in lower case, that tell whose it is.
+
+    Parts of three words or more do. A phrase without one is told by parts of two words, unless a phrase of
+    the other content has them too. Fewer words are everybody's ("Hello.").
+    """
+    parts = [part.strip(_AROUND) for part in re.split(r"\{\w+\}", phrase.lower())]
+    if long := [part for part in parts if len(part.split()) > 2]:
+        return long
+    short = [part for part in parts if len(part.split()) == 2]
+    return [part for part in short if not _as_words(part).search(_phrases_besides(content))]
 
 
 @functools.cache
@@ -58,15 +72,23 @@ def _marks(content: Content) -> tuple[str, ...]:
     words = vocabulary(content)
     named = [*words.first_names, *words.last_names, *words.streets, *words.domains]
     named += [city for city, _, _ in words.cities] + [kind.name for kind in words.products]
-    phrasings = [part for texts in words.phrases.values() for text in texts for part in fixed_parts(text)]
-    return tuple(mark.lower() for mark in (*named, *phrasings))
+    phrases = [text for texts in words.phrases.values() for text in texts]
+    parts = [mark for text in phrases for mark in marks_of(text, content)]
+    return tuple(dict.fromkeys((*map(str.lower, named), *parts)))
 
 
-def fixed_parts(phrase: str) -> Sequence[str]:
-    """The parts of a phrase between its slots that are long enough to tell whose it is."""
-    parts = (part.strip() for part in re.split(r"\{\w+\}", phrase))
-    return [part for part in parts if len(part.split()) >= MARK_WORDS]
+@functools.cache
+def _phrases_besides(content: Content) -> str:
+    """All phrases of the other contents, a line each, in lower case."""
+    others = [vocabulary(one).phrases for one in Content if one is not content]
+    return "\n".join(text.lower() for one in others for texts in one.values() for text in texts)
 
 
-MARK_WORDS = 3
-"""Shorter stretches of words ("my", "the order") are everybody's."""
+@functools.cache
+def _as_words(mark: str) -> re.Pattern[str]:
+    """Finds a mark, or its plural, that no letter touches; signs, digits and underscores (of ids) may."""
+    return re.compile(rf"(?<![^\W\d_]){re.escape(mark)}s?(?![^\W\d_])")
+
+
+_AROUND = f"{string.whitespace}.,:;?!"
+"""What may stand around a part of a phrase without being of it."""

@@ -88,9 +88,22 @@ def _format_problems(case: Case) -> Iterator[str]:
 def _content_problems(case: Case) -> Iterator[str]:
     """Words of the other content: what is trained on may hold nothing that decides, and the reverse."""
     other = Content.TRAIN if case.script.content is Content.HELDOUT else Content.HELDOUT
-    text = json.dumps(case.task.model_dump(mode="json"), ensure_ascii=False)
+    text = "\n".join(_texts(case.task.model_dump(mode="json")))
     if found := foreign(text, other):
         yield f"it is {case.script.content.value} and holds {other.value} content: {found!r}"
+
+
+def _texts(value: object) -> Iterator[str]:
+    """All texts in a JSON value, names of fields too. As JSON text, a new line would end in a letter."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for name, one in value.items():
+            yield name
+            yield from _texts(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from _texts(one)
 
 
 async def _simulate(case: Case, world: World, agent: Agent) -> Simulation:
