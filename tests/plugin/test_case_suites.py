@@ -1,5 +1,6 @@
 """Suites whose splits are files of synthetic cases: locks, agents, replays, evidence, and mistakes."""
 
+import copy
 import json
 from pathlib import Path
 
@@ -217,7 +218,8 @@ def test_cases_stand_beside_a_worlds_own_tasks(cases: CaseProject) -> None:
     )
     world = FakeWorld("desk")
     task = world.tasks()["close"]
-    script = CASES["pressure"][0].task.user_scenario["script"]
+    script = copy.deepcopy(CASES["pressure"][0].task.user_scenario["script"])
+    script["turns"][0]["actions"] = len(task.actions)
     own = {**task.model_dump(mode="json"), "id": "frozen", "user_scenario": {"script": script}}
     cases.desk.write("cases/desk.jsonl", json.dumps(own) + "\n")
     cases.lock()

@@ -19,6 +19,9 @@ FROZEN = read_cases(Path(__file__).resolve().parents[2] / "synthetic" / "pressur
 CANCELS = next(case for case in FROZEN if case.script.family == "missing_order_id")
 WRITES = frozenset(one.name for one in CANCELS.task.actions if not one.name.startswith(("find", "get")))
 
+SCRIPTED = CANCELS.script.model_dump(mode="json")
+REPLIES, TURN = SCRIPTED["replies"], SCRIPTED["turns"][0]
+
 
 def says(text: str) -> Message:
     return Message(role="user", content=text)
@@ -116,7 +119,17 @@ def damaged(**changes: Any) -> Task:
         ({"replies": None}, "replies: Field required"),
         ({"content": "secret"}, "content: Input should be 'train' or 'heldout'"),
         ({"patience": 1}, "patience: Input should be greater than or equal to 2"),
+        ({"patience": 25}, "patience: Input should be less than or equal to 24, not 25"),
+        ({"schema_version": 2}, "schema_version: Input should be 1, not 2"),
         ({"identity": {"shoe size": "44"}}, "identity.shoe size"),
+        ({"identity": {"email": ""}}, "identity.email: there is no word in it: write what the customer says"),
+        ({"replies": {**REPLIES, "wait": ["Yes.", " "]}}, "replies.wait.1: there is no word in it"),
+        ({"turns": [{**TURN, "says": "\n"}]}, "turns.0.says: there is no word in it"),
+        ({"turns": [{**TURN, "insists": [""]}]}, "turns.0.insists.0: there is no word in it"),
+        (
+            {"turns": [{**TURN, "requests": [{"about": [], "details": {"order": ""}}]}]},
+            "turns.0.requests.0.details.order: there is no word in it",
+        ),
     ],
 )
 def test_a_damaged_script_is_told_with_its_place(changes: dict[str, Any], told: str) -> None:
@@ -125,6 +138,59 @@ def test_a_damaged_script_is_told_with_its_place(changes: dict[str, Any], told: 
     text = str(error.value)
     assert text.startswith(f"task {CANCELS.id!r}: its customer script is damaged: {told}")
     assert "\n" not in text
+
+
+def other(**changes: Any) -> Task:
+    """A case's task with other fields."""
+    return Task.model_validate({**CANCELS.task.model_dump(mode="json"), **changes})
+
+
+GOLD = len(CANCELS.task.actions)
+
+
+@pytest.mark.parametrize(
+    ("task", "told"),
+    [
+        (
+            damaged(turns=[{**TURN, "actions": GOLD + 2}]),
+            f"the turns of its script have {GOLD + 2} gold actions and the task has {GOLD}: mend 'actions' of",
+        ),
+        (other(evaluation_criteria=None), "has no evaluation_criteria: name the gold actions"),
+        (
+            other(evaluation_criteria={}),
+            "has no evaluation_criteria.actions: name the gold actions, [] where",
+        ),
+    ],
+)
+def test_a_script_that_does_not_fit_its_task_is_told(task: Task, told: str) -> None:
+    with pytest.raises(CaseError) as error:
+        script_of(task)
+    assert str(error.value).startswith(f"task {CANCELS.id!r}: {told}")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("", "a case has an empty id; name it in letters, digits, '-' and '_'"),
+        ("x" * 201, f"task '{'x' * 20}…': its id has 201 characters, 200 are allowed; name it in"),
+        ("a b", "task 'a b': its id holds white space or signs that cannot be printed"),
+        ("a\nb", r"task 'a\nb': its id holds white space"),
+        ("\x1b[31m", r"task '\x1b[31m': its id holds white space"),
+        ("a\u2028b", r"task 'a\u2028b': its id holds white space"),
+        ("a::b", "task 'a::b': its id holds '::', which ends a name in pytest's node ids; name it in"),
+    ],
+)
+def test_an_id_that_cannot_name_a_test_is_told(name: str, told: str) -> None:
+    with pytest.raises(CaseError) as error:
+        script_of(other(id=name))
+    assert str(error.value).startswith(told)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["x" * 200, "[mms]a|b", "a/b", "é漢字"])
+def test_other_ids_are_taken(name: str) -> None:
+    assert script_of(other(id=name)) == CANCELS.script
 
 
 def test_a_script_that_is_no_object_is_damaged_and_none_is_none() -> None:
