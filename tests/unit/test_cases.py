@@ -15,6 +15,7 @@ from pytest_trace2evolve.cases.case import (
     case_line,
     case_of,
     generate,
+    iter_cases,
     read_cases,
 )
 from pytest_trace2evolve.cases.content import foreign, vocabulary
@@ -346,12 +347,28 @@ def empty_turns(record):
     record["user_scenario"]["script"]["turns"] = []
 
 
+def nan_price(record):
+    record["initial_state"]["initialization_data"]["agent_data"]["price"] = float("nan")
+
+
+def half_a_sign(record):
+    record["user_scenario"]["script"]["turns"][0]["says"] = "Hi \ud800"
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
         ("", "holds no case; 'trace2evolve cases generate' makes some"),
         ("{", "line 1: Expecting property name enclosed in double quotes"),
-        ("[1]\n", "line 1: task: Input should be a valid dictionary"),
+        ("[1]\n", "line 1: one JSON object a line is wanted, not list"),
+        ("[\n{}\n]\n", "line 1: Expecting value: line 2 column 1 (char 2); one JSON object a line is wanted"),
+        ("[" * 100_000, "line 1: is nested too deeply; one JSON object a line is wanted"),
+        ("1" * 5_000, "line 1: Exceeds the limit (4300 digits) for integer string conversion"),
+        (line(nan_price), "line 1: Out of range float values are not JSON compliant"),
+        (
+            line(half_a_sign),
+            r"line 1: a text holds half a sign ('\ud800'), which no file takes; write it whole",
+        ),
         ("\n{}\n", "line 2: id: Field required"),
         (line(without_script), "has no customer script (user_scenario.script): it is no case"),
         (line(empty_turns), "its customer script is damaged: turns: Tuple should have at least 1 item"),
@@ -365,6 +382,39 @@ def test_a_damaged_file_is_told_by_line(tmp_path, text, told):
         read_cases(path)
     assert str(caught.value).startswith(str(path))
     assert "\n" not in str(caught.value)
+
+
+def test_a_byte_order_mark_and_line_ends_of_windows_are_read(tmp_path):
+    made = list(generate("crlf", 3, TRAIN))
+    path = tmp_path / "cases.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + b"\r\n".join(case_line(one).encode().rstrip() for one in made))
+    assert read_cases(path) == made
+
+
+def test_cases_are_read_as_they_are_asked_for(tmp_path):
+    path = tmp_path / "cases.jsonl"
+    path.write_text(line() + "{\n", encoding="utf-8")
+    read = iter_cases(path)
+    assert next(read).id == json.loads(line())["id"]
+    with pytest.raises(CaseError, match="line 2: Expecting"):
+        next(read)
+
+
+def test_a_file_of_another_encoding_is_told(tmp_path):
+    path = tmp_path / "cases.jsonl"
+    path.write_bytes(b"\xe9\n")
+    with pytest.raises(CaseError, match=r"cases\.jsonl: cannot be read: 'utf-8' codec can't decode"):
+        read_cases(path)
+
+
+def test_a_family_without_new_cases_ends_the_generation(monkeypatch):
+    known = build("policy_edge", SeededDraws("only"), TRAIN)
+    monkeypatch.setattr("pytest_trace2evolve.cases.case.build", lambda *_: known)
+    made = generate("s", 5, TRAIN, ["policy_edge"])
+    assert next(made) == known
+    told = "family 'policy_edge' gave no new case in 1000 tries after 1 of 5; ask for fewer, or for more"
+    with pytest.raises(CaseError, match=re.escape(told)):
+        next(made)
 
 
 def test_a_missing_file_is_named(tmp_path):

@@ -124,44 +124,83 @@ def generate(seed: str, count: int, content: Content, among: Sequence[str] = ())
         count: How many.
         content: The words they are made of.
         among: Families to take; none named: all.
+
+    Raises:
+        CaseError: a family gives no new case any more.
     """
     names = list(among or FAMILIES)
     seen: set[str] = set()
-    place = 0
+    place = tries = 0
     while len(seen) < count:
-        case = build(names[len(seen) % len(names)], SeededDraws(f"{seed}/{content.value}/{place}"), content)
-        place += 1
+        family = names[len(seen) % len(names)]
+        case = build(family, SeededDraws(f"{seed}/{content.value}/{place}"), content)
+        place, tries = place + 1, tries + 1
         if case.id not in seen:
             seen.add(case.id)
+            tries = 0
             yield case
+        elif tries == TRIES_MOST:
+            raise CaseError(
+                f"family {family!r} gave no new case in {TRIES_MOST} tries after {len(seen)} of {count}; "
+                "ask for fewer, or for more families"
+            )
+
+
+TRIES_MOST = 1_000
+"""Draws in a row without a new case, after which a family counts as used up."""
 
 
 def read_cases(path: Path) -> list[Case]:
-    """The cases of a file, one JSON object a line.
+    """The cases of a file: see `iter_cases`."""
+    return list(iter_cases(path))
+
+
+def iter_cases(path: Path) -> Iterator[Case]:
+    """The cases of a file, one JSON object a line, read as they are asked for.
+
+    Only a new line ends a line: other separators of lines may stand in a text.
 
     Raises:
         CaseError: the file cannot be read, a line is no case, or two cases have one id; names the line.
     """
+    ids: set[str] = set()
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        with path.open(encoding="utf-8-sig", newline="\n") as file:
+            for number, line in enumerate(file, start=1):
+                if not line.strip():
+                    continue
+                try:
+                    case = _case_of_line(line)
+                except CaseError as error:
+                    raise CaseError(f"{path}, line {number}: {error}") from None
+                if case.id in ids:
+                    raise CaseError(f"{path}, line {number}: case {case.id!r} occurs twice; remove one")
+                ids.add(case.id)
+                yield case
     except (OSError, UnicodeDecodeError) as error:
         raise CaseError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    found: dict[str, Case] = {}
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            case = case_of(Task.model_validate(json.loads(line)))
-        except ValidationError as error:
-            raise CaseError(f"{path}, line {number}: {complaint(error, 'task')}") from None
-        except (ValueError, CaseError) as error:
-            raise CaseError(f"{path}, line {number}: {error}") from None
-        if case.id in found:
-            raise CaseError(f"{path}, line {number}: case {case.id!r} occurs twice; remove one")
-        found[case.id] = case
-    if not found:
+    if not ids:
         raise CaseError(f"{path}: holds no case; 'trace2evolve cases generate' makes some")
-    return list(found.values())
+
+
+def _case_of_line(line: str) -> Case:
+    try:
+        record = json.loads(line)
+        if not isinstance(record, dict):
+            raise CaseError(f"one JSON object a line is wanted, not {type(record).__name__}")
+        # Neither a number that is not finite nor half a sign could be written again.
+        canonical_json(record).encode()
+        return case_of(Task.model_validate(record))
+    except UnicodeEncodeError as error:
+        raise CaseError(
+            f"a text holds half a sign ({error.object[error.start]!r}), which no file takes; write it whole"
+        ) from None
+    except ValidationError as error:
+        raise CaseError(complaint(error, "task")) from None
+    except ValueError as error:
+        raise CaseError(f"{error}; one JSON object a line is wanted") from None
+    except RecursionError:
+        raise CaseError("is nested too deeply; one JSON object a line is wanted") from None
 
 
 def case_line(case: Case) -> str:

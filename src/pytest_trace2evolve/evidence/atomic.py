@@ -3,7 +3,7 @@
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 
@@ -19,8 +19,16 @@ def write_atomic(path: Path, text: str, *, exclusive: bool = False) -> None:
         FileExistsError: `exclusive`, and there is a file.
         OSError: the file could not be written; `path` is as it was and the temporary file is gone.
     """
+    write_parts(path, [text], exclusive=exclusive)
+
+
+def write_parts(path: Path, parts: Iterable[str], *, exclusive: bool = False) -> None:
+    """The same with the content in parts, written as they come: the whole is never held in memory.
+
+    What making a part raises goes through, and nothing is written.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    staged = _stage(path, text)
+    staged = _stage(path, parts)
     try:
         if exclusive:
             os.link(staged, path)
@@ -51,7 +59,7 @@ def write_together(files: Mapping[Path, str]) -> None:
     try:
         for path, text in files.items():
             _make_folder(path.parent, made)
-            staged[path] = _stage(path, text)
+            staged[path] = _stage(path, [text])
             if path.exists():
                 second = staged[path].with_suffix(".kept")
                 os.link(path, second)
@@ -91,13 +99,13 @@ def alone_in(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _stage(path: Path, text: str) -> Path:
-    """A temporary file beside `path` that holds `text`, on the disk."""
+def _stage(path: Path, parts: Iterable[str]) -> Path:
+    """A temporary file beside `path` that holds the parts, on the disk."""
     handle, name = tempfile.mkstemp(prefix=f".{path.name[:100]}.", suffix=".tmp", dir=path.parent)
     staged = Path(name)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+            file.writelines(parts)
             file.flush()
             os.fsync(file.fileno())
         staged.chmod(0o644)

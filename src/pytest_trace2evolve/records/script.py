@@ -164,12 +164,12 @@ def _misfit(task: Task, script: Script) -> str:
     criteria = task.evaluation_criteria
     if criteria is None or criteria.actions is None:
         field = "evaluation_criteria" if criteria is None else "evaluation_criteria.actions"
-        return f"task {task.id!r}: has no {field}: name the gold actions, [] where nothing is right but to refuse"
+        return f"task {task.id!r}: has no {field}: name the gold actions, [] where only refusing is right"
     told, gold = sum(turn.actions for turn in script.turns), len(criteria.actions)
     if told != gold:
         return (
-            f"task {task.id!r}: the turns of its script have {told} gold actions and the task has {gold}: mend "
-            "'actions' of the turns, which say how many belong to each"
+            f"task {task.id!r}: the turns of its script have {told} gold actions and the task has {gold}: "
+            "mend 'actions' of the turns, which say how many belong to each"
         )
     return ""
 
