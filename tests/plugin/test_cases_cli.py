@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trace2evolve.cases.case import FAMILIES, PRESSURE, read_cases
+from pytest_trace2evolve.cases.case import FAMILIES, PRESSURE, Case, read_cases
 from pytest_trace2evolve.cli import main
 from pytest_trace2evolve.records.script import Content
 
@@ -69,6 +69,85 @@ def test_what_cannot_be_generated_is_told(
     assert not Path("x").exists()
 
 
+@pytest.mark.parametrize(
+    ("out", "told"),
+    [
+        ("file/x.jsonl", "--out file/x.jsonl: file is no folder; choose another name"),
+        ("file/a/x.jsonl", "--out file/a/x.jsonl: file is no folder; choose another name"),
+        ("folder", "--out folder is a folder: name a file in it"),
+        ("dangling", "--out dangling exists: delete it, or choose another name"),
+        ("y" * 300, f"--out {'y' * 300} cannot be written: File name too long"),
+    ],
+)
+def test_what_cannot_be_written_is_told_with_its_cause(
+    out: str, told: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "file").write_text("kept")
+    (folder / "folder").mkdir()
+    (folder / "dangling").symlink_to("nowhere")
+    assert generate("--count", "1", "--out", out) == 2
+    assert capsys.readouterr().err == f"trace2evolve: {told}\n"
+    assert sorted(one.name for one in folder.rglob("*")) == ["dangling", "file", "folder"]
+    assert (folder / "file").read_text() == "kept"
+
+
+def test_a_generation_that_fails_half_way_leaves_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = read_cases(FROZEN)[0]
+    monkeypatch.setattr("pytest_trace2evolve.cases.case.build", lambda *_: known)
+    assert generate("--count", "2", "--out", "a.jsonl") == 2
+    assert "gave no new case in 1000 tries after 1 of 2" in capsys.readouterr().err
+    assert list(folder.iterdir()) == []
+
+
+def test_a_file_that_appears_meanwhile_is_kept(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def other(*arguments: object) -> Case:
+        (folder / "a.jsonl").write_text("theirs")
+        return read_cases(FROZEN)[0]
+
+    monkeypatch.setattr("pytest_trace2evolve.cases.case.build", other)
+    assert generate("--count", "1", "--out", "a.jsonl") == 2
+    assert "--out a.jsonl exists: delete it, or choose another name" in capsys.readouterr().err
+    assert [one.read_text() for one in folder.iterdir()] == ["theirs"]
+
+
+def test_a_case_that_cannot_be_run_is_one_problem_and_the_next_is_checked(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    generate("--count", "2", "--family", "missing_order_id", "--out", "two.jsonl")
+    damaged, whole = map(json.loads, (folder / "two.jsonl").read_text().splitlines())
+    tables = damaged["initial_state"]["initialization_data"]["agent_data"]
+    for user in tables["users"].values():
+        del user["payment_methods"]
+    tables["orders"] = "none"
+    (folder / "bad.jsonl").write_text("".join(json.dumps(one) + "\n" for one in (damaged, whole)))
+    capsys.readouterr()
+    assert main(["cases", "check", "bad.jsonl"]) == 1
+    first, last = capsys.readouterr().out.splitlines()
+    assert first.startswith(
+        f"bad.jsonl: {damaged['id']}: it cannot be run: WorldError: initialization data do"
+    )
+    assert last == "bad.jsonl: 1 of 2 cases admitted"
+    assert main(["cases", "show", "bad.jsonl", damaged["id"]]) == 0
+    shown = capsys.readouterr().out
+    assert "orders missing" in shown
+    assert ": payment methods missing" in shown
+
+
+def test_problems_before_a_damaged_line_are_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = broken_file(folder)
+    with path.open("a") as file:
+        file.write("{\n")
+    capsys.readouterr()
+    assert main(["cases", "check", str(path)]) == 2
+    captured = capsys.readouterr()
+    assert "the oracle performs a gold action that fails" in captured.out
+    assert f"{path}, line 5: Expecting property name" in captured.err
+
+
 def test_the_frozen_cases_are_admitted(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cases", "check", str(FROZEN)]) == 0
     assert capsys.readouterr().out == f"{FROZEN}: 36 of 36 cases admitted\n"
@@ -109,7 +188,7 @@ def test_a_file_that_is_none_is_a_usage_error(folder: Path, capsys: pytest.Captu
     assert main(["cases", "check", str(FROZEN), "no.jsonl"]) == 2
     captured = capsys.readouterr()
     assert captured.err == "trace2evolve: no.jsonl, line 1: id: Field required\n"
-    assert captured.out == ""
+    assert captured.out == f"{FROZEN}: 36 of 36 cases admitted\n"
     assert main(["cases", "show", "absent.jsonl"]) == 2
     assert "absent.jsonl: cannot be read: No such file or directory" in capsys.readouterr().err
 

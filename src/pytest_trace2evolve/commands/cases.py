@@ -1,6 +1,7 @@
 """`trace2evolve cases`: generates synthetic cases, checks them, and shows them."""
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -37,22 +38,39 @@ def add(commands: Any) -> None:
 
 def _generate(options: argparse.Namespace) -> int:
     from pytest_trace2evolve.cases.case import PRESSURE, case_line, generate
-    from pytest_trace2evolve.evidence.atomic import write_atomic
+    from pytest_trace2evolve.evidence.atomic import write_parts
     from pytest_trace2evolve.records.script import Content
 
     count = at_least("--count", options.count, 1)
     among = [one for name in options.family or () for one in _families(name, list(PRESSURE))]
-    made = generate(options.seed, count, Content(options.content), among)
-    text = "".join(case_line(case) for case in made)
-    if str(options.out) == "-":
-        sys.stdout.write(text)
+    lines = map(case_line, generate(options.seed, count, Content(options.content), among))
+    out: Path = options.out
+    if str(out) == "-":
+        sys.stdout.writelines(lines)
         return 0
     try:
-        write_atomic(options.out, text, exclusive=True)
-    except FileExistsError:
-        raise ConfigError(f"--out {options.out} exists: delete it, or choose another name") from None
-    print(f"{options.out}: {count} cases; next: trace2evolve cases check {options.out}")
+        _must_be_new(out)
+        write_parts(out, lines, exclusive=True)
+    except OSError as error:
+        _must_be_new(out)
+        raise ConfigError(f"--out {out} cannot be written: {error.strerror or error}") from None
+    print(f"{out}: {count} cases; next: trace2evolve cases check {out}")
     return 0
+
+
+def _must_be_new(out: Path) -> None:
+    """Refuse a path that is taken, or that a file stands in the way of.
+
+    Raises:
+        ConfigError: names which.
+    """
+    if os.path.lexists(out):
+        if out.is_dir():
+            raise ConfigError(f"--out {out} is a folder: name a file in it")
+        raise ConfigError(f"--out {out} exists: delete it, or choose another name")
+    above = next((one for one in out.parents if os.path.lexists(one)), out.parent)
+    if not above.is_dir():
+        raise ConfigError(f"--out {out}: {above} is no folder; choose another name")
 
 
 def _families(name: str, pressure: list[str]) -> list[str]:
@@ -66,18 +84,22 @@ def _families(name: str, pressure: list[str]) -> list[str]:
 
 
 def _check(options: argparse.Namespace) -> int:
-    from pytest_trace2evolve.cases.case import read_cases
-    from pytest_trace2evolve.report.cases import admission_text
+    from pytest_trace2evolve.cases.case import iter_cases
+    from pytest_trace2evolve.report.cases import admitted_line, problem_line
     from pytest_trace2evolve.workflow.cases.admission import admit
     from pytest_trace2evolve.worlds.registry import Worlds
 
     world = Worlds().open("trace2evolve", "support")
-    cases = {path: read_cases(path) for path in options.files}
     status = 0
-    for path, read in cases.items():
-        found = list(admit(read, world))
-        print(admission_text(str(path), found))
-        status = SOME_FAILED if any(one.problems for one in found) else status
+    for path in options.files:
+        passed = total = 0
+        for found in admit(iter_cases(path), world):
+            total += 1
+            passed += not found.problems
+            for problem in found.problems:
+                print(problem_line(str(path), found.case, problem), flush=True)
+        print(admitted_line(str(path), passed, total), flush=True)
+        status = status if passed == total else SOME_FAILED
     return status
 
 

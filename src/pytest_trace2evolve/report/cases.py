@@ -1,6 +1,5 @@
 """Synthetic cases in the terminal: a file's list, one case for reading, and what admission found."""
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +11,6 @@ from pytest_trace2evolve.records.script import After, Turn
 from pytest_trace2evolve.report.inert import inert_line
 from pytest_trace2evolve.report.score import terminal
 from pytest_trace2evolve.report.terminal import rendered
-from pytest_trace2evolve.workflow.cases.admission import Admission
 
 _AFTER = {
     After.ANYTHING: "then",
@@ -70,20 +68,55 @@ def _turn(turn: Turn) -> Iterator[tuple[str, str]]:
 def _store(case: Case) -> Iterator[tuple[str, str]]:
     state = case.task.initial_state
     data = state.initialization_data if state else None
-    tables: Mapping[str, Any] = (data.agent_data if data else None) or {}
-    counts = Counter({name: len(table) for name, table in tables.items()})
+    tables = (data.agent_data if data else None) or {}
     yield "", ""
-    parts = (f"{count} {name if count != 1 else name[:-1]}" for name, count in counts.items())
-    yield f"The store: {', '.join(parts)}", "bold blue"
-    orders = tables.get("orders", {})
+    yield f"The store: {', '.join(_counts(tables)) or MISSING}", "bold blue"
+    orders = _mapping(tables.get("orders"))
     about = {one for turn in case.script.turns for request in turn.requests for one in request.about}
-    for user_id, user in tables.get("users", {}).items():
+    for user_id, user in _mapping(tables.get("users")).items():
         mark = "*" if user_id in about else " "
-        yield f"{mark} {user_id}: {', '.join(user['payment_methods'])}", ""
-        for order_id in user["orders"]:
-            order = orders[order_id]
-            items = "; ".join(f"{item['name']} {item['price']}" for item in order["items"])
-            yield f"  {'*' if order_id in about else ' '} {order_id} {order['status']}: {items}", ""
+        yield f"{mark} {user_id}: {_listed(_field(user, 'payment_methods'), 'payment methods')}", ""
+        owned = _field(user, "orders")
+        if not isinstance(owned, list):
+            yield f"    orders: {MISSING}", ""
+            continue
+        for order_id in map(str, owned):
+            mark = "*" if order_id in about else " "
+            yield f"  {mark} {order_id} {_order(orders.get(order_id))}", ""
+
+
+MISSING = "missing"
+"""What stands for a record or a field that a damaged store lacks, or holds as something else."""
+
+
+def _counts(tables: Mapping[str, Any]) -> Iterator[str]:
+    for name, table in tables.items():
+        if isinstance(table, dict):
+            yield f"{len(table)} {name if len(table) != 1 else name[:-1]}"
+        else:
+            yield f"{name} {MISSING}"
+
+
+def _order(order: Any) -> str:
+    if not isinstance(order, dict):
+        return MISSING
+    items = _field(order, "items")
+    if not isinstance(items, list):
+        return f"{_field(order, 'status')}: items {MISSING}"
+    told = "; ".join(f"{_field(item, 'name')} {_field(item, 'price')}" for item in items)
+    return f"{_field(order, 'status')}: {told}"
+
+
+def _listed(value: Any, name: str) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, dict | list) else f"{name} {MISSING}"
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _field(record: Any, name: str) -> Any:
+    return _mapping(record).get(name, MISSING)
 
 
 def _right(case: Case) -> Iterator[tuple[str, str]]:
@@ -100,9 +133,11 @@ def _right(case: Case) -> Iterator[tuple[str, str]]:
         yield f"  say: {text}", ""
 
 
-def admission_text(path: str, found: Sequence[Admission]) -> str:
-    """What admission found of a file's cases: a line a problem, and how many passed."""
-    failed = [one for one in found if one.problems]
-    lines = [inert_line(f"{path}: {one.case.id}: {problem}") for one in failed for problem in one.problems]
-    passed = len(found) - len(failed)
-    return "\n".join([*lines, f"{path}: {passed} of {len(found)} cases admitted"])
+def problem_line(path: str, case: Case, problem: str) -> str:
+    """What admission found against a case of a file."""
+    return inert_line(f"{path}: {case.id}: {problem}")
+
+
+def admitted_line(path: str, passed: int, total: int) -> str:
+    """How many of a file's cases passed admission."""
+    return f"{path}: {passed} of {total} cases admitted"

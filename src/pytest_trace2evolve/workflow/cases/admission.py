@@ -9,7 +9,6 @@ from pytest_trace2evolve.agents.case_oracle import CaseOracle
 from pytest_trace2evolve.agents.nop import NopAgent
 from pytest_trace2evolve.cases.case import Case, case_of
 from pytest_trace2evolve.cases.content import foreign
-from pytest_trace2evolve.errors import Trace2EvolveError
 from pytest_trace2evolve.gate.columns import SUCCESS
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import Agent, World, rules_of
@@ -35,12 +34,13 @@ class Admission:
 
 
 def admit(cases: Iterable[Case], world: World) -> Iterator[Admission]:
-    """Check cases one by one."""
+    """Check cases one by one; what a case cannot be run for is a problem of that case."""
     for case in cases:
         try:
             problems = tuple(asyncio.run(_problems(case, world)))
-        except Trace2EvolveError as error:
-            problems = (str(error),)
+        except Exception as error:
+            # A damaged store fails wherever it is read; the next case must still be checked.
+            problems = (f"it cannot be run: {' '.join(f'{type(error).__name__}: {error}'.split())}",)
         yield Admission(case, problems)
 
 
