@@ -1,4 +1,4 @@
-"""Cases: their content, their store, the expert's decisions, and the files they are kept in."""
+"""Cases: their content, their store, and the files they are kept in."""
 
 import itertools
 import json
@@ -20,7 +20,6 @@ from pytest_trace2evolve.cases.case import (
 )
 from pytest_trace2evolve.cases.content import foreign, vocabulary
 from pytest_trace2evolve.cases.draws import SeededDraws
-from pytest_trace2evolve.cases.expert import Expert, Wish
 from pytest_trace2evolve.cases.store import build_store
 from pytest_trace2evolve.errors import CaseError
 from pytest_trace2evolve.records.script import Content, script_of
@@ -188,131 +187,6 @@ def test_the_cheapest_variant_is_one_and_what_is_cheaper_cannot_be_had():
         assert [one["price"] for one in fits].count(variants[new]["price"]) == 1
         assert variants[new]["price"] < item["price"]
         assert len({json.dumps(one["options"], sort_keys=True) for one in variants.values()}) == len(variants)
-
-
-# Expert
-
-
-def tables_with(status="pending", paid="credit_card_1", amount=20.0, balance=50.0):
-    methods = {
-        "credit_card_1": {"source": "credit_card", "id": "credit_card_1", "brand": "visa", "last_four": "1"},
-        "paypal_1": {"source": "paypal", "id": "paypal_1"},
-        "gift_card_1": {"source": "gift_card", "id": "gift_card_1", "balance": balance},
-    }
-    user = {
-        "user_id": "ann",
-        "name": {"first_name": "Ann", "last_name": "Lee"},
-        "address": {"zip": "1"},
-        "email": "ann@x",
-        "payment_methods": methods,
-        "orders": ["#W1", "#W2"],
-    }
-    item = {"item_id": "i1", "product_id": "p1", "price": amount}
-    order = {
-        "status": status,
-        "items": [item],
-        "payment_history": [{"payment_method_id": paid, "amount": amount}],
-    }
-    variants = {
-        "i1": {"available": True, "price": amount},
-        "i2": {"available": True, "price": amount + 10},
-        "i3": {"available": False, "price": amount},
-    }
-    return {
-        "users": {"ann": user, "bob": {**user, "user_id": "bob", "orders": ["#W9"]}},
-        "orders": {"#W1": order, "#W2": {**order, "items": [dict(item)]}, "#W9": order},
-        "products": {"p1": {"variants": variants}},
-    }
-
-
-def expert(**state):
-    return Expert(tables_with(**state), "ann", by_email=True)
-
-
-CANCEL = Wish("cancel_pending_order", {"order_id": "#W1", "reason": "no longer needed"}, "#W1")
-
-
-def back(method):
-    arguments = {"order_id": "#W1", "item_ids": ["i1"], "payment_method_id": method}
-    return Wish("return_delivered_order_items", arguments, "#W1")
-
-
-def swap(tool, new, method="credit_card_1"):
-    arguments = {"order_id": "#W1", "item_ids": ["i1"], "new_item_ids": [new], "payment_method_id": method}
-    return Wish(tool, arguments, "#W1")
-
-
-PAY = Wish("modify_pending_order_payment", {"order_id": "#W1", "payment_method_id": "gift_card_1"}, "#W1")
-MODIFY, EXCHANGE = "modify_pending_order_items", "exchange_delivered_order_items"
-
-
-def test_the_expert_identifies_reads_and_writes_in_this_order():
-    done = expert().handle(CANCEL)
-    assert [action.name for action in done.actions] == [
-        "find_user_id_by_email",
-        "get_user_details",
-        "get_order_details",
-        "cancel_pending_order",
-    ]
-    assert done.refusal == ""
-
-
-def test_the_expert_finds_by_name_where_there_is_no_email_and_looks_for_the_order():
-    found = Expert(tables_with(), "ann", by_email=False)
-    done = found.handle(Wish(CANCEL.tool, {**CANCEL.arguments, "order_id": "#W2"}, "#W2", seek=True))
-    assert done.actions[0].name == "find_user_id_by_name_zip"
-    looks = [action.arguments for action in done.actions if action.name == "get_order_details"]
-    assert looks == [{"order_id": "#W1"}, {"order_id": "#W2"}]
-
-
-@pytest.mark.parametrize(
-    ("state", "wish", "refusal"),
-    [
-        ({"status": "delivered"}, CANCEL, "the order is delivered"),
-        ({"status": "processed"}, CANCEL, "the order is processed"),
-        (
-            {},
-            Wish(CANCEL.tool, {"order_id": "#W1", "reason": "bored"}, "#W1"),
-            "that is no reason for which an order can be cancelled",
-        ),
-        ({}, Wish(CANCEL.tool, {"order_id": "#W9"}, "#W9"), "the order is another customer's"),
-        ({"status": "pending"}, back("credit_card_1"), "the order is pending"),
-        (
-            {"status": "delivered"},
-            back("paypal_1"),
-            "a refund goes to the original payment method or a gift card",
-        ),
-        ({"status": "delivered"}, back("gift_card_1"), ""),
-        ({"status": "delivered"}, back("credit_card_1"), ""),
-        ({}, swap(MODIFY, "i2"), ""),
-        ({}, swap(MODIFY, "i3"), "that item is not available"),
-        ({}, swap(MODIFY, "i7"), "an item can only be changed for another of the same product"),
-        ({}, swap(MODIFY, "i2", "gift_card_1"), ""),
-        ({"balance": 5.0}, swap(MODIFY, "i2", "gift_card_1"), "the gift card does not cover it"),
-        ({"status": "delivered"}, swap(EXCHANGE, "i2"), ""),
-        ({}, swap(EXCHANGE, "i2"), "the order is pending"),
-        ({}, PAY, ""),
-        ({"balance": 5.0}, PAY, "the gift card does not cover it"),
-        ({"status": "pending (item modified)"}, PAY, "the order is pending (item modified)"),
-    ],
-)
-def test_what_the_policy_allows(state, wish, refusal):
-    done = expert(**state).handle(wish)
-    assert done.refusal == refusal
-    assert (wish.tool in [action.name for action in done.actions]) is not bool(refusal)
-
-
-def test_what_was_done_counts_for_what_is_asked_next():
-    one = expert()
-    assert one.handle(swap(MODIFY, "i2")).refusal == ""
-    again = one.handle(CANCEL)
-    assert again.refusal == "the order is pending (item modified)"
-    assert again.actions == ()  # nothing has to be read twice
-
-
-def test_another_customers_order_is_never_read():
-    done = expert().handle(Wish(CANCEL.tool, {"order_id": "#W9"}, "#W9"))
-    assert "get_order_details" not in [action.name for action in done.actions]
 
 
 # Files
