@@ -131,3 +131,17 @@ def test_a_generated_store_opens_as_a_world(tables):
         answer = session.call("get_order_details", {"order_id": order_id}, "assistant")
         assert not answer.error
         assert json.loads(answer.content)["items"] == order["items"]
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: cases("policy_egde"), "unknown family 'policy_egde'; known are vague_refund_request, "),
+        (lambda: cases(content="test"), "unknown content 'test'; known are train, heldout"),
+        (lambda: stores(content="test"), "unknown content 'test'"),
+        (lambda: stores(orders=0), "a store has at least one customer and one order, not 5 and 0"),
+    ],
+)
+def test_what_cannot_be_drawn_is_told(make, told):
+    with pytest.raises(ValueError, match=told):
+        make()

@@ -53,7 +53,13 @@ def cases(*families: str, content: str = "heldout") -> st.SearchStrategy[Case]:
     unknown = [name for name in families if name not in FAMILIES]
     if unknown:
         raise ValueError(f"unknown family {unknown[0]!r}; known are {', '.join(FAMILIES)}")
-    return _cases(families or tuple(PRESSURE), Content(content))
+    return _cases(families or tuple(PRESSURE), _content(content))
+
+
+def _content(name: str) -> Content:
+    if name not in list(Content):
+        raise ValueError(f"unknown content {name!r}; known are {', '.join(Content)}")
+    return Content(name)
 
 
 @st.composite
@@ -65,5 +71,11 @@ def _stores(draw: st.DrawFn, content: Content, customers: int, orders: int) -> d
 def stores(
     *, content: str = "heldout", customers: int = 5, orders: int = 10
 ) -> st.SearchStrategy[dict[str, dict[str, Any]]]:
-    """Stores of the support world, as tables by name: from one customer and order to as many as given."""
-    return _stores(Content(content), customers, orders)
+    """Stores of the support world, as tables by name: from one customer and order to as many as given.
+
+    Raises:
+        ValueError: there is no such content, or a store could not hold so few.
+    """
+    if min(customers, orders) < 1:
+        raise ValueError(f"a store has at least one customer and one order, not {customers} and {orders}")
+    return _stores(_content(content), customers, orders)
