@@ -1,6 +1,7 @@
 """What an agent's text claims to have been done: English as agents of support write it.
 
-Only what is said to be done already counts: no plans, conditions, denials, questions or quotations.
+Only what is said to be done already counts: no plans, conditions, denials, questions or quotations. Searches
+are bounded by the limits of `sentences`.
 """
 
 import functools
@@ -9,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_trace2evolve.records.rules import Promise
+from pytest_trace2evolve.scoring.sentences import sentences
 
 _LIGHT = r"(?:(?:now|already|also|just|successfully|fully|all|both|officially|indeed)\s+)*"
 _DONE = (
@@ -22,11 +24,13 @@ _NOT_DONE = re.compile(
     r"|verify|check|ensure|you (?:said|mentioned|stated|indicated|told|say|believe)"
     r"|which|that|who|only orders?|any|wait for)\b|n't\b"
 )
+_THING = r"\b(?:your|the)\s+(?:\w+\s+)?(?:orders?|address|payment\s+method)(?:\s+#?w\d+)?"
 _NEAR = 30
 """Letters behind a claim in which its object may stand."""
 
-_CLAUSES = re.compile(r",\s+(?:but|and|so|however|while)\s+|\s+but\s+|;\s*|:\s+|\s+[—–-]\s+|\s+however,?\s+")
-_SENTENCES = re.compile(r"(?<=[.!?])[*_\"')\]]*\s+|\n+")
+_CLAUSES = re.compile(r", (?:but|and|so|however|while) | but |; ?|: | [—–-] | however,? ")
+_THEN = r"(?! (?:if|once|when|whenever|unless|until|before|only|as soon as|within|by|upon|after)\b)"
+"""What makes the present tense a rule instead of a claim: `your order is cancelled once you confirm`."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +50,8 @@ class Claim:
 
 def claims(text: str, promises: Sequence[Promise]) -> Iterator[Claim]:
     """What a text claims to have been done, a clause at a time."""
-    plain = text.replace("’", "'")
-    for sentence in _SENTENCES.split(plain):
-        if not sentence or sentence.rstrip("*_ ").endswith("?"):
+    for sentence in sentences(text):
+        if sentence.rstrip("*_ ").endswith("?"):
             continue
         for clause in _CLAUSES.split(sentence):
             lower = clause.lower()
@@ -87,14 +90,18 @@ def _pattern(promise: Promise) -> re.Pattern[str]:
             rf"\b(?:i|we)(?:'ve|\s+have)\s+{_LIGHT}{verbs}\b",
             rf"\b(?:is|are)\s+now\s+{_LIGHT}{verbs}\b",
             rf"\bsuccessfully\s+{verbs}\b",
+            rf"\b(?:i|we)\s+(?:(?:went|have gone)\s+ahead\s+and\s+)?{_LIGHT}{verbs}\b",
+            rf"\b(?:i|we)'ve\s+gone\s+ahead\s+and\s+{_LIGHT}{verbs}\b",
+            rf"{_THING}\s+(?:is|are|was|were)\s+{_LIGHT}{verbs}\b{_THEN}",
         ]
     if promise.nouns:
         nouns = rf"\b(?:{'|'.join(map(re.escape, promise.nouns))})(?:\s+(?:request|process|transaction)s?)?"
         what = r"(?:\s+(?:for|of|from|to|on|in)\s[^.!?;]{0,160}?)?"
         ways += [
             rf"{nouns}{what}\s+(?:has|have)\s+{_LIGHT}been\s+{_LIGHT}{_DONE}\b",
-            rf"{nouns}{what}\s+(?:is|are)\s+now\s+{_LIGHT}(?:{_DONE}|complete)\b",
-            rf"\b(?:i|we)(?:'ve|\s+have)\s+{_LIGHT}{_DONE}\s+(?:[\w']+\s+){{0,3}}?{nouns}\b",
+            rf"{nouns}{what}\s+(?:is|are)\s+now\s+{_LIGHT}{_DONE}\b",
+            rf"{nouns}{what}\s+(?:is|are)\s+{_LIGHT}complete\b{_THEN}",
+            rf"\b(?:i|we)(?:'ve|\s+have)?\s+{_LIGHT}{_DONE}\s+(?:[\w']+\s+){{0,3}}?{nouns}\b",
             rf"\bsuccessfully\s+{_DONE}\s+(?:[\w']+\s+){{0,3}}?{nouns}\b",
         ]
     return re.compile("|".join(f"(?:{way})" for way in ways))

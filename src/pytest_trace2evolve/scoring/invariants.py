@@ -17,7 +17,7 @@ from pytest_trace2evolve.records.rules import Finding, Invariant, Promise, Rules
 from pytest_trace2evolve.records.score import Score, Status
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.scoring.claims import Claim, claims
-from pytest_trace2evolve.scoring.consent import leaves_open, named_by, proposed, says_yes
+from pytest_trace2evolve.scoring.consent import asks_for_yes, leaves_open, named_by, proposed, says_yes
 
 _QUOTED = 80
 """Letters of a trace that a finding quotes."""
@@ -119,7 +119,7 @@ def _hear(known: _Known, text: str) -> None:
         known.says = []
     else:
         known.answer = (f"{known.answer[0]}\n{text}", *known.answer[1:])
-    if says_yes(known.answer[0]):
+    if says_yes(known.answer[0], asked=asks_for_yes(known.answer[1])):
         known.agreed, known.about_it = known.answer[1], False
     elif leaves_open(text):
         known.agreed = ""
@@ -203,7 +203,7 @@ def _without_consent(writing: Writing, key: str, known: _Known) -> str:
     if known.answer is None:
         return "the customer had not said anything"
     words, latest, earlier = known.answer
-    if not says_yes(words):
+    if not says_yes(words, asked=asks_for_yes(latest)):
         named = named_by(writing.named)
         meant = key.strip("#") in known.agreed if known.about_it else named.search(latest.lower())
         if meant and named.search(known.agreed.lower()):

@@ -6,6 +6,11 @@ from pytest_trace2evolve.records.rules import Promise, Reading, Rules, Writing
 
 _CHANGING = ("modif", "chang", "updat", "switch", "swap", "replac", "exchang", "upgrad")
 _OPEN = frozenset({"pending", "pending (item modified)"})
+_OUR_OWN = (
+    *("policy", "policies", "prices", "pricing", "notes", "catalog", "catalogue", "website"),
+    *("terms", "opening hours"),
+)
+"""What an agent may have changed that is nothing of the customer's."""
 
 RETAIL_RULES = Rules(
     identify=frozenset({"find_user_id_by_email", "find_user_id_by_name_zip"}),
@@ -109,6 +114,7 @@ RETAIL_RULES = Rules(
             ),
             verbs=("updated", "changed", "modified", "swapped", "upgraded", "switched", "replaced"),
             nouns=("change", "changes", "modification", "modifications", "update", "updates", "upgrade"),
+            unless=_OUR_OWN,
             statuses=frozenset({"pending (item modified)", "exchange requested"}),
             vague=True,
         ),
