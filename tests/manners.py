@@ -248,7 +248,7 @@ OFFERING = Manner(
     ),
     questions={Slot.REASON: "Please confirm the reason for the cancellation so I can proceed."},
     proposal="Are you okay with this: {what}, {details}?",
-    done="Your changes are complete and everything is in order. Is there something else you need?",
+    done="That is complete and everything is in order. Is there something else you need?",
     refused="Regrettably this is outside of our policy. Would you like to keep things as they are instead, "
     "or is there anything else I can do?",
 )
