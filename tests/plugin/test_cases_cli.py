@@ -231,3 +231,18 @@ def test_text_of_a_case_cannot_steer_the_terminal(folder: Path, capsys: pytest.C
         main(["cases", *arguments])
         captured = capsys.readouterr()
         assert "\x1b[2J" not in captured.out + captured.err
+
+
+def test_an_order_that_is_listed_and_not_there_is_told(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    generate("--count", "1", "--out", "one.jsonl")
+    record = json.loads((folder / "one.jsonl").read_text())
+    users = record["initial_state"]["initialization_data"]["agent_data"]["users"]
+    user_id, user = next(iter(users.items()))
+    user["orders"].append("#W0000000")
+    (folder / "two.jsonl").write_text(json.dumps(record) + "\n")
+    capsys.readouterr()
+    assert main(["cases", "check", "two.jsonl"]) == 1
+    told = f"customer {user_id!r} has order '#W0000000', and the store has not"
+    assert told in capsys.readouterr().out

@@ -46,7 +46,7 @@ def admit(cases: Iterable[Case], world: World) -> Iterator[Admission]:
 
 async def _problems(case: Case, world: World) -> list[str]:
     """Everything that speaks against a case, a phrase each."""
-    found = [*_format_problems(case), *_content_problems(case)]
+    found = [*_format_problems(case), *_content_problems(case), *_dangling(case)]
     writes = [name for name, kind in world.tool_types().items() if kind is ToolType.WRITE]
     expert = CaseOracle(case.task, case.script, writes)
     oracle = await _simulate(case, world, expert)
@@ -91,6 +91,17 @@ def _content_problems(case: Case) -> Iterator[str]:
     text = "\n".join(_texts(case.task.model_dump(mode="json")))
     if found := foreign(text, other):
         yield f"it is {case.script.content.value} and holds {other.value} content: {found!r}"
+
+
+def _dangling(case: Case) -> Iterator[str]:
+    """Orders that a customer's record lists and the store does not have."""
+    state = case.task.initial_state
+    data = state.initialization_data if state is not None else None
+    tables = (data.agent_data if data is not None else None) or {}
+    for user_id, user in tables.get("users", {}).items():
+        for order_id in user.get("orders", ()):
+            if order_id not in tables.get("orders", {}):
+                yield f"customer {user_id!r} has order {order_id!r}, and the store has not"
 
 
 def _texts(value: object) -> Iterator[str]:
