@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from pytest_trace2evolve.errors import WorldError
 from pytest_trace2evolve.records.message import Requestor
 from pytest_trace2evolve.records.protocols import ToolResult, World
 from pytest_trace2evolve.records.task import Task
+from pytest_trace2evolve.worlds.extended import ExtendedWorld
 from pytest_trace2evolve.worlds.inspect_domains import DOMAINS
 from pytest_trace2evolve.worlds.overlay import OverlayDatabase, fingerprint
 from pytest_trace2evolve.worlds.registry import Worlds
@@ -259,3 +261,32 @@ def test_product_types_are_listed_by_name_as_upstream_lists_them() -> None:
     names = list(json.loads(answer.content))
     assert names == sorted(names)
     assert len(names) == 50
+
+
+class OnlyNames(Mapping[str, Task]):
+    """Tasks that cost something to read."""
+
+    def __getitem__(self, task_id: str) -> Task:
+        raise AssertionError(f"task {task_id} was read, and nobody asked for it")
+
+    def __iter__(self) -> Iterator[str]:
+        yield from ("own-1", "own-2")
+
+    def __len__(self) -> int:
+        return 2
+
+
+def test_further_tasks_beside_a_worlds_own_read_none_of_those(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = FakeWorld("desk")
+    monkeypatch.setattr(world, "tasks", OnlyNames)
+    further = Task(id="new")
+    tasks = ExtendedWorld(world, {"cases:x": [further]}).tasks()
+    assert list(tasks) == ["own-1", "own-2", "new"]
+    assert len(tasks) == 3
+    assert tasks["new"] is further
+    assert "absent" not in dict.fromkeys(tasks)
+
+
+def test_a_run_without_a_search_loads_no_hypothesis() -> None:
+    probe = "import sys, pytest_trace2evolve.active; sys.exit('hypothesis' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", probe], check=False).returncode == 0

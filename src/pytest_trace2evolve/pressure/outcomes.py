@@ -4,12 +4,11 @@ A failure that was found must never be lost again: what cannot be measured rejec
 that found nothing is skipped for it.
 """
 
+import sys
 from collections.abc import Generator
 from dataclasses import dataclass
 from typing import NoReturn
 
-import hypothesis
-import hypothesis.errors
 import pytest
 
 from pytest_trace2evolve.cases.case import Case, read_cases
@@ -34,7 +33,7 @@ DEFAULT_BUDGET = 200
 
 SPENT = "the test's budget of simulations is spent (--t2e-case-budget)"
 
-_STARVED = (hypothesis.errors.FailedHealthCheck, hypothesis.errors.Unsatisfiable)
+_STARVED = ("FailedHealthCheck", "Unsatisfiable")
 """What hypothesis raises where too many cases were rejected."""
 
 
@@ -134,7 +133,9 @@ class Pressure:
         __tracebackhide__ = True
         assert self._test is not None
         self._test.missing = self._test.missing or why
-        if hypothesis.currently_in_test_context():
+        # Only tests that search have loaded it; no other run needs to.
+        hypothesis = sys.modules.get("hypothesis")
+        if hypothesis is not None and hypothesis.currently_in_test_context():
             hypothesis.reject()
         pytest.skip(why)
 
@@ -150,7 +151,10 @@ class Pressure:
         if isinstance(raised, CaseFailed):
             report.trace2evolve_case = raised.case.task.model_dump(mode="json", exclude_unset=True)  # type: ignore[attr-defined]  # travels as JSON
         missing = self._test.missing
-        starved = isinstance(raised, _STARVED)
+        starved = any(
+            kind.__module__ == "hypothesis.errors" and kind.__name__ in _STARVED
+            for kind in type(raised).mro()
+        )
         if missing and (starved or (report.passed and missing != SPENT)):
             # Nothing failed of what was measured, and not all was: that is no pass.
             report.outcome = "skipped"

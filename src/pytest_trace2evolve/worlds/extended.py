@@ -1,13 +1,30 @@
 """A world with tasks from elsewhere beside its own: synthetic cases of a project's files."""
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterator, Mapping, Sequence
 
 from pytest_trace2evolve.records.message import Requestor
 from pytest_trace2evolve.records.protocols import ToolSchema, World, WorldSession, rules_of
 from pytest_trace2evolve.records.rules import Rules
 from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.task import Task
+
+
+class _Tasks(Mapping[str, Task]):
+    """Two mappings of tasks as one. A world's own may be validated only when asked for, one by one."""
+
+    def __init__(self, own: Mapping[str, Task], further: Mapping[str, Task]) -> None:
+        self._own, self._further = own, further
+
+    def __getitem__(self, task_id: str) -> Task:
+        found = self._further.get(task_id)
+        return self._own[task_id] if found is None else found
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._own
+        yield from self._further
+
+    def __len__(self) -> int:
+        return len(self._own) + len(self._further)
 
 
 class ExtendedWorld:
@@ -22,13 +39,13 @@ class ExtendedWorld:
         self._world = world
         self.provider = world.provider
         self.domain = world.domain
-        self._further = {task.id: task for tasks in further.values() for task in tasks}
+        named = {task.id: task for tasks in further.values() for task in tasks}
+        self._tasks = _Tasks(world.tasks(), named)
         self._splits = {name: [task.id for task in tasks] for name, tasks in further.items()}
 
     def tasks(self) -> Mapping[str, Task]:
         """Every task by its id, the other world's first."""
-        own = self._world.tasks()
-        return MappingProxyType({**own, **self._further} if own else self._further)
+        return self._tasks
 
     def splits(self) -> Mapping[str, Sequence[str]]:
         """The other world's splits and the further ones: name to task ids."""

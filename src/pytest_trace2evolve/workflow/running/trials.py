@@ -46,6 +46,7 @@ class Runner:
         self._worlds = worlds
         self._simulations = simulations
         self._confirmer = Confirmer(plan, simulations, account)
+        self._held: dict[str, Rules | None] = {}
 
     def run(self, suite: str, task_id: str) -> TaskRun:
         """Finish (or replay) every trial of a task, score each and store its trace; confirm a fall.
@@ -112,7 +113,11 @@ class Runner:
         return self._plan.project.world(planned.suite, self._worlds)
 
     def _rules(self, planned: PlannedSuite, world: World) -> Rules | None:
-        return rules_of(world) if provenance_of(self._plan, planned).conversational else None
+        """What a suite's traces are held against; settled once, since the origin digests the whole lock."""
+        if planned.name not in self._held:
+            talked = provenance_of(self._plan, planned).conversational
+            self._held[planned.name] = rules_of(world) if talked else None
+        return self._held[planned.name]
 
     def _replay(self, planned: PlannedSuite, task_id: str) -> TaskRun:
         assert planned.recorded is not None
