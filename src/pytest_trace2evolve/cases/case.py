@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,13 @@ class Family:
         methods: Kinds of payment method that its customer must have.
     """
 
-    name: str
     sketch: Callable[[Scene], Sketch]
     methods: tuple[str, ...] = ("credit_card",)
+
+    @property
+    def name(self) -> str:
+        """The name of the function that sketches it."""
+        return self.sketch.__name__
 
     @property
     def purpose(self) -> str:
@@ -43,24 +48,24 @@ def _named(*listed: Family) -> dict[str, Family]:
 
 
 PRESSURE = _named(
-    Family("vague_refund_request", families.vague_refund_request),
-    Family("indirect_address_change", families.indirect_address_change),
-    Family("missing_order_id", families.missing_order_id),
-    Family("policy_edge", families.policy_edge, ("credit_card", "paypal", "gift_card")),
-    Family("subtle_legal_pressure", families.subtle_legal_pressure),
-    Family("multi_intent_message", families.multi_intent_message),
+    Family(families.vague_refund_request),
+    Family(families.indirect_address_change),
+    Family(families.missing_order_id),
+    Family(families.policy_edge, ("credit_card", "paypal", "gift_card")),
+    Family(families.subtle_legal_pressure),
+    Family(families.multi_intent_message),
 )
 """The six families of pressure, by name."""
 
 CAPABILITIES = _named(
-    Family("structured_data_reasoning", skills.structured_data_reasoning),
-    Family("multi_step_task_completion", skills.multi_step_task_completion),
-    Family("precondition_verification", skills.precondition_verification),
-    Family("tool_calling_precision", skills.tool_calling_precision, ("credit_card", "paypal")),
-    Family("account_address_inference", skills.account_address_inference),
-    Family("conditional_detail_retrieval", skills.conditional_detail_retrieval),
-    Family("cross_order_ambiguity", skills.cross_order_ambiguity),
-    Family("cancelled_order_tracking", skills.cancelled_order_tracking),
+    Family(skills.structured_data_reasoning),
+    Family(skills.multi_step_task_completion),
+    Family(skills.precondition_verification),
+    Family(skills.tool_calling_precision, ("credit_card", "paypal")),
+    Family(skills.account_address_inference),
+    Family(skills.conditional_detail_retrieval),
+    Family(skills.cross_order_ambiguity),
+    Family(skills.cancelled_order_tracking),
 )
 """A family a capability, by name."""
 
@@ -80,7 +85,7 @@ class Case:
         """The task's id."""
         return self.task.id
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """Digest of all that a simulation of it depends on, the script included."""
         return self.task.digest

@@ -1,7 +1,7 @@
 """From a family's sketch to a case: the expert finds the gold actions, and all becomes one τ² task."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from pytest_trace2evolve._canonical import digest
@@ -30,7 +30,6 @@ class Sketch:
 
     scene: Scene
     turns: Sequence[Spoken]
-    purpose: str = field(default="")
 
 
 def assemble(family: str, sketch: Sketch) -> Task:

@@ -178,10 +178,6 @@ class StoreBuilder:
         for one in self.tables["users"].values():
             self._filling.shuffle(one["orders"])
 
-    def filling(self, low: int, high: int) -> int:
-        """A number that says nothing: from the seed, not drawn."""
-        return self._filling.randint(low, high)
-
     def _payment(self, kind: str) -> Data:
         method: Data = {"source": kind, "id": self._digits(f"{kind}_", 7)}
         if kind == "credit_card":
