@@ -284,7 +284,6 @@ def test_further_tasks_beside_a_worlds_own_read_none_of_those(monkeypatch: pytes
     assert list(tasks) == ["own-1", "own-2", "new"]
     assert len(tasks) == 3
     assert tasks["new"] is further
-    assert "absent" not in dict.fromkeys(tasks)
 
 
 def test_a_run_without_a_search_loads_no_hypothesis() -> None:

@@ -1,0 +1,167 @@
+"""Pressure tests where something goes wrong: losses, broken programs, spent budgets, and what is not frozen."""
+
+import json
+import shutil
+
+import pytest
+
+from pytest_trace2evolve.cases.case import read_cases
+from tests.plugin.conftest import REPOSITORY
+from tests.plugin.test_pressure import HEAD, NEW, SEARCH, PressureProject, project, told
+
+__all__ = ["project"]
+
+AGENTS = """
+import pytest
+from pytest_trace2evolve.agents.case_oracle import CaseOracle
+from pytest_trace2evolve.agents.nop import NopAgent
+from pytest_trace2evolve.errors import InfrastructureError
+from pytest_trace2evolve.records.script import script_of
+from pytest_trace2evolve.users.scripted import ScriptedUser
+from tests.rash import WRITES
+
+made = []
+
+
+class Broken:
+    name = "broken"
+
+    async def respond(self, history):
+        raise {raised}
+
+
+class Careless(CaseOracle):
+    # Fails once, and is lost ever after.
+    async def respond(self, history):
+        if len(made) > {first}:
+            raise InfrastructureError("the line went dead")
+        if len(made) == {first}:
+            return await NopAgent().respond(history)
+        return await super().respond(history)
+
+
+def pytest_t2e_agents(config):
+    def broken(task, world, candidate, trial):
+        return Broken(), ScriptedUser(script_of(task), seed=trial)
+
+    def careless(task, world, candidate, trial):
+        made.append(task.id)
+        script = script_of(task)
+        return Careless(task, script, WRITES), ScriptedUser(script, seed=trial)
+
+    def odd():
+        pass
+
+    return {{"broken": broken, "careless": careless, "odd": odd}}
+"""
+
+
+def agents(project: PressureProject, *, first: int = 5, raised: str = "RuntimeError('oops')") -> None:
+    project.pytester.makeconftest(AGENTS.format(first=first, raised=raised))
+
+
+@pytest.mark.parametrize("first", [2, 5])
+def test_a_failure_that_was_found_survives_later_losses(project, first):
+    """Whatever is lost while hypothesis looks for a smaller case, the one it has is told and frozen."""
+    agents(project, first=first)
+    project.test(
+        HEAD
+        + """
+@pressure
+@given(case=cases("missing_order_id"))
+def test_search(case, run_case):
+    run_case(case).require()
+"""
+    )
+    result = project.run("--t2e-agent=careless", "--t2e-freeze")
+    result.assert_outcomes(failed=1)
+    assert len(read_cases(project.frozen)) == 1
+
+
+@pytest.mark.parametrize(
+    ("agent", "raised", "reason"),
+    [
+        ("broken", "RuntimeError('oops')", "was lost: RuntimeError: oops"),
+        ("broken", "SystemExit(3)", "raised SystemExit(3), which ends more than one simulation"),
+        ("broken", "KeyboardInterrupt()", "raised KeyboardInterrupt(), which ends more than one simulation"),
+        ("odd", "RuntimeError()", "was lost: TypeError: "),
+    ],
+)
+def test_a_broken_program_is_a_loss_and_freezes_nothing(project, agent, raised, reason):
+    agents(project, raised=raised)
+    shutil.copy(REPOSITORY / "synthetic" / "pressure.jsonl", project.root / "synthetic" / "some.jsonl")
+    project.test(
+        SEARCH
+        + """
+
+@pytest.mark.t2e_cases("synthetic/some.jsonl")
+def test_frozen(case, run_case):
+    run_case(case).require()
+"""
+    )
+    result = project.run(f"--t2e-agent={agent}", "--t2e-freeze", "-rs", "-k", "search or vague")
+    result.assert_outcomes(skipped=7, deselected=30)
+    assert reason in told(result)
+    assert not project.frozen.exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        NEW.format(body="run_case(case); time.sleep(0.05)").replace("@pressure", "@settings(deadline=1)"),
+        NEW.format(body="run_case(case); assert 1 == 2"),
+    ],
+)
+def test_what_is_no_fault_of_the_agent_freezes_nothing(project, text):
+    project.test(f"import time\n{text}")
+    result = project.run("--t2e-agent=oracle", "--t2e-freeze")
+    result.assert_outcomes(failed=1)
+    assert "broke the agent" not in told(result)
+    assert not project.frozen.exists()
+
+
+@pytest.mark.parametrize("decorator", ["", "@settings(derandomize=True)\n"])
+def test_a_spent_budget_is_no_failure_without_our_settings_either(project, decorator):
+    project.test(
+        HEAD
+        + f"{decorator}@given(case=cases())\ndef test_it(case, run_case):\n    run_case(case).require()\n"
+    )
+    result = project.run("--t2e-agent=oracle", "--t2e-case-budget=2", "-rs")
+    assert result.parseoutcomes().get("failed", 0) == 0
+    assert "the test's budget of simulations is spent" in told(result)
+
+
+def test_neither_a_second_case_of_an_id_nor_training_content_is_frozen(project):
+    project.test(SEARCH)
+    project.run("--t2e-agent=rash", "--t2e-freeze")
+    (case,) = read_cases(project.frozen)
+    record = json.loads(project.frozen.read_text())
+    record["user_scenario"]["script"]["turns"][0]["says"] += " Please."
+    (project.root / "synthetic" / "again.jsonl").write_text(json.dumps(record) + "\n")
+    one = '@pytest.mark.t2e_cases("synthetic/again.jsonl")\ndef test_it(case, run_case):\n    '
+    project.test(HEAD + one + "run_case(case).require_invariants()\n")
+    result = project.run("--t2e-agent=rash", "--t2e-freeze")
+    assert f"case {case.id} was not frozen: another case there has its id; give it a new one" in told(result)
+    project.test(SEARCH.replace("cases()", 'cases(content="train")'))
+    trained = project.run("--t2e-agent=rash", "--t2e-freeze")
+    assert "it is made of training content, on which an agent may have been trained" in told(trained)
+    assert read_cases(project.frozen) == [case]
+
+
+def test_recorded_runs_answer_no_case(project):
+    project.test(SEARCH)
+    shutil.copytree(REPOSITORY / "suites", project.root / "suites", dirs_exist_ok=True)
+    (project.root / "suites" / "support.toml").unlink()
+    run = project.root / "run"
+    project.pytester.runpytest_inprocess(
+        "suites/tau2-retail.toml",
+        "-m=heldout",
+        "--t2e-agent=nop",
+        f"--t2e-run-folder={run}",
+        "--t2e-gate=off",
+    )
+    result = project.pytester.runpytest_inprocess(
+        "synthetic", "suites/tau2-retail.toml", f"--t2e-replay={run}", "--t2e-gate=off", "-rs", "-k", "search"
+    )
+    assert "recorded runs answer no case: give --t2e-agent or --t2e-model" in told(result)
+    result.assert_outcomes(skipped=1, deselected=114)
