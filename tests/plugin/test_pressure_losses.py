@@ -1,4 +1,4 @@
-"""Pressure tests where something goes wrong: losses, broken programs, spent budgets, and what is not frozen."""
+"""Pressure tests where something goes wrong: losses, broken programs, budgets, and what is not frozen."""
 
 import json
 import shutil
