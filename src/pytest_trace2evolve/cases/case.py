@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from pytest_trace2evolve._canonical import canonical_json
 from pytest_trace2evolve.cases import families, skills
+from pytest_trace2evolve.cases.content import Vocabulary
 from pytest_trace2evolve.cases.draws import Draws, SeededDraws
 from pytest_trace2evolve.cases.scene import Scene
 from pytest_trace2evolve.cases.sketch import Sketch, assemble
@@ -117,8 +118,23 @@ def build(family: str, draws: Draws, content: Content) -> Case:
     Raises:
         KeyError: there is no such family.
     """
+    return case_of(assemble(family, sketched(family, draws, content)))
+
+
+def sketched(family: str, draws: Draws, content: Content, words: Vocabulary | None = None) -> Sketch:
+    """The sketch of a case, before the expert works on it.
+
+    Args:
+        family: Its kind.
+        draws: Equal draws give an equal sketch.
+        content: Whose words it is made of.
+        words: More words of that content than cases are made of; None: those.
+
+    Raises:
+        KeyError: there is no such family.
+    """
     chosen = FAMILIES[family]
-    return case_of(assemble(family, chosen.sketch(Scene(draws, content, chosen.methods))))
+    return chosen.sketch(Scene(draws, content, chosen.methods, words))
 
 
 def generate(seed: str, count: int, content: Content, among: Sequence[str] = ()) -> Iterator[Case]:

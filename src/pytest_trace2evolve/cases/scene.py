@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from pytest_trace2evolve.cases.content import Vocabulary
 from pytest_trace2evolve.cases.draws import Draws, one_of, some_of
 from pytest_trace2evolve.cases.expert import (
     CANCEL,
@@ -29,12 +30,19 @@ class Scene:
 
     Args:
         methods: Kinds of payment method that the customer must have.
+        words: More words of the content than cases are made of; None: those.
     """
 
-    def __init__(self, draws: Draws, content: Content, methods: Sequence[str] = ("credit_card",)) -> None:
+    def __init__(
+        self,
+        draws: Draws,
+        content: Content,
+        methods: Sequence[str] = ("credit_card",),
+        words: Vocabulary | None = None,
+    ) -> None:
         self.draws = draws
         self.content = content
-        self.store = StoreBuilder(draws, content)
+        self.store = StoreBuilder(draws, content, words)
         self.user = self.store.customer(methods)
         self.by_email = draws.number(0, 1) == 0
         self._said: dict[str, str] = {}

@@ -28,9 +28,9 @@ class StoreBuilder:
         words: The content that names, products and phrasings come from.
     """
 
-    def __init__(self, draws: Draws, content: Content) -> None:
+    def __init__(self, draws: Draws, content: Content, words: Vocabulary | None = None) -> None:
         self.draws = draws
-        self.words: Vocabulary = vocabulary(content)
+        self.words = words or vocabulary(content)
         self.tables: dict[str, dict[str, Data]] = {"products": {}, "users": {}, "orders": {}}
         self._filling = random.Random(draws.number(0, 1 << 24))
         self._used: set[str] = set()

@@ -1,0 +1,1 @@
+"""Training: the pocket model from nothing, adapters by GRPO."""

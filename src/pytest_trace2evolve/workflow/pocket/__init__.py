@@ -1,0 +1,1 @@
+"""The pocket model: what it is taught, how it is trained and what its card says."""

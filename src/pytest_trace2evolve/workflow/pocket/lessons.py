@@ -1,0 +1,122 @@
+"""Lessons: dialogues between the teacher and scripted customers, under prompts that hold drawn rules."""
+
+import asyncio
+import functools
+import importlib.resources
+import random
+import textwrap
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_trace2evolve.agents.chat import system_prompt
+from pytest_trace2evolve.cases.case import FAMILIES, case_of, sketched
+from pytest_trace2evolve.cases.content import Vocabulary, vocabulary
+from pytest_trace2evolve.cases.draws import SeededDraws
+from pytest_trace2evolve.cases.sketch import assemble
+from pytest_trace2evolve.records.protocols import World
+from pytest_trace2evolve.records.script import Content
+from pytest_trace2evolve.records.wire import to_wire
+from pytest_trace2evolve.rollout.conversation import Limits, converse
+from pytest_trace2evolve.users.scripted import ScriptedUser
+from pytest_trace2evolve.workflow.pocket.habits import draw_habits, rulebook
+from pytest_trace2evolve.workflow.pocket.teacher import Teacher
+
+LIMITS = Limits(max_steps=60)
+GROUP = 8
+"""Lessons that share one prompt: their common beginning is trained on once."""
+
+Wire = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """One dialogue.
+
+    Attributes:
+        family: The kind of its case.
+        rules: The rules of its prompt.
+        messages: All of it, in the form of the chat-completions API, the system prompt first.
+    """
+
+    family: str
+    rules: tuple[str, ...]
+    messages: tuple[Wire, ...]
+
+
+@functools.cache
+def training_words() -> Vocabulary:
+    """The words of training: those of the training cases, and far more of each kind."""
+    folder = importlib.resources.files("pytest_trace2evolve.training") / "pocket"
+    known = vocabulary(Content.TRAIN)
+    if not (folder / "world.toml").is_file():
+        return known
+    world = tomllib.loads((folder / "world.toml").read_text(encoding="utf-8"))
+    phrases = tomllib.loads((folder / "phrases.toml").read_text(encoding="utf-8"))["phrases"]
+    more = Vocabulary.model_validate({**world, "phrases": phrases})
+    joined = {name: (*getattr(known, name), *getattr(more, name)) for name in Vocabulary.model_fields
+              if name != "phrases"}  # fmt: skip
+    said = {name: (*known.phrases[name], *more.phrases[name]) for name in known.phrases}
+    return Vocabulary.model_validate({**joined, "phrases": said})
+
+
+def lessons(seed: str, world: World, families: Sequence[str] = ()) -> Iterator[list[Lesson]]:
+    """Groups of lessons without end; the same seed gives the same ones."""
+    names = list(families or FAMILIES)
+    group = 0
+    while True:
+        drawn = random.Random(f"{seed}/{group}")
+        rules = draw_rules(drawn)
+        prompt = system_prompt(world.policy(), instruction(rules, drawn))
+        yield [
+            _lesson(f"{seed}/{group}/{place}", drawn.choice(names), rules, prompt, world)
+            for place in range(GROUP)
+        ]
+        group += 1
+
+
+def draw_rules(random: random.Random) -> tuple[str, ...]:
+    """None, one to four, or the greater part of all rules."""
+    names = list(rulebook().rules)
+    count = random.choice((0, 0, 1, 1, 2, 2, 3, 4, 6))
+    chosen = random.sample(names, count)
+    if {"account_always", "account_when_needed"} <= set(chosen):
+        chosen.remove(random.choice(("account_always", "account_when_needed")))
+    return tuple(chosen)
+
+
+def instruction(rules: Sequence[str], random: random.Random) -> str:
+    """A candidate's instruction that states the rules, each in one of its wordings of training."""
+    book = rulebook()
+    texts = [random.choice(book.rules[name].wordings) for name in rules]
+    if not texts:
+        return ""
+    if "survey" in rules and random.random() < 0.3:
+        texts += [text for text in book.rules["survey"].wordings[:2] if text not in texts]
+    return written(texts, random, random.choice(book.frames.intros))
+
+
+def written(texts: Sequence[str], random: random.Random, intro: str = "") -> str:
+    """Sentences as a list, numbered or not, or as running text, in lines of some width."""
+    form = random.choice(("list", "list", "numbers", "text"))
+    if form == "text":
+        return textwrap.fill(" ".join([intro, *texts] if intro else texts), random.choice((80, 105, 400)))
+    marks = [f"{place}. " if form == "numbers" else "- " for place in range(1, len(texts) + 1)]
+    width = random.choice((80, 105, 400))
+    lines = [
+        textwrap.fill(f"{mark}{text}", width, subsequent_indent="  ")
+        for mark, text in zip(marks, texts, strict=True)
+    ]
+    return "\n".join([*([intro, ""] if intro else []), *lines])
+
+
+def _lesson(seed: str, family: str, rules: tuple[str, ...], prompt: str, world: World) -> Lesson:
+    drawn = random.Random(seed)
+    sketch = sketched(family, SeededDraws(seed), Content.TRAIN, training_words())
+    case = case_of(assemble(family, sketch))
+    teacher = Teacher(sketch, draw_habits(rules, drawn), drawn, family)
+    talk = converse(case.task, world, teacher, ScriptedUser(case.script, seed=drawn.randrange(99)), limits=LIMITS)
+    simulation = asyncio.run(talk)
+    messages = ({"role": "system", "content": prompt}, *map(to_wire, simulation.trace))
+    return Lesson(family, rules, messages)
