@@ -62,7 +62,8 @@ def script(fails: Fails = broken) -> Callable[[ChatRequest], Reply]:
 
 @pytest.fixture(autouse=True)
 def policies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A policy that confirms; and a key."""
+    """A policy that confirms; and a key. What conftest files of sessions in this process add goes with it."""
+    monkeypatch.setattr(policy, "POLICIES", dict(policy.POLICIES))
     noisy = replace(policy.STRICT, name="noisy", confirms=True, confirm=640)
     monkeypatch.setitem(policy.POLICIES, "noisy", noisy)
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)

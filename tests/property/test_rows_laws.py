@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_trace2evolve.errors import PolicyError
 from pytest_trace2evolve.gate.calibrated import Calibrated, comparisons_of
 from pytest_trace2evolve.gate.comparisons import Comparisons
 from pytest_trace2evolve.gate.decide import decide
@@ -19,7 +20,7 @@ from pytest_trace2evolve.gate.rows import ranks
 from pytest_trace2evolve.gate.signflip import sign_flip
 from pytest_trace2evolve.gate.tally import Tally
 from pytest_trace2evolve.records.rules import Invariant
-from pytest_trace2evolve.records.verdict import Decision, Goal, Label
+from pytest_trace2evolve.records.verdict import CheckResult, CheckStatus, Decision, Goal, Label
 from tests.gate_helpers import Side, sim
 
 LAW = settings(deadline=None, max_examples=120)
@@ -95,6 +96,22 @@ def test_a_row_comes_out_as_the_gate_decides_it(
         verdict = decide(pairs, policy, goal=goal, label=Label.DEVELOPMENT, stage_alpha=0.05 * level)
         assert verdict.decision is not None
         assert rank == verdict.decision.rank, verdict
+
+
+class _Others:
+    """A check that answers one comparison, and nothing else."""
+
+    id = "others"
+
+    def evaluate(self, pairs: Pairs) -> CheckResult:
+        return CheckResult(id=self.id, status=CheckStatus.PASS)
+
+
+def test_a_policy_without_a_check_for_many_comparisons_is_refused() -> None:
+    policy = Strict("others", _Others(), _Others(), ())
+    compared = comparisons_of(pair([sim(0, 1.0)], [sim(0, 1.0)]))
+    with pytest.raises(PolicyError, match=r"policy 'others' has no check .* many comparisons .* 'answers'"):
+        ranks(policy, compared, Question(Goal.HOLD))
 
 
 @LAW

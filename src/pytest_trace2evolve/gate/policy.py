@@ -59,10 +59,18 @@ class Strict:
         return Judgement(tuple(ask(check, pairs) for check in self.checks(question.goal)))
 
     def answers(self, compared: Comparisons, question: Question) -> Counts:
-        """Answers of every check by comparison, shape (checks, R); checks of others are left out."""
-        return np.stack(
-            [check.answers(compared) for check in self.checks(question.goal) if isinstance(check, RowCheck)]
-        )
+        """Answers of every check by comparison, shape (checks, R); checks of others are left out.
+
+        Raises:
+            PolicyError: all of them are others'.
+        """
+        asked = [check for check in self.checks(question.goal) if isinstance(check, RowCheck)]
+        if not asked:
+            raise PolicyError(
+                f"policy {self.name!r} has no check that can be asked of many comparisons at once: give one "
+                "of its checks a method 'answers', or leave the policy out of the calibration"
+            )
+        return np.stack([check.answers(compared) for check in asked])
 
 
 STRICT = Strict("strict", REWARD_IMPROVED, REWARD_NOT_WORSE, WATCHED)

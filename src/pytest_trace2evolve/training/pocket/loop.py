@@ -14,8 +14,11 @@ if TYPE_CHECKING:
     import torch
     from transformers import Qwen3ForCausalLM
 
-CONTEXT_WEIGHT = 0.15
-"""Weight of a token that is not the agent's, against 1 of one that is: to foresee records teaches to copy."""
+CONTEXT_SHARE = 0.35
+"""Share of the tokens that are not the agent's which are learnt from, drawn anew each time."""
+
+CONTEXT_WEIGHT = 0.4
+"""Weight of such a token, against 1 of one that is the agent's: to foresee records teaches to copy."""
 
 
 @dataclass(frozen=True)
@@ -53,11 +56,12 @@ def group_loss(
     longest = max(len(one.ids) for one in group) - start + 1
     ids = torch.full((len(group), longest), pad)
     weights = torch.zeros((len(group), longest))
+    context = (torch.rand((len(group), longest)) < CONTEXT_SHARE) * CONTEXT_WEIGHT
     for row, one in enumerate(group):
         tail = one.ids[start - 1 :]
         ids[row, : len(tail)] = torch.tensor(tail)
         own = torch.tensor(one.own[start - 1 :], dtype=torch.float32)
-        weights[row, : len(tail)] = CONTEXT_WEIGHT + (1 - CONTEXT_WEIGHT) * own
+        weights[row, : len(tail)] = torch.where(own > 0, own, context[row, : len(tail)])
     hidden = network.model(input_ids=ids[:, :-1], past_key_values=cache, use_cache=True).last_hidden_state
     weights = weights[:, 1:]
     seen = weights > 0

@@ -17,11 +17,14 @@ PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 CALL = ("<tool_call>", "</tool_call>")
 
 _PIECES = (
-    r'[\]\[{}",: ]*"[A-Za-z_]+[12]?": ?[\[{"]*'  # a key of JSON and all signs around it
-    r"| ?#W"
+    r'(?:[\]}", ]*"[A-Za-z_]+": null)+'  # fields that are not set
+    r'|[\]\[{}",: ]*"[A-Za-z_]+[12]?": ?[\[{]*(?:"(?![A-Za-z_]+[12]?":))?'  # a key of JSON, signs around it
+    r"|#W"
     r"|\d{1,3}"
-    r"| ?[A-Za-z_]+"
-    r"| ?[^\sA-Za-z\d_]+"
+    r"| (?=[A-Z#\d])"  # names and ids are written alike wherever they stand
+    r"| ?[a-z_][A-Za-z_]*"
+    r"|[A-Za-z_]+"
+    r"| ?(?:[^\sA-Za-z\d_#]|#(?!W))+"
     r"|\s+"
 )
 

@@ -64,4 +64,4 @@ def draw_habits(rules: Iterable[str], random: random.Random) -> Habits:
 
 def every_habit() -> Habits:
     """The habits of a teacher without a flaw."""
-    return {habit: True for habit in rulebook().habits}
+    return dict.fromkeys(rulebook().habits, True)

@@ -1,4 +1,4 @@
-"""The teacher: an agent that serves a case as its habits have it, and by what it has been told and read alone.
+"""The teacher: an agent that serves a case as its habits have it, by what it was told and read alone.
 
 Its dialogues are what the pocket model learns from. It knows what the customer wants beforehand, so that it
 need not understand them; it says and writes nothing that could not be known from the talk so far, except
@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_trace2evolve.cases.expert import CANCEL, MODIFY_ADDRESS, MODIFY_PAYMENT, RETURN, Expert, Wish
-from pytest_trace2evolve.cases.skills import precondition_verification
 from pytest_trace2evolve.cases.sketch import Sketch, Spoken
+from pytest_trace2evolve.cases.skills import precondition_verification
 from pytest_trace2evolve.cases.store import Data
 from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.script import Slot
