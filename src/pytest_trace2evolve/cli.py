@@ -13,6 +13,7 @@ from pytest_trace2evolve.commands import (
     cases,
     comment,
     compare,
+    init,
     ledger,
     lint,
     lock,
@@ -53,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--root", type=Path, help="project folder (default: the nearest parent with suites/)")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for command in (
+        init,
         score,
         compare,
         calibrate,

@@ -104,7 +104,7 @@ def _stage(path: Path, parts: Iterable[str]) -> Path:
     handle, name = tempfile.mkstemp(prefix=f".{path.name[:100]}.", suffix=".tmp", dir=path.parent)
     staged = Path(name)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
             file.writelines(parts)
             file.flush()
             os.fsync(file.fileno())

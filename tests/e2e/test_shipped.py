@@ -1,0 +1,157 @@
+"""What ships: the wheel's mapping, where the files are found, and a project laid out without a checkout."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import pytest_trace2evolve
+from pytest_trace2evolve import __version__, shipped
+from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.evidence.results import read_results
+from tests.ci_files import REPOSITORY, load, steps
+
+PACKAGE = Path(pytest_trace2evolve.__file__).parent
+PYPROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
+TARGETS = PYPROJECT["tool"]["hatch"]["build"]["targets"]
+MAPPED = TARGETS["wheel"]["force-include"]
+
+
+def test_the_wheel_takes_in_all_that_ships_and_that_there_is() -> None:
+    there = {part for part in shipped.PARTS if (REPOSITORY / part).exists()}
+    assert {"suites", "candidates", "synthetic", "prices.toml", shipped.WORKFLOW} <= there
+    assert set(MAPPED) == there, "map each of shipped.PARTS in pyproject.toml as soon as it is there"
+    for part, place in MAPPED.items():
+        assert place == f"pytest_trace2evolve/{shipped.TEMPLATE}/{part}"
+
+
+def test_the_workflow_installs_this_version() -> None:
+    text = (REPOSITORY / shipped.WORKFLOW).read_text(encoding="utf-8")
+    assert f"'pytest-trace2evolve[local]=={__version__}'" in text
+
+
+def test_a_checkout_is_its_own_template() -> None:
+    assert shipped.template() == REPOSITORY
+    assert shipped.template(PACKAGE) == REPOSITORY
+
+
+def test_an_installed_package_has_its_own(tmp_path: Path) -> None:
+    package = tmp_path / "src" / "pytest_trace2evolve"
+    (package / "template").mkdir(parents=True)
+    (tmp_path / "suites").mkdir()
+    assert shipped.template(package) == package / "template"
+
+
+@pytest.mark.parametrize("folder", ["lib", "src"])
+def test_an_installation_without_one_is_told(tmp_path: Path, folder: str) -> None:
+    package = tmp_path / folder / "pytest_trace2evolve"
+    with pytest.raises(ConfigError) as told:
+        shipped.template(package)
+    assert str(told.value) == (
+        f"{package}/template: is missing from this installation; install pytest-trace2evolve again, "
+        "from its wheel"
+    )
+
+
+def test_the_embedded_model_is_used_where_it_lies(tmp_path: Path) -> None:
+    model = tmp_path / "template" / "adapters" / "pocket"
+    model.mkdir(parents=True)
+    for name in ("config.json", "model.safetensors"):
+        with pytest.raises(ConfigError) as told:
+            shipped.embedded_model(tmp_path)
+        assert str(told.value) == (
+            f"{model}: no embedded model, {name} is missing; install pytest-trace2evolve again, "
+            "from its wheel, or name a --t2e-model"
+        )
+        (model / name).touch()
+    assert shipped.embedded_model(tmp_path) == model
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that holds what the wheel would install, found before any other installation."""
+    site = tmp_path / "site"
+    # Times are kept, so that bytecode is still good.
+    shutil.copytree(PACKAGE, site / PACKAGE.name)
+    for part, place in MAPPED.items():
+        origin, target = REPOSITORY / part, site / place
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if origin.is_dir():
+            target.symlink_to(origin)
+        else:
+            shutil.copy2(origin, target)
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+    return site
+
+
+def test_a_project_of_the_installed_package_is_measured(installed: Path, tmp_path: Path) -> None:
+    project = tmp_path / "project"
+
+    def run(*arguments: str, folder: Path = project) -> str:
+        done = subprocess.run(
+            [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    where = run("-c", "from pytest_trace2evolve import shipped; print(shipped.template())", folder=tmp_path)
+    assert where == f"{installed / 'pytest_trace2evolve' / 'template'}\n"
+    told = run("-m", "pytest_trace2evolve.cli", "init", "project", folder=tmp_path)
+    assert "next: cd project && pytest --candidate v6" in told
+    # The oracle, and the frozen cases alone: whether a model is good is not the question here.
+    told = run(
+        *("-m", "pytest", "--candidate", "v6", "--t2e-agent", "oracle", "--t2e-suite", "support"),
+        *("-m", "synthetic", "--t2e-run-folder", "run"),
+    )
+    assert "36 passed" in told
+    assert len(read_results(project / "run").simulations) == 36
+
+
+PYTEST = """\
+#!/usr/bin/env bash
+echo "$@" >> "$CALLS"
+case "$1" in *=v7) exit 10 ;; *=v8) exit 1 ;; esac
+"""
+
+
+def test_the_workflow_gates_each_candidate_that_changed(tmp_path: Path) -> None:
+    (script,) = (one["run"] for one in steps(load(REPOSITORY / shipped.WORKFLOW)) if one.get("id") == "gate")
+    root, programs = tmp_path / "project", tmp_path / "programs"
+    programs.mkdir()
+    (programs / "pytest").write_text(PYTEST)
+    (programs / "pytest").chmod(0o755)
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    surroundings = {
+        **clean,
+        "BASE": "base",
+        "RUNNER_TEMP": str(tmp_path / "temp"),
+        "CALLS": str(tmp_path / "calls"),
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        **{f"GIT_{who}_{what}": "t@t" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")},
+        "PATH": f"{programs}{os.pathsep}{clean['PATH']}",
+    }
+
+    def shell(text: str) -> int:
+        return subprocess.run(["bash", "-eo", "pipefail", "-c", text], cwd=root, env=surroundings).returncode
+
+    for name in ("v0", "v5", "v6"):
+        path = root / "candidates" / f"{name}.md"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    assert shell("git init -q && git add . && git commit -qm base && git branch base") == 0
+    assert shell(script) == 0
+    assert not (tmp_path / "calls").exists()
+    for name in ("candidates/v7.md", "candidates/v8.md", "candidates/drafts/v9.md", "notes.md"):
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_text("new")
+    assert shell("git rm -q candidates/v5.md && git add . && git commit -qm change") == 0
+    assert shell(script) == 10
+    called = (tmp_path / "calls").read_text().splitlines()
+    assert [line.split()[0] for line in called] == ["--candidate=v7", "--candidate=v8"]
+    assert f"--t2e-summary={tmp_path}/temp/trace2evolve/v7/summary.json" in called[0]
