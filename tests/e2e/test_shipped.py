@@ -29,6 +29,12 @@ def test_the_wheel_takes_in_all_that_ships_and_that_there_is() -> None:
         assert place == f"pytest_trace2evolve/{shipped.TEMPLATE}/{part}"
 
 
+def test_a_source_distribution_holds_what_its_wheel_needs() -> None:
+    include = TARGETS["sdist"]["include"]
+    for part in shipped.PARTS:
+        assert any(part == one or part.startswith(f"{one}/") for one in include), part
+
+
 def test_the_workflow_installs_this_version() -> None:
     text = (REPOSITORY / shipped.WORKFLOW).read_text(encoding="utf-8")
     assert f"'pytest-trace2evolve[local]=={__version__}'" in text
