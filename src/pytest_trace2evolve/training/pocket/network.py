@@ -22,7 +22,7 @@ class Size:
     """
 
     width: int = 128
-    layers: int = 4
+    layers: int = 3
     heads: int = 4
     inner: int = 384
     context: int = 4096

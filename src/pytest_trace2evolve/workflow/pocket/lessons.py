@@ -6,7 +6,7 @@ import importlib.resources
 import random
 import textwrap
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,8 +50,6 @@ def training_words() -> Vocabulary:
     """The words of training: those of the training cases, and far more of each kind."""
     folder = importlib.resources.files("pytest_trace2evolve.training") / "pocket"
     known = vocabulary(Content.TRAIN)
-    if not (folder / "world.toml").is_file():
-        return known
     world = tomllib.loads((folder / "world.toml").read_text(encoding="utf-8"))
     phrases = tomllib.loads((folder / "phrases.toml").read_text(encoding="utf-8"))["phrases"]
     more = Vocabulary.model_validate({**world, "phrases": phrases})
@@ -61,19 +59,16 @@ def training_words() -> Vocabulary:
     return Vocabulary.model_validate({**joined, "phrases": said})
 
 
-def lessons(seed: str, world: World, families: Sequence[str] = ()) -> Iterator[list[Lesson]]:
-    """Groups of lessons without end; the same seed gives the same ones."""
-    names = list(families or FAMILIES)
-    group = 0
-    while True:
-        drawn = random.Random(f"{seed}/{group}")
-        rules = draw_rules(drawn)
-        prompt = system_prompt(world.policy(), instruction(rules, drawn))
-        yield [
-            _lesson(f"{seed}/{group}/{place}", drawn.choice(names), rules, prompt, world)
-            for place in range(GROUP)
-        ]
-        group += 1
+def lesson_group(seed: str, number: int, world: World) -> list[Lesson]:
+    """One group of a seed's lessons: all under one prompt, each on a case of its own."""
+    drawn = random.Random(f"{seed}/{number}")
+    rules = draw_rules(drawn)
+    prompt = system_prompt(world.policy(), instruction(rules, drawn))
+    families = [drawn.choice(list(FAMILIES)) for _ in range(GROUP)]
+    return [
+        _lesson(f"{seed}/{number}/{place}", family, rules, prompt, world)
+        for place, family in enumerate(families)
+    ]
 
 
 def draw_rules(random: random.Random) -> tuple[str, ...]:

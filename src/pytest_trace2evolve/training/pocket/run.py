@@ -1,0 +1,236 @@
+"""Training the pocket model: seeded, kept at intervals, and gone on with after whatever ended it.
+
+What is learnt at a step follows from the seed and the step's number alone, so a run that was interrupted
+and went on ends with the weights of one that was not.
+"""
+
+import json
+import math
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_trace2evolve._optional import require
+from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.training.pocket.loop import Encoded, group_loss
+from pytest_trace2evolve.training.pocket.network import Size, build_network
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
+
+UNFINISHED = "unfinished"
+"""The folder, beside the weights to come, that an interrupted run goes on from."""
+
+Groups = Callable[[int, bool], Sequence[Encoded]]
+"""The dialogues of a step, by its number; the second argument leaves their prompts out."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that the weights follow from, on one machine.
+
+    Attributes:
+        steps: Steps of the optimiser, a group of dialogues each.
+        plain: Of these, the first that learn from dialogues without prompts: they are short, and to copy
+            what a record says is learnt there.
+        rate: The highest learning rate of embeddings and norms (AdamW), reached after `warm` steps; it falls
+            along a cosine to a twentieth.
+        matrix_rate: The same of all other matrices (Muon), in about half as many steps as AdamW takes.
+        threads: Of torch; the order of sums depends on it.
+    """
+
+    seed: int = 1
+    steps: int = 2400
+    plain: int = 500
+    rate: float = 3e-3
+    matrix_rate: float = 0.02
+    warm: int = 50
+    decay: float = 0.05
+    threads: int = 2
+    size: Size = field(default_factory=Size)
+
+    def share_at(self, step: int) -> float:
+        """The share of the highest learning rates at a step."""
+        rise = min(1.0, (step + 1) / self.warm)
+        return rise * (0.05 + 0.475 * (1 + math.cos(math.pi * min(1.0, step / self.steps))))
+
+
+@dataclass
+class Progress:
+    """How far a training is.
+
+    Attributes:
+        step: Steps made.
+        losses: Mean loss a token of each step, in nats.
+        tokens: Tokens learnt from, prompts once a dialogue.
+        seconds: Spent on it, over all runs.
+    """
+
+    step: int = 0
+    losses: list[float] = field(default_factory=list)
+    tokens: int = 0
+    seconds: float = 0.0
+
+
+def train(
+    recipe: Recipe,
+    groups: Groups,
+    tokenizer: "PreTrainedTokenizerFast",
+    folder: Path,
+    *,
+    told: Callable[[Progress], None] = lambda progress: None,
+    every: int = 100,
+) -> tuple["Qwen3ForCausalLM", Progress]:
+    """Train a network, or go on with the training that `folder` holds.
+
+    Args:
+        recipe: What is trained.
+        groups: What is learnt at a step.
+        tokenizer: Whose tokens the dialogues are.
+        folder: Where what is unfinished is kept.
+        told: Hears of the progress after each step.
+        every: Steps between two keepings.
+
+    Raises:
+        MissingExtraError: torch or transformers is not installed.
+        ConfigError: what the folder holds is of another recipe, damaged, or the loss is no number any more.
+    """
+    torch: Any = require("torch", extra="local")
+    torch.set_num_threads(recipe.threads)
+    torch.manual_seed(recipe.seed)
+    network: Any = build_network(recipe.size, tokenizer)
+    optimizers = _optimizers(network, recipe)
+    kept = _kept(folder / UNFINISHED)
+    progress = Progress() if kept is None else _load(kept, recipe, network, optimizers)
+    network.train()
+    while progress.step < recipe.steps:
+        began = time.perf_counter()
+        # A generator a step: which tokens are learnt from does not depend on where a run was interrupted.
+        torch.manual_seed(recipe.seed * 1_000_003 + progress.step)
+        group = groups(progress.step, progress.step < recipe.plain)
+        _set_rates(optimizers, recipe, progress.step)
+        loss = _step(network, optimizers, group, tokenizer.pad_token_id)
+        if not math.isfinite(loss):
+            raise ConfigError(
+                f"the loss of step {progress.step + 1} is {loss}: the training came apart; lower the rate"
+            )
+        progress.step += 1
+        progress.losses.append(loss)
+        progress.tokens += sum(len(one.ids) for one in group)
+        progress.seconds += time.perf_counter() - began
+        told(progress)
+        if progress.step % every == 0 or progress.step == recipe.steps:
+            _keep(folder / UNFINISHED, recipe, network, optimizers, progress)
+    network.eval()
+    return network, progress
+
+
+def _optimizers(network: "Qwen3ForCausalLM", recipe: Recipe) -> list["torch.optim.Optimizer"]:
+    """Muon for the matrices between layers, AdamW for embeddings and the scales of norms."""
+    torch: Any = require("torch", extra="local")
+    named = list(network.named_parameters())
+    matrices = [one for name, one in named if one.dim() > 1 and "embed" not in name]
+    embeddings = [one for name, one in named if one.dim() > 1 and "embed" in name]
+    scales = [one for _, one in named if one.dim() < 2]
+    return [
+        torch.optim.AdamW(
+            [
+                {"params": embeddings, "weight_decay": recipe.decay},
+                {"params": scales, "weight_decay": 0.0},
+            ],
+            lr=recipe.rate,
+            betas=(0.9, 0.98),
+        ),
+        torch.optim.Muon(matrices, lr=recipe.matrix_rate, weight_decay=recipe.decay, adjust_lr_fn="original"),
+    ]
+
+
+def _set_rates(optimizers: Sequence["torch.optim.Optimizer"], recipe: Recipe, step: int) -> None:
+    for optimizer, highest in zip(optimizers, (recipe.rate, recipe.matrix_rate), strict=True):
+        for one in optimizer.param_groups:
+            one["lr"] = highest * recipe.share_at(step)
+
+
+def _step(
+    network: "Qwen3ForCausalLM",
+    optimizers: Sequence["torch.optim.Optimizer"],
+    group: Sequence[Encoded],
+    pad: int,
+) -> float:
+    torch: Any = require("torch", extra="local")
+    # Half the time where the processor multiplies bfloat16 itself; the weights stay float32.
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=torch.cpu._is_avx512_bf16_supported()):
+        total, weight = group_loss(network, group, pad)
+    loss: Any = total / weight
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+    for optimizer in optimizers:
+        optimizer.step()
+    network.zero_grad()
+    return float(loss.detach())
+
+
+def _keep(
+    folder: Path,
+    recipe: Recipe,
+    network: "Qwen3ForCausalLM",
+    optimizers: Sequence["torch.optim.Optimizer"],
+    progress: Progress,
+) -> None:
+    """Write all that going on takes; what was kept before goes once that is whole."""
+    safetensors: Any = require("safetensors.torch", extra="local")
+    fresh, old = folder.with_name(f"{folder.name}.new"), folder.with_name(f"{folder.name}.old")
+    for one in (fresh, old):
+        shutil.rmtree(one, ignore_errors=True)
+    fresh.mkdir(parents=True)
+    safetensors.save_model(network, fresh / "model.safetensors")
+    moments = {
+        f"{number}.{name}.{place}": value
+        for number, optimizer in enumerate(optimizers)
+        for place, kept in optimizer.state_dict()["state"].items()
+        for name, value in kept.items()
+    }
+    safetensors.save_file(moments, fresh / "optimizer.safetensors")
+    state = {"recipe": asdict(recipe), "progress": asdict(progress)}
+    (fresh / "state.json").write_text(json.dumps(state), encoding="utf-8")
+    if folder.exists():
+        folder.replace(old)
+    fresh.replace(folder)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _kept(folder: Path) -> Path | None:
+    """What was kept last: the older one where the process ended while the newer took its place."""
+    return next((one for one in (folder, folder.with_name(f"{folder.name}.old")) if one.is_dir()), None)
+
+
+def _load(
+    folder: Path,
+    recipe: Recipe,
+    network: "Qwen3ForCausalLM",
+    optimizers: Sequence["torch.optim.Optimizer"],
+) -> Progress:
+    safetensors: Any = require("safetensors.torch", extra="local")
+    mend = f"remove {folder} to begin anew"
+    try:
+        state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+        if state["recipe"] != asdict(recipe):
+            raise ConfigError(f"{folder}: holds a training with other settings; train with those, or {mend}")
+        safetensors.load_model(network, folder / "model.safetensors")
+        moments = safetensors.load_file(folder / "optimizer.safetensors")
+        for number, optimizer in enumerate(optimizers):
+            own: dict[int, dict[str, Any]] = {}
+            for name, value in moments.items():
+                whose, what, place = name.split(".")
+                if int(whose) == number:
+                    own.setdefault(int(place), {})[what] = value
+            optimizer.load_state_dict({**optimizer.state_dict(), "state": own})
+        return Progress(**state["progress"])
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"{folder}: cannot be gone on with ({error}); {mend}") from None

@@ -1,0 +1,111 @@
+"""From a seed to the pocket model's folder: lessons, tokenizer, training, and the files that are kept."""
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from pytest_trace2evolve.records.protocols import World
+from pytest_trace2evolve.training.pocket.loop import Encoded
+from pytest_trace2evolve.training.pocket.run import UNFINISHED, Progress, Recipe, train
+from pytest_trace2evolve.training.pocket.tokenizer import CALL, END, START, build_tokenizer
+from pytest_trace2evolve.workflow.pocket.lessons import Lesson, lesson_group
+from pytest_trace2evolve.worlds.support.world import SupportWorld
+
+VOCABULARY = 3072
+"""Tokens: about a thousand are groups of digits."""
+
+TOKENIZER_GROUPS = 300
+"""Groups of lessons that the tokenizer is made from."""
+
+TRAINING = "training.json"
+"""The file beside the weights that says what they come from."""
+
+_MARKS = re.compile("|".join(map(re.escape, (START, END, *CALL))))
+
+
+def make(
+    recipe: Recipe, folder: Path, *, told: Callable[[Progress], None] = lambda progress: None
+) -> Progress:
+    """Train a pocket model and write its folder, or go on with what an interrupted run left there.
+
+    Raises:
+        MissingExtraError: torch or transformers is not installed.
+        ConfigError: what is in the folder is of another recipe or damaged.
+        OSError: the folder cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    world = SupportWorld()
+    tokenizer = made_tokenizer(f"{recipe.seed}", world)
+    tools = wire_tools(world)
+
+    def groups(step: int, plain: bool) -> Sequence[Encoded]:
+        group = [encoded(one, tokenizer, tools) for one in lesson_group(f"{recipe.seed}", step, world)]
+        return [_without_prompt(one, tokenizer) for one in group] if plain else group
+
+    network: Any
+    network, progress = train(recipe, groups, tokenizer, folder, told=told)
+    # Sampled as it was taught: its answers are drawn at temperature 1 where nobody asks for another.
+    network.generation_config.update(do_sample=True, temperature=1.0, top_k=0, top_p=1.0)
+    network.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    record = {
+        "recipe": asdict(recipe),
+        "parameters": network.num_parameters(),
+        "vocabulary": len(tokenizer),
+        "dialogues": progress.step * len(groups(0, False)),
+        **asdict(progress),
+    }
+    (folder / TRAINING).write_text(json.dumps(record) + "\n", encoding="utf-8")
+    shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
+    return progress
+
+
+def made_tokenizer(seed: str, world: World) -> Any:
+    """The tokenizer of a seed's first lessons, whole dialogues as they are rendered."""
+    tools = wire_tools(world)
+    template: Any = build_tokenizer([], 300)
+    groups = (lesson_group(f"{seed}/tokenizer", place, world) for place in range(TOKENIZER_GROUPS))
+    lessons = (parsed(one) for group in groups for one in group)
+    rendered = (str(template.apply_chat_template(one, tools=tools, tokenize=False)) for one in lessons)
+    return build_tokenizer(_parts(rendered), VOCABULARY)
+
+
+def _parts(texts: Iterable[str]) -> Iterator[str]:
+    """What stands between the marks of dialogues: no token goes across one."""
+    return (part for text in texts for part in _MARKS.split(text))
+
+
+def encoded(lesson: Lesson, tokenizer: Any, tools: Sequence[dict[str, Any]]) -> Encoded:
+    """A lesson as tokens."""
+    found = tokenizer.apply_chat_template(
+        parsed(lesson), tools=tools, return_dict=True, return_assistant_tokens_mask=True
+    )
+    return Encoded(found["input_ids"], found["assistant_masks"])
+
+
+def _without_prompt(one: Encoded, tokenizer: Any) -> Encoded:
+    start = tokenizer.convert_tokens_to_ids(START)
+    second = next(islice((place for place, token in enumerate(one.ids) if token == start), 1, None))
+    return Encoded(one.ids[second:], one.own[second:])
+
+
+def wire_tools(world: World) -> Any:
+    """The agent's tools in the form of the chat-completions API."""
+    return [{"type": "function", "function": tool.model_dump()} for tool in world.tools("assistant")]
+
+
+def parsed(lesson: Lesson) -> list[dict[str, Any]]:
+    """A lesson's messages as chat templates take them: with the arguments of calls as objects."""
+    messages = []
+    for message in lesson.messages:
+        calls = [
+            {**call, "function": {**call["function"], "arguments": json.loads(call["function"]["arguments"])}}
+            for call in message.get("tool_calls", ())
+        ]
+        messages.append({**message, "tool_calls": calls} if calls else dict(message))
+    return messages

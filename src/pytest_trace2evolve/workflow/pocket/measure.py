@@ -1,0 +1,194 @@
+"""Measuring the pocket model on held-out content: what it can, and what a rule in its prompt changes."""
+
+import asyncio
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from pytest_trace2evolve.agents.chat import ChatAgent, system_prompt
+from pytest_trace2evolve.cases.case import FAMILIES, Case, generate
+from pytest_trace2evolve.gate.columns import SUCCESS
+from pytest_trace2evolve.records.protocols import Model, World
+from pytest_trace2evolve.records.script import Content
+from pytest_trace2evolve.records.trace import Simulation
+from pytest_trace2evolve.rollout.conversation import Limits, converse
+from pytest_trace2evolve.scoring.reward import score
+from pytest_trace2evolve.users.scripted import ScriptedUser
+from pytest_trace2evolve.workflow.pocket.behaviour import BEHAVIOURS
+from pytest_trace2evolve.workflow.pocket.habits import rulebook
+
+LIMITS = Limits(max_steps=60)
+AT_ONCE = 48
+"""Simulations at once."""
+
+CASES = 60
+"""Cases a capability, and an arm of a rule."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """How often something was the case."""
+
+    hits: int
+    total: int
+
+    @property
+    def estimate(self) -> float | None:
+        """The share; None of nothing."""
+        return self.hits / self.total if self.total else None
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Wilson's interval at 95 %."""
+        from scipy.stats import binomtest
+
+        if not self.total:
+            return 0.0, 1.0
+        found = binomtest(self.hits, self.total).proportion_ci(method="wilson")
+        return float(found.low), float(found.high)
+
+
+@dataclass(frozen=True)
+class RuleEffect:
+    """What a rule changes.
+
+    Attributes:
+        without: How often the behaviour shows without the rule.
+        seen: With it, in a wording of training.
+        unseen: With it, in a wording never trained on.
+    """
+
+    rule: str
+    without: Share
+    seen: Share
+    unseen: Share
+
+
+@dataclass(frozen=True)
+class Measured:
+    """All that a card says of what a model does; candidates by their ids, capabilities by family."""
+
+    capabilities: Mapping[str, Share]
+    rules: Sequence[RuleEffect]
+    candidates: Mapping[str, Share]
+
+
+def difference(new: Share, old: Share) -> tuple[float, float, float]:
+    """Difference of two shares with Newcombe's interval at 95 % (method 10 of Newcombe, 1998).
+
+    Raises:
+        ValueError: one of them is of nothing.
+    """
+    if new.estimate is None or old.estimate is None:
+        raise ValueError("a share of nothing has no difference")
+    (low_new, high_new), (low_old, high_old) = new.interval, old.interval
+    found = new.estimate - old.estimate
+    down = ((new.estimate - low_new) ** 2 + (high_old - old.estimate) ** 2) ** 0.5
+    up = ((high_new - new.estimate) ** 2 + (old.estimate - low_old) ** 2) ** 0.5
+    return found, found - down, found + up
+
+
+@dataclass(frozen=True)
+class _Job:
+    case: Case
+    instruction: str
+    seed: int
+
+
+async def measure(
+    model: Model,
+    world: World,
+    candidates: Mapping[str, str],
+    *,
+    cases: int = CASES,
+    told: Callable[[int, int], None] = lambda done, total: None,
+) -> Measured:
+    """Measure a model.
+
+    Args:
+        model: The model.
+        world: The support world.
+        candidates: Instructions to compare, by candidate.
+        cases: Held-out cases a capability, and an arm of a rule.
+        told: Hears how many simulations of how many are done.
+    """
+    arms = dict(_arms(cases, candidates))
+    total = sum(len(jobs) for jobs in arms.values())
+    done = 0
+    room = asyncio.Semaphore(AT_ONCE)
+
+    async def simulated(job: _Job) -> Simulation:
+        nonlocal done
+        async with room:
+            prompt = system_prompt(world.policy(), job.instruction)
+            agent = ChatAgent(model, prompt, world.tools("assistant"), trial=job.seed)
+            user = ScriptedUser(job.case.script, seed=job.seed)
+            found = await converse(job.case.task, world, agent, user, limits=LIMITS)
+        done += 1
+        told(done, total)
+        return found
+
+    async def of(jobs: Sequence[_Job]) -> list[Simulation]:
+        return await asyncio.gather(*map(simulated, jobs))
+
+    found = dict(zip(arms, await asyncio.gather(*map(of, arms.values())), strict=True))
+
+    def passes(case: Case, simulation: Simulation) -> bool:
+        reward = score(simulation, case.task, world).reward
+        return reward is not None and reward >= SUCCESS
+
+    return Measured(
+        capabilities={
+            name: _share(passes, arms["capability", name], found["capability", name]) for name in FAMILIES
+        },
+        rules=[
+            RuleEffect(
+                rule,
+                *(
+                    _share(partial(_shows, rule), arms[arm, rule], found[arm, rule])
+                    for arm in ("without", "seen", "unseen")
+                ),
+            )
+            for rule in rulebook().rules
+        ],
+        candidates={
+            name: _share(passes, arms["candidate", name], found["candidate", name]) for name in candidates
+        },
+    )
+
+
+def _arms(cases: int, candidates: Mapping[str, str]) -> Iterator[tuple[tuple[str, str], list[_Job]]]:
+    drawn = random.Random("card")
+    for family in FAMILIES:
+        yield ("capability", family), _jobs(f"card/{family}", cases, (family,), lambda: "")
+    for name, rule in rulebook().rules.items():
+        families = BEHAVIOURS[name].families
+        wordings: dict[str, Callable[[], str]] = {
+            "without": lambda: "",
+            "seen": partial(drawn.choice, rule.wordings),
+            "unseen": partial(drawn.choice, rule.unseen),
+        }
+        for arm, wording in wordings.items():
+            yield (arm, name), _jobs(f"card/{name}", cases, families, wording)
+    for name, instruction in candidates.items():
+        yield ("candidate", name), _jobs("card/candidates", 4 * cases, (), partial(str, instruction))
+
+
+def _jobs(seed: str, count: int, families: Sequence[str], instruction: Callable[[], str]) -> list[_Job]:
+    made = generate(seed, count, Content.HELDOUT, families)
+    return [_Job(case, instruction(), place) for place, case in enumerate(made)]
+
+
+def _shows(rule: str, case: Case, simulation: Simulation) -> bool | None:
+    return BEHAVIOURS[rule].kept(case, simulation.trace)
+
+
+def _share(
+    kept: Callable[[Case, Simulation], bool | None],
+    jobs: Sequence[_Job],
+    simulations: Sequence[Simulation],
+) -> Share:
+    answers = [kept(job.case, one) for job, one in zip(jobs, simulations, strict=True)]
+    told = [answer for answer in answers if answer is not None]
+    return Share(sum(told), len(told))
