@@ -9,6 +9,7 @@ from functools import partial
 from pytest_trace2evolve.agents.chat import ChatAgent, system_prompt
 from pytest_trace2evolve.cases.case import FAMILIES, Case, generate
 from pytest_trace2evolve.gate.columns import SUCCESS
+from pytest_trace2evolve.records.card import RuleEffect, Share
 from pytest_trace2evolve.records.protocols import Model, World
 from pytest_trace2evolve.records.script import Content
 from pytest_trace2evolve.records.trace import Simulation
@@ -27,66 +28,12 @@ CASES = 60
 
 
 @dataclass(frozen=True)
-class Share:
-    """How often something was the case."""
-
-    hits: int
-    total: int
-
-    @property
-    def estimate(self) -> float | None:
-        """The share; None of nothing."""
-        return self.hits / self.total if self.total else None
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Wilson's interval at 95 %."""
-        from scipy.stats import binomtest
-
-        if not self.total:
-            return 0.0, 1.0
-        found = binomtest(self.hits, self.total).proportion_ci(method="wilson")
-        return float(found.low), float(found.high)
-
-
-@dataclass(frozen=True)
-class RuleEffect:
-    """What a rule changes.
-
-    Attributes:
-        without: How often the behaviour shows without the rule.
-        seen: With it, in a wording of training.
-        unseen: With it, in a wording never trained on.
-    """
-
-    rule: str
-    without: Share
-    seen: Share
-    unseen: Share
-
-
-@dataclass(frozen=True)
 class Measured:
     """All that a card says of what a model does; candidates by their ids, capabilities by family."""
 
     capabilities: Mapping[str, Share]
     rules: Sequence[RuleEffect]
     candidates: Mapping[str, Share]
-
-
-def difference(new: Share, old: Share) -> tuple[float, float, float]:
-    """Difference of two shares with Newcombe's interval at 95 % (method 10 of Newcombe, 1998).
-
-    Raises:
-        ValueError: one of them is of nothing.
-    """
-    if new.estimate is None or old.estimate is None:
-        raise ValueError("a share of nothing has no difference")
-    (low_new, high_new), (low_old, high_old) = new.interval, old.interval
-    found = new.estimate - old.estimate
-    down = ((new.estimate - low_new) ** 2 + (high_old - old.estimate) ** 2) ** 0.5
-    up = ((high_new - new.estimate) ** 2 + (old.estimate - low_old) ** 2) ** 0.5
-    return found, found - down, found + up
 
 
 @dataclass(frozen=True)
@@ -144,11 +91,11 @@ async def measure(
         },
         rules=[
             RuleEffect(
-                rule,
-                *(
-                    _share(partial(_shows, rule), arms[arm, rule], found[arm, rule])
+                rule=rule,
+                **{
+                    arm: _share(partial(_shows, rule), arms[arm, rule], found[arm, rule])
                     for arm in ("without", "seen", "unseen")
-                ),
+                },
             )
             for rule in rulebook().rules
         ],
@@ -191,4 +138,4 @@ def _share(
 ) -> Share:
     answers = [kept(job.case, one) for job, one in zip(jobs, simulations, strict=True)]
     told = [answer for answer in answers if answer is not None]
-    return Share(sum(told), len(told))
+    return Share(hits=sum(told), total=len(told))

@@ -1,0 +1,80 @@
+"""What a model card holds: where the weights come from, and shares that were measured of them."""
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from pytest_trace2evolve.records.base import Record
+
+
+class Share(Record):
+    """How often something was the case."""
+
+    hits: int = Field(ge=0)
+    total: int = Field(ge=0)
+
+    @property
+    def estimate(self) -> float | None:
+        """The share; None of nothing."""
+        return self.hits / self.total if self.total else None
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Wilson's interval at 95 %; all of it for a share of nothing."""
+        from scipy.stats import binomtest
+
+        if not self.total:
+            return 0.0, 1.0
+        found = binomtest(self.hits, self.total).proportion_ci(method="wilson")
+        return float(found.low), float(found.high)
+
+
+class RuleEffect(Record):
+    """What a rule in the prompt changes.
+
+    Attributes:
+        without: How often the behaviour that it names shows without it.
+        seen: With it, in a wording of training.
+        unseen: With it, in a wording never trained on.
+    """
+
+    rule: str
+    without: Share
+    seen: Share
+    unseen: Share
+
+
+class Card(Record):
+    """A model card.
+
+    Attributes:
+        training: What `training.json` beside the weights says.
+        weights: SHA-256 of the weights' file, of which everything here was measured.
+        cases: Held-out cases a capability, and an arm of a rule.
+        capabilities: Share of cases passed under the policy alone, by kind of case.
+        candidates: Share of cases passed under a candidate's instruction, by candidate.
+    """
+
+    schema_version: Literal[1] = 1
+    training: dict[str, Any]
+    weights: str
+    weight_bytes: int
+    cases: int
+    capabilities: dict[str, Share]
+    rules: tuple[RuleEffect, ...]
+    candidates: dict[str, Share]
+
+
+def difference(new: Share, old: Share) -> tuple[float, float, float]:
+    """Difference of two shares with Newcombe's interval at 95 % (method 10 of Newcombe, 1998).
+
+    Raises:
+        ValueError: one of them is of nothing.
+    """
+    if new.estimate is None or old.estimate is None:
+        raise ValueError("a share of nothing has no difference")
+    (low_new, high_new), (low_old, high_old) = new.interval, old.interval
+    found = new.estimate - old.estimate
+    down = ((new.estimate - low_new) ** 2 + (high_old - old.estimate) ** 2) ** 0.5
+    up = ((high_new - new.estimate) ** 2 + (old.estimate - low_old) ** 2) ** 0.5
+    return found, found - down, found + up

@@ -1,0 +1,125 @@
+"""The pocket model's card: what it was made from, how it was trained, and what was measured of it."""
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pytest_trace2evolve._optional import require
+from pytest_trace2evolve.records.card import Card, RuleEffect, Share, difference
+
+CURVE = "curve.svg"
+"""The picture that the card shows, beside it."""
+
+WINDOW = 50
+"""Steps over which the drawn curve is averaged."""
+
+
+def card_text(card: Card) -> str:
+    """The card as Markdown."""
+    tables = [
+        ("Capabilities", "Under the policy alone:", _shares("kind of case", card.capabilities)),
+        ("Rules", _RULES, [*_head(*_RULE_COLUMNS), *map(_rule_row, card.rules)]),
+        ("Candidates", "On cases of all kinds:", _shares("candidate", card.candidates)),
+    ]
+    parts = [_beginning(card)]
+    parts += [f"## {title}\n\n{text}\n\n" + "\n".join(rows) + "\n" for title, text, rows in tables]
+    return "\n".join(parts)
+
+
+_RULES = """\
+How often the behaviour shows that a rule names: without the rule, with it in a wording of training, and in a
+wording never trained on."""
+
+_RULE_COLUMNS = ("rule", "without", "with", "change", "unseen wording", "change")
+
+
+def _beginning(card: Card) -> str:
+    training = card.training
+    recipe = training["recipe"]
+    size = recipe["size"]
+    return f"""\
+# The pocket model
+
+A language model that is small enough to ship. It answers for the agent where no other model is named. Its
+results are real, sampled and noisy, and say nothing about other models.
+
+- **Network**: Qwen3's architecture, {size["layers"]} layers, width {size["width"]}, {size["heads"]} heads;
+  {training["parameters"]:,} parameters, {training["vocabulary"]:,} tokens in its vocabulary.
+- **Weights**: `model.safetensors`, {card.weight_bytes / 1e6:.1f} MB, SHA-256
+  `{card.weights}`.
+- **Data**: {training["dialogues"]:,} dialogues of a scripted teacher with scripted customers in the support
+  world, {training["tokens"]:,} tokens, of names, products and phrasings that held-out cases do not share. The
+  teacher keeps to the rules of its prompt, and is careless where none speaks (`training/pocket/rules.toml`).
+- **Training**: seed {recipe["seed"]}, {training["step"]:,} steps, {training["seconds"] / 60:.0f} minutes on
+  {recipe["threads"]} threads. `trace2evolve pocket train --seed {recipe["seed"]} --steps {recipe["steps"]}`
+  makes it again.
+
+![Loss by step]({CURVE})
+
+What follows was measured of these weights at temperature 1 on held-out content, {card.cases} cases a row and
+{4 * card.cases} a candidate, with 95 % intervals (Wilson; of differences: Newcombe).
+"""
+
+
+def _head(*columns: str) -> list[str]:
+    return [f"| {' | '.join(columns)} |", f"|{' --- |' * len(columns)}"]
+
+
+def _shares(what: str, shares: Mapping[str, Share]) -> list[str]:
+    rows = [f"| {name} | {_percent(share)} | {_interval(share)} |" for name, share in shares.items()]
+    return [*_head(what, "passed", "interval"), *rows]
+
+
+def _rule_row(effect: RuleEffect) -> str:
+    cells = [effect.rule, _percent(effect.without)]
+    for share in (effect.seen, effect.unseen):
+        cells += [_percent(share), _change(share, effect.without)]
+    return f"| {' | '.join(cells)} |"
+
+
+def _percent(share: Share) -> str:
+    return "–" if share.estimate is None else f"{100 * share.estimate:.0f} %"
+
+
+def _interval(share: Share) -> str:
+    low, high = share.interval
+    return f"{100 * low:.0f} … {100 * high:.0f} %"
+
+
+def _change(new: Share, old: Share) -> str:
+    if new.estimate is None or old.estimate is None:
+        return "–"
+    found, low, high = (100 * value for value in difference(new, old))
+    return f"{found:+.0f} ({low:+.0f} … {high:+.0f})"
+
+
+def curve_picture(training: Mapping[str, Any]) -> bytes:
+    """Loss a token by step, as an SVG file.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    require("matplotlib", extra="plot")
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    losses: Sequence[float] = training["losses"]
+    with rc_context({"svg.hashsalt": "trace2evolve", "font.size": 9}):
+        figure = Figure(figsize=(7.2, 2.8), layout="constrained")
+        axis = figure.subplots()
+        axis.plot(range(1, len(losses) + 1), losses, color="#c9d6e6", linewidth=0.6, label="a step")
+        means = [
+            sum(losses[max(0, end - WINDOW) : end]) / min(WINDOW, end) for end in range(1, len(losses) + 1)
+        ]
+        axis.plot(range(1, len(means) + 1), means, color="#2f5d92", linewidth=1.4, label=f"mean of {WINDOW}")
+        plain = training["recipe"]["plain"]
+        if 0 < plain < len(losses):
+            axis.axvline(plain, color="#999999", linestyle=":", linewidth=1)
+            axis.text(plain, max(means), " prompts from here on", fontsize=8, color="#666666", va="top")
+        axis.set_xlabel("step")
+        axis.set_ylabel("loss, nats a token")
+        axis.set_ylim(bottom=0)
+        axis.legend(frameon=False)
+        held = io.BytesIO()
+        figure.savefig(held, format="svg", metadata={"Date": None})
+    return held.getvalue()
