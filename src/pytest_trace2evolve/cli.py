@@ -20,6 +20,7 @@ from pytest_trace2evolve.commands import (
     power,
     promote,
     score,
+    serve,
     show,
 )
 from pytest_trace2evolve.errors import Trace2EvolveError
@@ -67,6 +68,7 @@ def _parser() -> argparse.ArgumentParser:
         ledger,
         comment,
         cases,
+        serve,
     ):
         command.add(commands)
     return parser

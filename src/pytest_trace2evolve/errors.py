@@ -9,6 +9,7 @@
     │   ├── CaseError             a synthetic case or its customer script is damaged
     │   ├── CassetteError         a cassette cannot be written, trusted or played back as asked
     │   ├── EndpointError         an endpoint refuses the key, the model or the request: every further one too
+    │   ├── ModelFolderError      a model's or adapter's folder cannot be served
     │   └── MissingExtraError     an optional package is not installed
     ├── LedgerError               a look at a trace cannot be recorded: the trace is not shown
     ├── GitHubError               GitHub refuses a request, or does not answer
@@ -70,6 +71,10 @@ class CassetteError(ConfigError):
 
 class EndpointError(ConfigError):
     """An endpoint refuses what no retry can mend: the run ends with one line."""
+
+
+class ModelFolderError(ConfigError):
+    """A folder with a model or an adapter cannot be served."""
 
 
 class MissingExtraError(ConfigError):

@@ -1,0 +1,166 @@
+"""Keys and values of all rows that are decoded together: one buffer a layer, all rows ending at one slot.
+
+Rows lie side by side and end together, so a step appends one column, whatever their lengths. A row that
+leaves is replaced by the last one, and a row that joins is copied beside the others: neither moves the rest.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+KeysValues = tuple[torch.Tensor, torch.Tensor]
+"""Keys and values of one layer: of one row, (heads, length, width)."""
+
+SPARE = 64
+"""Slots beside those in use, at least, in a buffer that is made anew."""
+
+
+@dataclass
+class _Place:
+    """Which part of the buffers is in use: the first `rows` rows, the slots from `start` to `end`."""
+
+    rows: int = 0
+    start: int = 0
+    end: int = 0
+
+
+class _Layer(CacheLayerMixin):
+    """One layer's buffers, (rows, heads, slots, width); the place in use is the batch's."""
+
+    is_sliding = False
+
+    def __init__(self, place: _Place) -> None:
+        super().__init__()
+        self._place = place
+        self.is_initialized = True
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        """Nothing: buffers are made when rows join."""
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
+    ) -> KeysValues:
+        """Write what a step adds to every row; returns all that the rows hold."""
+        place = self._place
+        end = place.end + key_states.shape[-2]
+        found = []
+        for buffer, states in ((self.keys, key_states), (self.values, value_states)):
+            buffer[: place.rows, :, place.end : end] = states
+            found.append(buffer[: place.rows, :, place.start : end])
+        return found[0], found[1]
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """How many slots a step sees, and where they begin."""
+        return self._place.end - self._place.start + query_length, 0
+
+    def get_seq_length(self) -> int:
+        """Slots in use."""
+        return self._place.end - self._place.start
+
+    def get_max_length(self) -> int:
+        """There is no limit."""
+        return -1
+
+
+class BatchCache:
+    """The cache of all rows.
+
+    Attributes:
+        cache: What a model's forward takes as `past_key_values`.
+        lengths: Tokens that each row holds.
+    """
+
+    def __init__(self, layers: int) -> None:
+        self._place = _Place()
+        self._layers = [_Layer(self._place) for _ in range(layers)]
+        self._room = (0, 0)
+        self.cache = Cache(layers=self._layers)
+        self.lengths: list[int] = []
+
+    @property
+    def width(self) -> int:
+        """Slots in use."""
+        return self._place.end - self._place.start
+
+    def join(self, layers: Sequence[KeysValues], lengths: Sequence[int]) -> None:
+        """Take rows in.
+
+        Args:
+            layers: Of each layer keys and values, (rows, heads, slots, width), the rows ending at the last
+                slot.
+            lengths: Tokens of each row.
+        """
+        place, longest = self._place, max(lengths)
+        first = place.rows
+        self._reserve(first + len(lengths), longest, layers)
+        for layer, (keys, values) in zip(self._layers, layers, strict=True):
+            for buffer, states in ((layer.keys, keys), (layer.values, values)):
+                for number, length in enumerate(lengths):
+                    part = states[number, :, states.shape[2] - length :]
+                    buffer[first + number, :, place.end - length : place.end] = part
+        place.rows += len(lengths)
+        self.lengths += lengths
+        place.start = min(place.start, place.end - longest)
+
+    def make_room(self) -> None:
+        """See that a step can append a column."""
+        if self._place.end >= self._room[1]:
+            layers = [(layer.keys, layer.values) for layer in self._layers]
+            self._reserve(self._place.rows, self.width, layers, anew=True)
+
+    def advance(self) -> None:
+        """A step has appended a column."""
+        self._place.end += 1
+        self.lengths = [length + 1 for length in self.lengths]
+
+    def row(self, number: int) -> list[KeysValues]:
+        """A copy of what a row holds, layer by layer."""
+        place, length = self._place, self.lengths[number]
+        held = slice(place.end - length, place.end)
+        return [
+            (layer.keys[number, :, held].clone(), layer.values[number, :, held].clone())
+            for layer in self._layers
+        ]
+
+    def leave(self, number: int) -> None:
+        """Give a row up; the last one takes its number."""
+        place = self._place
+        last = place.rows - 1
+        if number != last:
+            held = slice(place.end - self.lengths[last], place.end)
+            for layer in self._layers:
+                for buffer in (layer.keys, layer.values):
+                    buffer[number, :, held] = buffer[last, :, held]
+            self.lengths[number] = self.lengths[last]
+        self.lengths.pop()
+        place.rows = last
+        place.start = place.end - max(self.lengths, default=0)
+
+    def _reserve(
+        self, rows: int, longest: int, like: Sequence[KeysValues], *, anew: bool = False
+    ) -> None:
+        """Have room for so many rows, and for the longest of them before the slot at which all end."""
+        place, (most_rows, slots) = self._place, self._room
+        if not anew and rows <= most_rows and longest <= place.end < slots:
+            return
+        end = max(longest, self.width)
+        old, kept = slice(place.start, place.end), slice(end - self.width, end)
+        self._room = (max(rows, min(2 * most_rows, rows + 8)), end + max(SPARE, end // 2))
+        for layer, pair in zip(self._layers, like, strict=True):
+            layer.keys, layer.values = (
+                self._grown(buffer, states, old, kept)
+                for buffer, states in zip((layer.keys, layer.values), pair, strict=True)
+            )
+        place.start, place.end = kept.start, end
+
+    def _grown(
+        self, buffer: torch.Tensor | None, like: torch.Tensor, old: slice, kept: slice
+    ) -> torch.Tensor:
+        rows, slots = self._room
+        # Zeros: a slot that is masked out still counts where it holds no number.
+        grown = like.new_zeros((rows, like.shape[1], slots, like.shape[3]))
+        if buffer is not None and self._place.rows:
+            grown[: self._place.rows, :, kept] = buffer[: self._place.rows, :, old]
+        return grown

@@ -1,0 +1,245 @@
+"""Folders of models and adapters on disk: what must be in them, what is refused, and their digest.
+
+Nothing heavy is imported and no weights are read: a run checks here what would otherwise be found out by a
+server that has just been loading for a while. Pickle is never opened; custom code is never run.
+"""
+
+import hashlib
+import json
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_trace2evolve._canonical import DIGEST_LENGTH, digest
+from pytest_trace2evolve.errors import ModelFolderError
+
+CONFIG = "config.json"
+ADAPTER_CONFIG = "adapter_config.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+MANIFEST = "manifest.json"
+_INDEX = "model.safetensors.index.json"
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
+_TEMPLATES = ("chat_template.jinja", "chat_template.json")
+_COUNTED = (
+    "*.safetensors",
+    _INDEX,
+    CONFIG,
+    "generation_config.json",
+    "tokenizer*",
+    "vocab*",
+    "merges.txt",
+    "spiece.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template*",
+    "additional_chat_templates/*",
+    ADAPTER_CONFIG,
+)
+"""What can change what a model says."""
+
+_LARGEST_HEADER = 100_000_000
+"""Bytes; what safetensors itself allows."""
+
+
+@dataclass(frozen=True)
+class ModelFolder:
+    """A model on disk.
+
+    Attributes:
+        name: Its folder's name, by which it is asked for.
+        temperature: What its own generation settings say; 0 where they sample nothing or say nothing.
+    """
+
+    path: Path
+    name: str
+    temperature: float = 0.0
+
+
+@dataclass(frozen=True)
+class AdapterFolder:
+    """A LoRA adapter on disk, and the name by which it is asked for."""
+
+    path: Path
+    name: str
+
+
+def read_model(path: Path) -> ModelFolder:
+    """Look a model's folder over.
+
+    Raises:
+        ModelFolderError: it cannot be served; says what is wrong, and the mend.
+    """
+    path = path.expanduser()
+    if not path.is_dir():
+        raise ModelFolderError(f"{path}: no such folder")
+    config = _object(path / CONFIG, "not a model's folder")
+    for name in (CONFIG, "tokenizer_config.json"):
+        if (path / name).exists() and "auto_map" in _object(path / name):
+            raise ModelFolderError(
+                f"{path / name}: names custom code (auto_map), which is never run: "
+                "use a model that transformers knows by itself"
+            )
+    if "model_type" not in config:
+        raise ModelFolderError(f"{path / CONFIG}: names no model_type: not a model's folder")
+    _require_weights(path)
+    if not any((path / name).exists() for name in _TOKENIZERS):
+        raise ModelFolderError(f"{path}: holds no tokenizer (tokenizer.json): save the model's own there")
+    _require_template(path)
+    return ModelFolder(path, path.resolve().name, _temperature(path))
+
+
+def read_adapter(name: str, path: Path, base: ModelFolder) -> AdapterFolder:
+    """Look an adapter's folder over.
+
+    Raises:
+        ModelFolderError: it cannot be served beside its base; says what is wrong, and the mend.
+    """
+    path = path.expanduser()
+    if not path.is_dir():
+        raise ModelFolderError(f"adapter {name!r}: {path}: no such folder")
+    if name == base.name:
+        raise ModelFolderError(f"adapter {name!r} has the name of the model itself: choose another")
+    config = _object(path / ADAPTER_CONFIG, "not an adapter's folder")
+    if config.get("peft_type") != "LORA":
+        raise ModelFolderError(
+            f"adapter {name!r}: {path / ADAPTER_CONFIG}: peft_type {config.get('peft_type')!r} is not served; "
+            "only LORA is"
+        )
+    if config.get("auto_mapping") and config["auto_mapping"].get("custom_code"):
+        raise ModelFolderError(f"adapter {name!r}: {path / ADAPTER_CONFIG}: names custom code: never run")
+    if not (path / ADAPTER_WEIGHTS).exists():
+        _refuse_pickle(path)
+        raise ModelFolderError(f"adapter {name!r}: {path}: holds no {ADAPTER_WEIGHTS}")
+    require_sound(path / ADAPTER_WEIGHTS)
+    if (path / MANIFEST).exists():
+        told = _object(path / MANIFEST).get("base_digest")
+        if told is not None and told != folder_digest(base.path):
+            raise ModelFolderError(
+                f"adapter {name!r}: {path / MANIFEST}: was made for another base than {base.path} "
+                f"(base_digest {str(told)[:12]}…)"
+            )
+    return AdapterFolder(path, name)
+
+
+def folder_digest(path: Path) -> str:
+    """Digest of what can change what a model or an adapter says: weights, tokenizer, settings, template.
+
+    Raises:
+        ModelFolderError: a file cannot be read.
+    """
+    path = path.expanduser()
+    files = sorted({file for pattern in _COUNTED for file in path.glob(pattern) if file.is_file()})
+    try:
+        return digest({file.relative_to(path).as_posix(): _file_digest(file) for file in files})
+    except OSError as error:
+        raise ModelFolderError(f"{path}: cannot be read: {error}") from None
+
+
+def _file_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:DIGEST_LENGTH]
+
+
+def require_sound(path: Path) -> None:
+    """Hold a safetensors file against its own header: each tensor's bytes must be there, and no others.
+
+    Raises:
+        ModelFolderError: it is damaged; names the file.
+    """
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            start = file.read(8)
+            length = struct.unpack("<Q", start)[0] if len(start) == 8 else size
+            if length > min(size - 8, _LARGEST_HEADER):
+                raise ValueError("it is cut off, or no safetensors file")
+            header = json.loads(file.read(length))
+        ends = sorted(_spans(header))
+        expected = 0
+        for begin, end in ends:
+            if begin != expected or end < begin:
+                raise ValueError("its header contradicts itself")
+            expected = end
+        if expected != size - 8 - length:
+            raise ValueError(f"{expected} bytes of tensors were written and {size - 8 - length} are there")
+    except OSError as error:
+        raise ModelFolderError(f"{path}: cannot be read: {error.strerror}") from None
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        told = str(error) if type(error) is ValueError else "its header is no JSON of safetensors"
+        raise ModelFolderError(f"{path}: damaged: {told}; copy the file again") from None
+
+
+def _spans(header: dict[str, Any]) -> Iterator[tuple[int, int]]:
+    for name, one in header.items():
+        if name != "__metadata__":
+            begin, end = one["data_offsets"]
+            yield int(begin), int(end)
+
+
+def _require_weights(path: Path) -> None:
+    single, index = path / "model.safetensors", path / _INDEX
+    if single.exists():
+        require_sound(single)
+        return
+    if not index.exists():
+        _refuse_pickle(path)
+        raise ModelFolderError(f"{path}: holds no weights (model.safetensors)")
+    shards = _object(index).get("weight_map")
+    if not isinstance(shards, dict) or not shards:
+        raise ModelFolderError(f"{index}: damaged: names no weights; copy the file again")
+    for name in sorted({str(shard) for shard in shards.values()}):
+        if Path(name).name != name or not (path / name).exists():
+            raise ModelFolderError(f"{index}: names {name!r}, which is not beside it; copy the folder again")
+        require_sound(path / name)
+
+
+def _refuse_pickle(path: Path) -> None:
+    pickles = sorted(file.name for file in path.iterdir() if file.suffix in _PICKLES)
+    if pickles:
+        raise ModelFolderError(
+            f"{path / pickles[0]}: pickle weights are never opened: convert them to safetensors"
+        )
+
+
+def _require_template(path: Path) -> None:
+    settings = path / "tokenizer_config.json"
+    if any((path / name).exists() for name in _TEMPLATES) or (path / "additional_chat_templates").is_dir():
+        return
+    if not settings.exists() or not _object(settings).get("chat_template"):
+        raise ModelFolderError(
+            f"{path}: holds no chat template (chat_template.jinja): conversations cannot be written for it"
+        )
+
+
+def _temperature(path: Path) -> float:
+    """The temperature of `generation_config.json`, where it samples."""
+    file = path / "generation_config.json"
+    settings = _object(file) if file.exists() else {}
+    if not settings.get("do_sample"):
+        return 0.0
+    told = settings.get("temperature", 1.0)
+    if isinstance(told, bool) or not isinstance(told, int | float) or not 0.0 <= told <= 2.0:
+        raise ModelFolderError(f"{file}: temperature {told!r} is not a number from 0 to 2")
+    return float(told)
+
+
+def _object(path: Path, otherwise: str = "") -> dict[str, Any]:
+    """A JSON object from a file.
+
+    Raises:
+        ModelFolderError: it is none; `otherwise` says what its absence means.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ModelFolderError(f"{path.parent}: holds no {path.name}: {otherwise or 'copy it'}") from None
+    except OSError as error:
+        raise ModelFolderError(f"{path}: cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        raise ModelFolderError(f"{path}: damaged: no JSON; copy the file again") from None
+    if not isinstance(value, dict):
+        raise ModelFolderError(f"{path}: damaged: no JSON object; copy the file again")
+    return value

@@ -1,0 +1,241 @@
+"""A model and its adapters in memory, and one forward pass over rows that may each have another adapter."""
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from inspect import signature
+from typing import Any
+
+import torch
+import transformers
+from transformers.cache_utils import Cache, DynamicCache
+
+from pytest_trace2evolve.errors import ModelFolderError
+from pytest_trace2evolve.serving.cache import KeysValues
+from pytest_trace2evolve.serving.folder import ADAPTER_WEIGHTS, AdapterFolder, ModelFolder
+
+BASE = "__base__"
+"""What peft calls a row without an adapter."""
+
+_BATCHED = {"full_attention", "sliding_attention"}
+"""Kinds of layers whose rows can be decoded side by side; models with others are decoded row by row."""
+
+_PLENTY = 1 << 20
+"""Tokenizers without a limit say a number beyond this."""
+
+
+class LoadedModel:
+    """A causal model with its adapters, in memory.
+
+    Attributes:
+        device: Where it runs.
+        context: Tokens that fit it, prompt and answer together; None where nothing says.
+        batched: Whether rows can be decoded side by side.
+        layers: How many layers keep keys and values.
+        ends: Tokens that end an answer.
+
+    Raises:
+        ModelFolderError: it cannot be loaded, an adapter does not fit it, or it gives no numbers.
+    """
+
+    def __init__(
+        self,
+        folder: ModelFolder,
+        adapters: Sequence[AdapterFolder] = (),
+        *,
+        device: str | None = None,
+        dtype: str | None = None,
+    ) -> None:
+        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self.tokenizer = _tokenizer(folder)
+        self._model = _model(folder, dtype or ("float32" if self.device.type == "cpu" else "auto"))
+        self._names: list[str] = []
+        self._places = {one.name: f"a{number}" for number, one in enumerate(adapters)}
+        if adapters:
+            self._add(folder, adapters)
+        self._model.eval().requires_grad_(False).to(self.device)
+        taken = signature(self._model.forward).parameters
+        self._positions = "position_ids" in taken
+        self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in taken else {}
+        config = self._model.config.get_text_config(decoder=True)
+        self._config = config
+        kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+        shared = getattr(config, "kv_sharing_modes", None) or getattr(config, "num_kv_shared_layers", None)
+        stateful = getattr(self._model, "_is_stateful", False)
+        self.batched = kinds <= _BATCHED and not shared and not stateful
+        self.layers = int(config.num_hidden_layers)
+        self.context = _context(config, self.tokenizer)
+        self.ends = _ends(self._model, self.tokenizer)
+        self._probe(folder, adapters)
+
+    def past(self, layers: Sequence[KeysValues] | None = None) -> Cache:
+        """An empty cache for a prefill; or one that holds what was kept, (rows, heads, slots, width) a layer."""
+        if not self.batched:
+            return DynamicCache(config=self._config)
+        return DynamicCache(ddp_cache_data=layers)
+
+    def forward(
+        self,
+        tokens: torch.Tensor,
+        mask: torch.Tensor,
+        positions: torch.Tensor,
+        past: Cache,
+        adapters: Sequence[str | None],
+    ) -> torch.Tensor:
+        """Logits (rows, vocabulary) after the last token of each row; `past` takes the new tokens in.
+
+        Args:
+            tokens: (rows, new).
+            mask: (rows, held and new), 0 where a row has nothing.
+            positions: (rows, new).
+            adapters: Each row's; None is the base.
+        """
+        further: dict[str, Any] = {"position_ids": positions} if self._positions else {}
+        self._names[:] = [BASE if name is None else self._places[name] for name in adapters]
+        with torch.inference_mode():
+            logits = self._model(
+                input_ids=tokens,
+                attention_mask=mask,
+                past_key_values=past,
+                use_cache=True,
+                **self._last_only,
+                **further,
+            ).logits[:, -1]
+        if torch.isnan(logits).any():
+            raise RuntimeError("the model gave no numbers")
+        found: torch.Tensor = logits
+        return found
+
+    def _add(self, folder: ModelFolder, adapters: Sequence[AdapterFolder]) -> None:
+        """Load all adapters; from now on each row names its own."""
+        from peft import PeftModel
+        from peft.tuners.lora import LoraLayer
+        from peft.utils.other import AuxiliaryTrainingWrapper
+
+        wrapped: Any = None
+        for one in adapters:
+            place = self._places[one.name]
+            _refuse_other_shapes(self._model, one, folder)
+            with _quiet(), _told(f"adapter {one.name!r}: {one.path}"):
+                if wrapped is None:
+                    wrapped = PeftModel.from_pretrained(self._model, one.path, adapter_name=place)
+                else:
+                    wrapped.load_adapter(one.path, place)
+        for module in self._model.modules():
+            if isinstance(module, LoraLayer | AuxiliaryTrainingWrapper):
+                # Once, and not at each pass as peft does it: at small sizes that costs more than the pass.
+                module.register_forward_pre_hook(self._name_rows, with_kwargs=True)
+
+    def _name_rows(self, module: Any, given: Any, named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        return given, {**named, "adapter_names": self._names}
+
+    def _probe(self, folder: ModelFolder, adapters: Sequence[AdapterFolder]) -> None:
+        """Two passes over a row of each adapter, so that a model that cannot do it is found out at once."""
+        names = [None, *(one.name for one in adapters)]
+        for name in names:
+            row = torch.tensor([[min(self.ends, default=0), 0]], device=self.device)
+            ones = torch.ones((1, 3), dtype=torch.long, device=self.device)
+            where = f"{folder.path}" if name is None else f"adapter {name!r}"
+            with _quiet(), _told(where):
+                past = self.past()
+                self.forward(row, ones[:, :2], torch.tensor([[0, 1]], device=self.device), past, [name])
+                self.forward(row[:, 1:], ones, torch.tensor([[2]], device=self.device), past, [name])
+
+
+@contextmanager
+def _told(where: str) -> Iterator[None]:
+    """What goes wrong inside, as one line that says where."""
+    try:
+        yield
+    except ModelFolderError:
+        raise
+    except Exception as error:
+        told = " ".join(str(error).split())[:300]
+        raise ModelFolderError(f"{where}: cannot be served: {type(error).__name__}: {told}") from None
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Advice for those who train models is none for those who serve them."""
+    before = transformers.utils.logging.get_verbosity()
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        transformers.utils.logging.set_verbosity(before)
+
+
+def _tokenizer(folder: ModelFolder) -> Any:
+    with _quiet(), _told(f"{folder.path}: its tokenizer"):
+        tokenizer = transformers.AutoTokenizer.from_pretrained(
+            folder.path, trust_remote_code=False, local_files_only=True
+        )
+    if not tokenizer.chat_template:
+        raise ModelFolderError(f"{folder.path}: its tokenizer has no chat template")
+    return tokenizer
+
+
+def _model(folder: ModelFolder, dtype: str) -> Any:
+    with _quiet(), _told(str(folder.path)):
+        model, report = transformers.AutoModelForCausalLM.from_pretrained(
+            folder.path,
+            dtype=dtype,
+            trust_remote_code=False,
+            local_files_only=True,
+            use_safetensors=True,
+            output_loading_info=True,
+        )
+    missing = sorted(report["missing_keys"])
+    if missing:
+        raise ModelFolderError(
+            f"{folder.path}: its weights lack {missing[0]!r}"
+            + (f" and {len(missing) - 1} more" if len(missing) > 1 else "")
+            + ": they belong to another config.json"
+        )
+    return model
+
+
+def _refuse_other_shapes(model: Any, adapter: AdapterFolder, folder: ModelFolder) -> None:
+    """Hold an adapter's shapes against the layers that it names.
+
+    Raises:
+        ModelFolderError: one is not there, or has another width.
+    """
+    from safetensors import safe_open
+
+    modules = dict(model.named_modules())
+    where = f"adapter {adapter.name!r}: {adapter.path} was made for another base than {folder.path}"
+    with safe_open(adapter.path / ADAPTER_WEIGHTS, framework="pt") as file:
+        for key in sorted(file.keys()):
+            name, kind, _ = key.removeprefix("base_model.model.").partition(".lora_")
+            if not kind:
+                continue
+            module = modules.get(name) or modules.get(f"{name}.base_layer")
+            if module is None:
+                raise ModelFolderError(f"{where}, which has no layer {name!r}")
+            weight = getattr(module, "weight", None)
+            side = key.removeprefix(f"base_model.model.{name}.lora_")[:1]
+            if weight is None or weight.ndim != 2 or side not in "AB" or "embedding" in key:
+                continue
+            shape = file.get_slice(key).get_shape()
+            rows, columns = weight.shape
+            if type(module).__name__ == "Conv1D":
+                rows, columns = columns, rows
+            held, wanted = (shape[1], columns) if side == "A" else (shape[0], rows)
+            if held != wanted:
+                raise ModelFolderError(f"{where}: layer {name!r} is {wanted} wide there and {held} in the adapter")
+
+
+def _context(config: Any, tokenizer: Any) -> int | None:
+    told = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
+    limits = [one for one in (told, tokenizer.model_max_length) if isinstance(one, int) and 0 < one < _PLENTY]
+    return min(limits, default=None)
+
+
+def _ends(model: Any, tokenizer: Any) -> frozenset[int]:
+    told = getattr(model.generation_config, "eos_token_id", None)
+    own = told if isinstance(told, list) else [told]
+    return frozenset(int(one) for one in (*own, tokenizer.eos_token_id) if one is not None)

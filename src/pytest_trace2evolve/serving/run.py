@@ -1,0 +1,190 @@
+"""The server's process: its socket, its end, and the line that says where it listens."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from types import FrameType
+
+from pytest_trace2evolve._optional import require
+from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.serving.folder import AdapterFolder, ModelFolder
+
+QUIET_THREADS = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}
+"""Set before torch is loaded: threads that spin while they wait make a step many times slower as soon as
+anything else runs on their cores."""
+
+GRACE_SECONDS = 5
+"""How long requests under way may take once the server is told to end."""
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """What is served, where, and for whom.
+
+    Attributes:
+        port: 0 takes a free one.
+        token: What requests must bring; None: nothing.
+        threads: Of torch; None: its own default.
+        parent_pipe: Whether to end when standard input closes.
+    """
+
+    folder: ModelFolder
+    adapters: Sequence[AdapterFolder] = ()
+    name: str = ""
+    host: str = "127.0.0.1"
+    port: int = 0
+    token: str | None = field(default=None, repr=False)
+    device: str | None = None
+    dtype: str | None = None
+    threads: int | None = None
+    rows: int = 64
+    waiting: int = 1024
+    prefix_bytes: int = 1 << 28
+    parent_pipe: bool = False
+
+
+def serve(settings: ServerSettings) -> int:
+    """Serve until told to end; returns the exit status.
+
+    Raises:
+        MissingExtraError: a package is not installed.
+        ConfigError: the port is taken or the address is none.
+        ModelFolderError: the model or an adapter cannot be loaded.
+    """
+    if settings.parent_pipe:
+        threading.Thread(target=_end_with_parent, name="trace2evolve-parent", daemon=True).start()
+    listening = _listen(settings.host, settings.port)
+    with listening, _ended_by_signals() as ending:
+        os.environ.update({name: os.environ.get(name, value) for name, value in QUIET_THREADS.items()})
+        for module in ("torch", "transformers", "peft", "safetensors", "starlette", "uvicorn"):
+            require(module, extra="local")
+        _serve_on(listening, settings, ending)
+    return 0
+
+
+def _serve_on(listening: socket.socket, settings: ServerSettings, ending: _Ending) -> None:
+    import torch
+    import uvicorn
+
+    from pytest_trace2evolve.serving.app import ChatApp
+    from pytest_trace2evolve.serving.engine import Engine
+    from pytest_trace2evolve.serving.loading import LoadedModel
+    from pytest_trace2evolve.serving.writer import Writer
+
+    if settings.threads is not None:
+        torch.set_num_threads(settings.threads)
+    model = LoadedModel(settings.folder, settings.adapters, device=settings.device, dtype=settings.dtype)
+    engine = Engine(model, rows=settings.rows, waiting=settings.waiting, prefix_bytes=settings.prefix_bytes)
+    chat = ChatApp(
+        engine,
+        Writer(model.tokenizer, model.ends),
+        name=settings.name or settings.folder.name,
+        adapters=[one.name for one in settings.adapters],
+        context=model.context,
+        token=settings.token,
+    )
+
+    class Server(uvicorn.Server):
+        """Ends by our signals, which hold while the model is loaded too."""
+
+        @contextlib.contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield
+
+        async def on_tick(self, counter: int) -> bool:
+            return ending.asked or await super().on_tick(counter)
+
+    server = Server(
+        uvicorn.Config(
+            chat.app,
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            timeout_keep_alive=120,  # longer than clients keep idle connections: they never find one closed
+            timeout_graceful_shutdown=GRACE_SECONDS,
+        )
+    )
+    _announce(listening, settings, model.device.type)
+    ending.serving = True
+    try:
+        asyncio.run(server.serve(sockets=[listening]))
+    finally:
+        engine.close()
+
+
+def _announce(listening: socket.socket, settings: ServerSettings, device: str) -> None:
+    host, port = listening.getsockname()[:2]
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
+    name = settings.name or settings.folder.name
+    if settings.parent_pipe:
+        print(json.dumps({"base_url": url, "model": name}), flush=True)
+        return
+    names = ", ".join((name, *(one.name for one in settings.adapters)))
+    print(f"serving {names} on {device} at {url}", flush=True)
+    print(f"token: {settings.token}" if settings.token else "no token: anybody who reaches it may use it", flush=True)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A bound socket; connections wait in it until the model is loaded.
+
+    Raises:
+        ConfigError: it cannot be had.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listening = socket.socket(family, kind, protocol)
+    except (OSError, OverflowError) as error:
+        raise ConfigError(f"--host {host} --port {port}: no address to listen on: {error}") from None
+    try:
+        if os.name == "posix":  # elsewhere it would let two servers share a port
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(2048)
+    except OSError as error:
+        listening.close()
+        told = "is taken: choose another, or 0 for a free one" if port else "cannot be listened on"
+        raise ConfigError(f"--host {host} --port {port}: {told} ({error.strerror})") from None
+    return listening
+
+
+@dataclass
+class _Ending:
+    """Whether the server was told to end; while the model is still loaded it ends at once."""
+
+    serving: bool = False
+    asked: bool = False
+
+    def ask(self, number: int, frame: FrameType | None) -> None:
+        """A signal came."""
+        if self.asked:  # twice: now
+            os._exit(1)
+        self.asked = True
+        if not self.serving:
+            raise SystemExit(0)
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[_Ending]:
+    """SIGINT and SIGTERM end the process in good order."""
+    ending = _Ending()
+    before = {number: signal.signal(number, ending.ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield ending
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _end_with_parent() -> None:
+    """End the process as soon as standard input closes: whoever started it has gone, by whatever means."""
+    with contextlib.suppress(OSError, ValueError):
+        while os.read(sys.stdin.fileno(), 4096):
+            pass
+    os._exit(0)
