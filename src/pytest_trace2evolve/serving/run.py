@@ -50,6 +50,22 @@ class ServerSettings:
     parent_pipe: bool = False
 
 
+@dataclass
+class _Ending:
+    """Whether the server was told to end; while the model is still loaded it ends at once."""
+
+    serving: bool = False
+    asked: bool = False
+
+    def ask(self, number: int, frame: FrameType | None) -> None:
+        """A signal came."""
+        if self.asked:  # twice: now
+            os._exit(1)
+        self.asked = True
+        if not self.serving:
+            raise SystemExit(0)
+
+
 def serve(settings: ServerSettings) -> int:
     """Serve until told to end; returns the exit status.
 
@@ -152,22 +168,6 @@ def _listen(host: str, port: int) -> socket.socket:
         told = "is taken: choose another, or 0 for a free one" if port else "cannot be listened on"
         raise ConfigError(f"--host {host} --port {port}: {told} ({error.strerror})") from None
     return listening
-
-
-@dataclass
-class _Ending:
-    """Whether the server was told to end; while the model is still loaded it ends at once."""
-
-    serving: bool = False
-    asked: bool = False
-
-    def ask(self, number: int, frame: FrameType | None) -> None:
-        """A signal came."""
-        if self.asked:  # twice: now
-            os._exit(1)
-        self.asked = True
-        if not self.serving:
-            raise SystemExit(0)
 
 
 @contextlib.contextmanager
