@@ -94,27 +94,29 @@ def _tokenizer() -> Any:
     return tokenizer
 
 
-def build_model(folder: Path, *, steps: int = 180) -> Path:
-    """Build and train the model; about two seconds."""
+def build_model(folder: Path, *, steps: int = 120, **sizes: int) -> Path:
+    """Build and train the model; `sizes` are fields of its config."""
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     torch.manual_seed(0)
     tokenizer = _tokenizer()
-    config = Qwen3Config(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        max_position_embeddings=CONTEXT,
-        initializer_range=0.08,
-        tie_word_embeddings=True,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
+    fields: dict[str, Any] = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "max_position_embeddings": CONTEXT,
+        "initializer_range": 0.08,
+        "tie_word_embeddings": True,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+    config = Qwen3Config(**{**fields, **sizes})
+    tokenizer.model_max_length = config.max_position_embeddings
     model = Qwen3ForCausalLM(config)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     draws = random.Random(0)

@@ -29,7 +29,7 @@ def add(commands: Any) -> None:
     key.add_argument("--no-token", action="store_true", help="serve whoever reaches the address")
     serve.add_argument("--device", help="as torch names it (default: cuda where there is one, else cpu)")
     serve.add_argument("--dtype", help="as torch names it (default: float32 on cpu, else as stored)")
-    serve.add_argument("--threads", type=int, metavar="N", help="threads of torch (default: its own)")
+    serve.add_argument("--threads", type=int, metavar="N", help="threads of torch (default: 1 for small models on cpu, else its own)")
     serve.add_argument(
         "--rows", type=int, default=64, metavar="N", help="requests decoded together (default: 64)"
     )

@@ -7,6 +7,7 @@ groups that need about as many new tokens; what an earlier row held of a prompt 
 import itertools
 import random
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
@@ -24,6 +25,14 @@ from pytest_trace2evolve.serving.sampling import Draw, TokenLogprob, draw, logpr
 
 PREFILL_TOKENS = 8192
 """New tokens of one group of prompts, at most, where it has more than one."""
+
+
+GATHER_SECONDS = 0.01
+"""How long a request waits for others to be worked out with, while rows are decoded: a group costs little more
+than one."""
+
+GATHERED = 8
+"""So many requests wait for no more."""
 
 
 class BusyError(Exception):
@@ -77,6 +86,7 @@ class _Row:
     prompt: np.ndarray
     answer: Answer = field(default_factory=Answer)
     kept: Kept | None = None
+    came: float = field(default_factory=time.monotonic)
 
     @property
     def new(self) -> int:
@@ -160,8 +170,11 @@ class Engine:
             _fail(row, EngineError("the server is ending"))
 
     def _admitted(self) -> list[_Row]:
-        """The requests for which there is room, in the order in which they came."""
-        rows = []
+        """The requests for which there is room, in the order in which they came; none while they gather."""
+        rows: list[_Row] = []
+        if self.running and self._waiting and len(self._waiting) < GATHERED:
+            if time.monotonic() - self._waiting[0].came < GATHER_SECONDS:
+                return rows
         while self._waiting and self.running + len(rows) < self._most_rows:
             row = self._waiting.popleft()
             if not row.future.cancelled():

@@ -31,6 +31,7 @@ class LoadedModel:
         device: Where it runs.
         context: Tokens that fit it, prompt and answer together; None where nothing says.
         batched: Whether rows can be decoded side by side.
+        parameters: How many numbers it has.
         layers: How many layers keep keys and values.
         ends: Tokens that end an answer.
 
@@ -63,6 +64,7 @@ class LoadedModel:
         shared = getattr(config, "kv_sharing_modes", None) or getattr(config, "num_kv_shared_layers", None)
         stateful = getattr(self._model, "_is_stateful", False)
         self.batched = kinds <= _BATCHED and not shared and not stateful
+        self.parameters = sum(one.numel() for one in self._model.parameters())
         self.layers = int(config.num_hidden_layers)
         self.context = _context(config, self.tokenizer)
         self.ends = _ends(self._model, self.tokenizer)

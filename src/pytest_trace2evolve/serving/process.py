@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -29,18 +29,22 @@ class LocalServer:
     Args:
         folder: The model's.
         adapters: Folders of adapters by name.
+        options: Further options of `trace2evolve serve`.
 
     Raises:
         ModelFolderError: it did not start; its own line says why.
     """
 
-    def __init__(self, folder: Path, adapters: Mapping[str, Path] | None = None) -> None:
+    def __init__(
+        self, folder: Path, adapters: Mapping[str, Path] | None = None, options: Sequence[str] = ()
+    ) -> None:
         self._folder = folder
         self.token = secrets.token_urlsafe(24)
         self._ending = False
         command = [sys.executable, "-P", "-m", "pytest_trace2evolve.cli", "serve", str(folder), "--parent-pipe"]
         for name, path in (adapters or {}).items():
             command += ["--adapter", f"{name}={path}"]
+        command += options
         self._errors = tempfile.TemporaryFile()
         # A session of its own: Ctrl-C is for the run, which then ends this.
         self._process = subprocess.Popen(

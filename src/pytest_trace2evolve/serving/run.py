@@ -20,6 +20,9 @@ QUIET_THREADS = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "KMP_BLOCK
 """Set before torch is loaded: threads that spin while they wait make a step many times slower as soon as
 anything else runs on their cores."""
 
+SMALL_MODEL = 50_000_000
+"""Parameters below which a second thread costs more than it brings, above all where its core is busy."""
+
 GRACE_SECONDS = 5
 """How long requests under way may take once the server is told to end."""
 
@@ -31,7 +34,7 @@ class ServerSettings:
     Attributes:
         port: 0 takes a free one.
         token: What requests must bring; None: nothing.
-        threads: Of torch; None: its own default.
+        threads: Of torch; None: one for a small model on the CPU, else its own default.
         parent_pipe: Whether to end when standard input closes.
     """
 
@@ -94,9 +97,12 @@ def _serve_on(listening: socket.socket, settings: ServerSettings, ending: _Endin
     from pytest_trace2evolve.serving.loading import LoadedModel
     from pytest_trace2evolve.serving.writer import Writer
 
-    if settings.threads is not None:
-        torch.set_num_threads(settings.threads)
     model = LoadedModel(settings.folder, settings.adapters, device=settings.device, dtype=settings.dtype)
+    threads = settings.threads
+    if threads is None and model.device.type == "cpu" and model.parameters < SMALL_MODEL:
+        threads = 1
+    if threads is not None:
+        torch.set_num_threads(threads)
     engine = Engine(model, rows=settings.rows, waiting=settings.waiting, prefix_bytes=settings.prefix_bytes)
     chat = ChatApp(
         engine,
