@@ -103,6 +103,9 @@ def _serve_on(listening: socket.socket, settings: ServerSettings, ending: _Endin
         threads = 1
     if threads is not None:
         torch.set_num_threads(threads)
+    if model.device.type == "cpu":
+        # Else transformers copies keys and values for every head that shares them, at every step.
+        os.environ.setdefault("TRANSFORMERS_SDPA_FORCE_GQA", "1")
     engine = Engine(model, rows=settings.rows, waiting=settings.waiting, prefix_bytes=settings.prefix_bytes)
     chat = ChatApp(
         engine,
