@@ -2,9 +2,9 @@
 
 python benchmarks/serving.py [--model FOLDER] [--turns 6] [--tokens 32] [--requests 1000]
 
-Clients hold conversations: a prompt of about 250 tokens, and with each turn a message of about 30 more. Without
-`--model` the weights are random: 1.1 million parameters in Qwen3's architecture, with two adapters that every
-third conversation has each.
+Clients hold conversations: a prompt of about 250 tokens, and with each turn a message of about 30 more.
+Without `--model` the weights are random: 1.1 million parameters in Qwen3's architecture, with two adapters
+that every third conversation has each.
 """
 
 import argparse

@@ -4,8 +4,10 @@ Small enough to build anew in every session of tests. It has learned its dialogu
 answers do not hang on the last bits of a float; what it says to anything else is noise, which is as good.
 """
 
+import json
 import os
 import random
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +28,15 @@ TEMPLATE = """\
 {%- for message in messages %}
 {%- if message.role == 'user' or message.role == 'tool' %}
 {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
-{%- elif message.role == 'assistant' %}{{- '<|im_start|>assistant\\n' }}{%- generation %}{{- message.content }}
+{%- elif message.role == 'assistant' %}{{- '<|im_start|>assistant\\n' }}{%- generation %}
+{{- message.content }}
 {%- for call in message.tool_calls or [] %}
 {{- '<tool_call>\\n{"name": "' + call.function.name + '", "arguments": ' }}
 {{- call.function.arguments | tojson }}{{- '}\\n</tool_call>' }}{%- endfor %}{{- '<|im_end|>' }}
 {%- endgeneration %}{{- '\\n' }}
 {%- endif %}{%- endfor %}
 {%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}
-{%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}
+{%- if enable_thinking is defined and not enable_thinking %}{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}
 {%- endif %}"""
 
 TOOLS = [
@@ -71,7 +74,9 @@ def _tokenizer() -> Any:
     raw = Tokenizer(models.BPE())
     raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     raw.decoder = decoders.ByteLevel()
-    text = '{"name": "look", "arguments": {"id": "W close open is all is well. Look at Help. Tools: system user'
+    text = (
+        '{"name": "look", "arguments": {"id": "W close open is all is well. Look at Help. Tools: system user'
+    )
     raw.train_from_iterator(
         [text, "assistant tool"] * 50,
         trainers.BpeTrainer(
@@ -123,13 +128,15 @@ def build_model(folder: Path, *, steps: int = 120, **sizes: int) -> Path:
     for _ in range(steps):
         said = [dialogue(draws.randrange(1, 6), done=True) for _ in range(8)]
         batch = tokenizer.apply_chat_template(
-            said, tools=TOOLS, return_dict=True, return_assistant_tokens_mask=True, padding=True,
+            said,
+            tools=TOOLS,
+            return_dict=True,
+            return_assistant_tokens_mask=True,
+            padding=True,
             return_tensors="pt",
         )
         labels = batch["input_ids"].masked_fill(torch.as_tensor(batch["assistant_masks"]) == 0, -100)
-        loss = model(
-            input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], labels=labels
-        ).loss
+        loss = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], labels=labels).loss
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -154,3 +161,65 @@ def build_adapter(base: Path, folder: Path, *, seed: int, rank: int = 4) -> Path
                 weight.normal_(std=0.15)
     adapted.save_pretrained(folder)
     return folder
+
+
+def conversations() -> list[list[dict[str, Any]]]:
+    """Conversations of different lengths: some that the model knows, some that it does not."""
+    known = [dialogue(number) for number in range(1, 6)]
+    answered = [dialogue(number, done=True)[:4] for number in (2, 4)]
+    strange = [[{"role": "user", "content": "Tell me all of it. " * count}] for count in (1, 3, 9)]
+    return known + answered + strange
+
+
+def _references(base: Path, adapters: dict[str, Path]) -> list[dict[str, Any]]:
+    """What transformers, called directly and for one prompt at a time, says to each conversation."""
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    found = []
+    for name in (base.name, *adapters):
+        model: Any = AutoModelForCausalLM.from_pretrained(base, dtype="float32")
+        if name in adapters:
+            model = PeftModel.from_pretrained(model, adapters[name])
+        model.eval()
+        for messages in conversations():
+            prompt = tokenizer.apply_chat_template(
+                messages, tools=TOOLS, add_generation_prompt=True, return_dict=True, return_tensors="pt"
+            )
+            length = prompt["input_ids"].shape[1]
+            with torch.no_grad():
+                whole = model.generate(**prompt, do_sample=False, max_new_tokens=40)
+                logits = model(input_ids=whole).logits[0, length - 1 : -1]
+            drawn = whole[0, length:]
+            table = torch.log_softmax(logits.double(), dim=-1)
+            best = table.topk(5, dim=-1)
+            found.append(
+                {
+                    "model": name,
+                    "messages": messages,
+                    "prompt_tokens": length,
+                    "tokens": [tokenizer.decode([token]) for token in drawn],
+                    "text": tokenizer.decode(drawn, skip_special_tokens=True),
+                    "logprobs": table.gather(-1, drawn.unsqueeze(-1)).squeeze(-1).tolist(),
+                    "top": best.values.tolist(),
+                }
+            )
+    return found
+
+
+def main(folder: Path) -> None:
+    """Build everything in a folder: `base`, adapters `one` and `two`, and `references.json`."""
+    import torch
+
+    torch.set_num_threads(1)
+    base = build_model(folder / "base")
+    adapters = {
+        name: build_adapter(base, folder / name, seed=seed) for seed, name in enumerate(("one", "two"))
+    }
+    (folder / "references.json").write_text(json.dumps(_references(base, adapters)), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.evidence.saving import SaveMode
-from pytest_trace2evolve.models.prices import PRICES_NAME, Price, read_prices
+from pytest_trace2evolve.models.prices import FREE, PRICES_NAME, Price, read_prices
 from pytest_trace2evolve.models.settings import CALL_TIMEOUT, ModelSettings
 from pytest_trace2evolve.options import DESTINATIONS
 from pytest_trace2evolve.records.account import Budgets
@@ -22,6 +22,7 @@ from pytest_trace2evolve.workflow.planning.cassettes import played
 from pytest_trace2evolve.workflow.planning.confirm import Endpoint
 from pytest_trace2evolve.workflow.planning.live import DEFAULT_CONCURRENCY, LiveSettings, extra_instruction
 from pytest_trace2evolve.workflow.planning.plan import Options
+from pytest_trace2evolve.workflow.planning.served import Address, model_folder, names_folder
 
 
 def refuse_empty(config: pytest.Config) -> None:
@@ -32,8 +33,8 @@ def refuse_empty(config: pytest.Config) -> None:
             raise pytest.UsageError(f"--{name.replace('_', '-')} is empty; leave it out or give a value")
 
 
-def read_options(config: pytest.Config) -> Options:
-    """The options as plain values, paths made absolute."""
+def read_options(config: pytest.Config, served: Mapping[str, Address]) -> Options:
+    """The options as plain values, paths made absolute; `served` are the run's own servers, on a worker."""
     option, here = config.option, config.invocation_params.dir
     for name in option.t2e_summary or ():
         if (here / name).is_dir():
@@ -51,7 +52,8 @@ def read_options(config: pytest.Config) -> Options:
         gate=option.t2e_gate or config.getini("t2e_gate") or None,
         goal=Goal(option.t2e_goal or Goal.IMPROVE),
         run_folder=here / option.t2e_run_folder if option.t2e_run_folder else None,
-        live=_live(option, here, read_prices(config.rootpath / PRICES_NAME)),
+        live=_live(option, here, read_prices(config.rootpath / PRICES_NAME), served),
+        adapters=_adapters(option, here),
         budgets=Budgets(
             cost=option.t2e_max_cost,
             tokens=option.t2e_max_tokens,
@@ -76,6 +78,7 @@ _PACE = (
 
 _TALK = (
     "t2e_user_model",
+    "t2e_adapter",
     "t2e_base_url",
     "t2e_user_base_url",
     "t2e_key_var",
@@ -98,7 +101,41 @@ _ONLY_LIVE = (*_TALK, "t2e_fresh")
 """Options that say nothing where no model is asked."""
 
 
-def _live(option: Any, here: Path, prices: Mapping[str, Price]) -> LiveSettings | None:
+def _adapters(option: Any, here: Path) -> dict[str, Path]:
+    """Adapters by the names under which they are asked for."""
+    found: dict[str, Path] = {}
+    for text in option.t2e_adapter or ():
+        name, _, path = text.partition("=")
+        if not (name.strip() and path):
+            raise ConfigError(f"--t2e-adapter {text}: must be NAME=PATH")
+        if name in found:
+            raise ConfigError(f"--t2e-adapter {text}: the name {name!r} is given twice")
+        found[name] = here / Path(path).expanduser()
+    if found and not _lies_here(option.t2e_model or "", option.t2e_base_url, here):
+        raise ConfigError("--t2e-adapter goes with a model that lies in a folder: --t2e-model ./path")
+    return found
+
+
+def _lies_here(model: str, base_url: str | None, here: Path) -> bool:
+    """Whether a model is a folder of this machine, and not a name at an endpoint that was given."""
+    return base_url is None and names_folder(model, here)
+
+
+def _of_folder(
+    settings: ModelSettings, here: Path, prices: Mapping[str, Price], served: Mapping[str, Address]
+) -> tuple[ModelSettings, float]:
+    """The settings of a model in a folder, and the temperature that its own settings name."""
+    folder, weights = model_folder(settings.model, here, served)
+    price = prices.get(folder.name, FREE)
+    found = replace(
+        settings, model=folder.name, base_url="", price=price, folder=folder.path, weights=weights
+    )
+    return found, folder.temperature
+
+
+def _live(
+    option: Any, here: Path, prices: Mapping[str, Price], served: Mapping[str, Address]
+) -> LiveSettings | None:
     if option.t2e_playback is not None:
         needless = [name for name in _SETTLED if getattr(option, name) is not None]
         if needless:
@@ -141,6 +178,12 @@ def _live(option: Any, here: Path, prices: Mapping[str, Price]) -> LiveSettings 
         extra_body={},
         price=prices.get(option.t2e_user_model or agent.model),
     )
+    if _lies_here(agent.model, option.t2e_base_url, here):
+        agent, own = _of_folder(agent, here, prices, served)
+        if option.t2e_temperature is None:
+            agent = replace(agent, temperature=own)
+    if _lies_here(user.model, user.base_url, here):
+        user, _ = _of_folder(user, here, prices, served)
     _refuse_keys(agent.key_var, user.key_var, option.t2e_baseline_key_var or agent.key_var)
     return LiveSettings(
         agent,

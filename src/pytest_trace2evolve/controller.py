@@ -131,7 +131,7 @@ class Controller(Participant):
         """Hand the settled choices to a worker of xdist."""
         if self.plan is not None:
             account = None if self.counts is None else self.counts.path
-            node.workerinput[WORKER_INPUT] = xdist.worker_input(self.plan, account)
+            node.workerinput[WORKER_INPUT] = xdist.worker_input(self.plan, account, self.servers.addresses)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:

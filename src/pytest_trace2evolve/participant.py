@@ -5,6 +5,8 @@ import shutil
 import sqlite3
 import tempfile
 from collections.abc import Generator, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from pytest_trace2evolve.staging import staged_run
 from pytest_trace2evolve.workflow.planning.live import CHAT, DEFAULT_CONCURRENCY
 from pytest_trace2evolve.workflow.planning.plan import Plan, Shared
 from pytest_trace2evolve.workflow.planning.planner import make_plan
+from pytest_trace2evolve.workflow.planning.served import LocalServers, at_servers, folders
 from pytest_trace2evolve.workflow.project import Project
 from pytest_trace2evolve.workflow.running.agents import BUILT_IN_AGENTS, AgentFactory, refuse_without_solo
 from pytest_trace2evolve.workflow.running.start import refuse_damaged, start
@@ -57,6 +60,7 @@ class Participant:
         self.account: Account | None = None
         self.counts: Account | None = None
         self.staged = staged_run(config)
+        self.servers = LocalServers() if self.staged is None else self.staged.servers
         self._own_folder: Path | None = None
         self._order: dict[pytest.Item, int] = {}
         self._looking_ahead = False
@@ -90,7 +94,7 @@ class Participant:
                     f"the options ask for a run, and no suite lies under {given}; "
                     f"name {self.project.suites_folder.name}/ too (is a path meant for --t2e-replay?)"
                 )
-            options = read_options(self.config)
+            options = read_options(self.config, {} if shared is None else shared.served)
             plan = make_plan(
                 options,
                 self.project,
@@ -105,6 +109,7 @@ class Participant:
             )
             if not self.config.option.collectonly:
                 refuse_without_solo(plan, self.agents)
+                plan = self._served(plan, options.adapters, shared)
                 for live in plan.everyone:
                     live.require_endpoints()
         except Trace2EvolveError as error:
@@ -122,7 +127,29 @@ class Participant:
             else:
                 self.runner = start(plan, self.worlds, self.agents, self.counts, concurrency=concurrency)
         except Trace2EvolveError as error:
+            self.servers.close()
             raise usage_error(error) from None
+        if self.counts is not None and shared is None:
+            for server in self.servers.running:
+                server.watch(partial(self._server_ended, self.counts))
+
+    @staticmethod
+    def _server_ended(counts: Account, told: str) -> None:
+        """A local server is gone: every further request would find nobody."""
+        with suppress(sqlite3.Error):  # the run has ended too
+            counts.stop(told, refused=True)
+
+    def _served(self, plan: Plan, adapters: Mapping[str, Path], shared: Shared | None) -> Plan:
+        """The plan with the addresses of its local models; the controller starts their servers."""
+        if shared is not None:
+            return at_servers(plan, shared.served)
+        if wanted := folders(plan):
+            try:
+                self.servers.start(wanted, adapters)
+            except BaseException:
+                self.servers.close()
+                raise
+        return at_servers(plan, self.servers.addresses)
 
     def _open_account(self, plan: Plan, shared: Shared | None) -> Account:
         if shared is not None:
@@ -181,9 +208,11 @@ class Participant:
         return bool(session.shouldstop or session.shouldfail) or self._interrupted or cut_off
 
     def pytest_unconfigure(self) -> None:
-        """End the thread that ran the simulations."""
+        """End the thread that ran the simulations, and the servers."""
         if self.runner is not None:
             self.runner.close()
+        if self.staged is None:
+            self.servers.close()
         if self.counts is not None:
             self.counts.close()
         if self._own_folder is not None:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_trace2evolve.workflow.planning.served import LocalServers
+
 PLUGIN_NAME = "trace2evolve-stages"
 
 
@@ -22,6 +24,7 @@ class StagedRun:
         schedule: Trials a task and side, by stage.
         number: The stage of this session, from 1.
         goes_on: Whether this session ran whole and decided nothing, so that the next stage follows.
+        servers: Of local models; they serve all stages.
     """
 
     __name__ = PLUGIN_NAME  # under which pytest registers it
@@ -30,6 +33,7 @@ class StagedRun:
         self.schedule = tuple(schedule)
         self.number = 0
         self.goes_on = False
+        self.servers = LocalServers()
         self._folder: Path | None = None
 
     @property
@@ -53,7 +57,8 @@ class StagedRun:
         return self._folder
 
     def close(self) -> None:
-        """Clear the account away."""
+        """Clear the account away, and end the servers."""
+        self.servers.close()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 

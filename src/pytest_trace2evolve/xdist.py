@@ -9,9 +9,12 @@ import pytest
 
 from pytest_trace2evolve.gate.stages import Stage
 from pytest_trace2evolve.workflow.planning.plan import Plan, Shared
+from pytest_trace2evolve.workflow.planning.served import Address
 
 
-def worker_input(plan: Plan, account: Path | None) -> dict[str, Any]:
+def worker_input(
+    plan: Plan, account: Path | None, served: Mapping[str, Address] | None = None
+) -> dict[str, Any]:
     """What a worker takes over, as plain JSON types."""
     return {
         "run_id": plan.run_id,
@@ -24,6 +27,7 @@ def worker_input(plan: Plan, account: Path | None) -> dict[str, Any]:
         },
         "account": None if account is None else str(account),
         "stage": None if plan.stage is None else asdict(plan.stage),
+        "served": {folder: asdict(address) for folder, address in (served or {}).items()},
     }
 
 
@@ -37,6 +41,7 @@ def taken_over(raw: Mapping[str, Any]) -> Shared:
         baselines=raw["baselines"],
         account=None if account is None else Path(account),
         stage=None if raw["stage"] is None else Stage(**raw["stage"]),
+        served={folder: Address(**address) for folder, address in raw["served"].items()},
     )
 
 

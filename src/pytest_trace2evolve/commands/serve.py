@@ -15,21 +15,32 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 def add(commands: Any) -> None:
     """Declare the command."""
     serve = commands.add_parser("serve", help="an OpenAI-compatible endpoint over a model folder")
-    serve.add_argument("model", type=Path, metavar="MODEL", help="a folder with config, weights and tokenizer")
     serve.add_argument(
-        "--adapter", action="append", metavar="NAME=PATH", help="a LoRA adapter, asked for by NAME (repeatable)"
+        "model", type=Path, metavar="MODEL", help="a folder with config, weights and tokenizer"
+    )
+    serve.add_argument(
+        "--adapter",
+        action="append",
+        metavar="NAME=PATH",
+        help="a LoRA adapter, asked for by NAME (repeatable)",
     )
     serve.add_argument("--name", help="the model's name (default: its folder's)")
     serve.add_argument("--host", default="127.0.0.1", help="(default: 127.0.0.1)")
     serve.add_argument("--port", type=int, default=0, metavar="N", help="(default: a free one)")
     key = serve.add_mutually_exclusive_group()
     key.add_argument(
-        "--token", help="what requests must bring (default: TRACE2EVOLVE_TOKEN, else a random one that is printed)"
+        "--token",
+        help="what requests must bring (default: TRACE2EVOLVE_TOKEN, else a random one that is printed)",
     )
     key.add_argument("--no-token", action="store_true", help="serve whoever reaches the address")
     serve.add_argument("--device", help="as torch names it (default: cuda where there is one, else cpu)")
     serve.add_argument("--dtype", help="as torch names it (default: float32 on cpu, else as stored)")
-    serve.add_argument("--threads", type=int, metavar="N", help="threads of torch (default: 1 for small models on cpu, else its own)")
+    serve.add_argument(
+        "--threads",
+        type=int,
+        metavar="N",
+        help="threads of torch (default: 1 for small models on cpu, else its own)",
+    )
     serve.add_argument(
         "--rows", type=int, default=64, metavar="N", help="requests decoded together (default: 64)"
     )
@@ -83,7 +94,7 @@ def named_paths(given: list[str] | None, option: str) -> list[tuple[str, Path]]:
     Raises:
         ConfigError: one has another form, or two have one name.
     """
-    pairs = []
+    pairs: list[tuple[str, Path]] = []
     for text in given or ():
         name, sign, path = text.partition("=")
         if not (name.strip() and sign and path):

@@ -36,7 +36,8 @@ class KeyedRequests:
 
     def __init__(self, settings: ModelSettings) -> None:
         self._settings = replace(settings, extra_body=without_secrets(settings.extra_body))
-        self._endpoint = str(settings.recorded().get("endpoint", ""))
+        recorded = settings.recorded()
+        self._endpoint = str(recorded.get("weights") or recorded.get("endpoint", ""))
 
     def key(
         self,

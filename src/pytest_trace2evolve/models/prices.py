@@ -42,6 +42,10 @@ class Price(Record):
         return dollars / 1_000_000
 
 
+FREE = Price(input=0.0, output=0.0)
+"""What a model costs that runs here."""
+
+
 def read_prices(path: Path) -> dict[str, Price]:
     """The table of a project: prices by the model's name; empty where there is no such file.
 

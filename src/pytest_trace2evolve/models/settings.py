@@ -3,7 +3,8 @@
 import os
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit, urlunsplit
 
@@ -48,6 +49,9 @@ class ModelSettings:
         seed: Sent with each request, plus the trial's number; None sends none.
         timeout: Seconds after which one try of a call is given up.
         price: What it costs; None where that is not known.
+        folder: Where the model lies, where a local server of this run answers for it; None elsewhere.
+        weights: Digest of that folder: what is recorded instead of an address that changes with each run.
+        token: What that server asks for; None until it has been started.
     """
 
     model: str
@@ -61,6 +65,13 @@ class ModelSettings:
     max_connections: int = 64
     retries: Retries = Retries()
     price: Price | None = None
+    folder: Path | None = None
+    weights: str | None = None
+    token: str | None = field(default=None, repr=False)
+
+    def served(self, base_url: str, token: str) -> Self:
+        """The same, asked at a local server."""
+        return replace(self, base_url=base_url, token=token)
 
     def key(self) -> str:
         """The key.
@@ -68,7 +79,7 @@ class ModelSettings:
         Raises:
             EndpointError: the variable that should hold it is empty.
         """
-        key = os.environ.get(self.key_var)
+        key = self.token or os.environ.get(self.key_var)
         if not key:
             raise EndpointError(
                 f"model {self.model!r} needs a key: set {self.key_var} (any text for a local server)"
@@ -99,7 +110,8 @@ class ModelSettings:
             "seed": self.seed,
             "reasoning_effort": self.reasoning_effort,
             "extra_body": without_secrets(self.extra_body) or None,
-            "endpoint": without_credentials(self.endpoint()) or None,
+            "endpoint": None if self.weights else without_credentials(self.endpoint()) or None,
+            "weights": self.weights,
         }
         return {key: value for key, value in kept.items() if value is not None}
 
@@ -123,6 +135,7 @@ class ModelSettings:
             seed=_kind(recorded, "seed", int),
             reasoning_effort=_kind(recorded, "reasoning_effort", str),
             extra_body=_kind(recorded, "extra_body", dict) or {},
+            weights=_kind(recorded, "weights", str),
         )
 
 

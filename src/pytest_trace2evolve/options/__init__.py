@@ -31,6 +31,8 @@ _WITH_PATHS = (
     "--t2e-summary",
     "--t2e-record",
     "--t2e-playback",
+    "--t2e-model",
+    "--t2e-user-model",
 )
 
 

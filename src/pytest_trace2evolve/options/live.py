@@ -5,13 +5,29 @@ from typing import Any
 from pytest_trace2evolve.options.types import amount, count, positive, stages, temperature
 
 LIVE: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
-    (("--t2e-model",), {"dest": "t2e_model", "metavar": "MODEL", "help": "talk to this model (agent chat)"}),
+    (
+        ("--t2e-model",),
+        {
+            "dest": "t2e_model",
+            "metavar": "MODEL",
+            "help": "talk to this model: a name at an endpoint, or ./FOLDER",
+        },
+    ),
     (
         ("--t2e-user-model",),
         {
             "dest": "t2e_user_model",
             "metavar": "MODEL",
             "help": "model of the user simulator (default: the agent's)",
+        },
+    ),
+    (
+        ("--t2e-adapter",),
+        {
+            "dest": "t2e_adapter",
+            "metavar": "NAME=PATH",
+            "action": "append",
+            "help": "a LoRA adapter beside a model in a folder (repeatable)",
         },
     ),
     (

@@ -122,9 +122,7 @@ class ChatApp:
             stopped=self._writer.stopper(asked.stops),
         )
 
-    def _completion(
-        self, asked: ChatRequest, prompt: Prompt, answer: Answer, said: Said
-    ) -> dict[str, Any]:
+    def _completion(self, asked: ChatRequest, prompt: Prompt, answer: Answer, said: Said) -> dict[str, Any]:
         calls = said.calls[:1] if asked.one_call else said.calls
         message: dict[str, Any] = {"role": "assistant", "content": said.content or None, "refusal": None}
         if not said.content and not calls:
@@ -175,7 +173,10 @@ class ChatApp:
         if name != self._name and name not in self._adapters:
             known = ", ".join((self._name, *self._adapters))
             raise ApiError(
-                f"the model {name!r} does not exist; there are: {known}", "model", "model_not_found", status=404
+                f"the model {name!r} does not exist; there are: {known}",
+                "model",
+                "model_not_found",
+                status=404,
             )
         return name
 

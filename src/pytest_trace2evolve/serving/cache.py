@@ -26,13 +26,18 @@ class _Place:
     end: int = 0
 
 
-class _Layer(CacheLayerMixin):
-    """One layer's buffers, (rows, heads, slots, width); the place in use is the batch's."""
+class _Layer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # theirs
+    """One layer; the place in use is the batch's.
+
+    Attributes:
+        held: Buffers of keys and values, (rows, heads, slots, width); none before the first row joined.
+    """
 
     is_sliding = False
 
     def __init__(self, place: _Place) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # theirs
+        self.held: tuple[torch.Tensor, ...] = ()
         self._place = place
         self.is_initialized = True
 
@@ -46,7 +51,7 @@ class _Layer(CacheLayerMixin):
         place = self._place
         end = place.end + key_states.shape[-2]
         found = []
-        for buffer, states in ((self.keys, key_states), (self.values, value_states)):
+        for buffer, states in zip(self.held, (key_states, value_states), strict=True):
             buffer[: place.rows, :, place.end : end] = states
             found.append(buffer[: place.rows, :, place.start : end])
         return found[0], found[1]
@@ -76,7 +81,7 @@ class BatchCache:
         self._place = _Place()
         self._layers = [_Layer(self._place) for _ in range(layers)]
         self._room = (0, 0)
-        self.cache = Cache(layers=self._layers)
+        self.cache = Cache(layers=[*self._layers])
         self.lengths: list[int] = []
 
     @property
@@ -96,7 +101,7 @@ class BatchCache:
         first = place.rows
         self._reserve(first + len(lengths), longest, layers)
         for layer, (keys, values) in zip(self._layers, layers, strict=True):
-            for buffer, states in ((layer.keys, keys), (layer.values, values)):
+            for buffer, states in zip(layer.held, (keys, values), strict=True):
                 for number, length in enumerate(lengths):
                     part = states[number, :, states.shape[2] - length :]
                     buffer[first + number, :, place.end - length : place.end] = part
@@ -107,8 +112,7 @@ class BatchCache:
     def make_room(self) -> None:
         """See that a step can append a column."""
         if self._place.end >= self._room[1]:
-            layers = [(layer.keys, layer.values) for layer in self._layers]
-            self._reserve(self._place.rows, self.width, layers, anew=True)
+            self._reserve(self._place.rows, self.width, [layer.held for layer in self._layers], anew=True)
 
     def advance(self) -> None:
         """A step has appended a column."""
@@ -120,8 +124,8 @@ class BatchCache:
         place, length = self._place, self.lengths[number]
         held = slice(place.end - length, place.end)
         return [
-            (layer.keys[number, :, held].clone(), layer.values[number, :, held].clone())
-            for layer in self._layers
+            (keys[number, :, held].clone(), values[number, :, held].clone())
+            for keys, values in (layer.held for layer in self._layers)
         ]
 
     def leave(self, number: int) -> None:
@@ -131,7 +135,7 @@ class BatchCache:
         if number != last:
             held = slice(place.end - self.lengths[last], place.end)
             for layer in self._layers:
-                for buffer in (layer.keys, layer.values):
+                for buffer in layer.held:
                     buffer[number, :, held] = buffer[last, :, held]
             self.lengths[number] = self.lengths[last]
         self.lengths.pop()
@@ -139,7 +143,7 @@ class BatchCache:
         place.start = place.end - max(self.lengths, default=0)
 
     def _reserve(
-        self, rows: int, longest: int, like: Sequence[KeysValues], *, anew: bool = False
+        self, rows: int, longest: int, like: Sequence[Sequence[torch.Tensor]], *, anew: bool = False
     ) -> None:
         """Have room for so many rows, and for the longest of them before the slot at which all end."""
         place, (most_rows, slots) = self._place, self._room
@@ -149,18 +153,13 @@ class BatchCache:
         old, kept = slice(place.start, place.end), slice(end - self.width, end)
         self._room = (max(rows, min(2 * most_rows, rows + 8)), end + max(SPARE, end // 2))
         for layer, pair in zip(self._layers, like, strict=True):
-            layer.keys, layer.values = (
-                self._grown(buffer, states, old, kept)
-                for buffer, states in zip((layer.keys, layer.values), pair, strict=True)
-            )
+            grown = tuple(self._empty(states) for states in pair)
+            for new, buffer in zip(grown, layer.held, strict=False):
+                new[: place.rows, :, kept] = buffer[: place.rows, :, old]
+            layer.held = grown
         place.start, place.end = kept.start, end
 
-    def _grown(
-        self, buffer: torch.Tensor | None, like: torch.Tensor, old: slice, kept: slice
-    ) -> torch.Tensor:
+    def _empty(self, like: torch.Tensor) -> torch.Tensor:
+        """A buffer; of zeros, since a slot that is masked out still counts where it holds no number."""
         rows, slots = self._room
-        # Zeros: a slot that is masked out still counts where it holds no number.
-        grown = like.new_zeros((rows, like.shape[1], slots, like.shape[3]))
-        if buffer is not None and self._place.rows:
-            grown[: self._place.rows, :, kept] = buffer[: self._place.rows, :, old]
-        return grown
+        return like.new_zeros((rows, like.shape[1], slots, like.shape[3]))

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,8 +29,8 @@ PREFILL_TOKENS = 8192
 
 
 GATHER_SECONDS = 0.01
-"""How long a request waits for others to be worked out with, while rows are decoded: a group costs little more
-than one."""
+"""How long a request waits for others to be worked out with, while rows are decoded: a group costs little
+more than one."""
 
 GATHERED = 8
 """So many requests wait for no more."""
@@ -172,9 +173,9 @@ class Engine:
     def _admitted(self) -> list[_Row]:
         """The requests for which there is room, in the order in which they came; none while they gather."""
         rows: list[_Row] = []
-        if self.running and self._waiting and len(self._waiting) < GATHERED:
-            if time.monotonic() - self._waiting[0].came < GATHER_SECONDS:
-                return rows
+        few = self.running and 0 < len(self._waiting) < GATHERED
+        if few and time.monotonic() - self._waiting[0].came < GATHER_SECONDS:
+            return rows
         while self._waiting and self.running + len(rows) < self._most_rows:
             row = self._waiting.popleft()
             if not row.future.cancelled():
@@ -240,12 +241,15 @@ class Engine:
         if not self._model.batched:
             self._alone += [(row, past) for row in group if row not in ended]
             return
-        layers = [(layer.keys, layer.values) for layer in past.layers]
+        held_by: list[Any] = past.layers
+        layers: list[KeysValues] = [(layer.keys, layer.values) for layer in held_by]
         on = [number for number, row in enumerate(group) if row not in ended]
         for number, row in enumerate(group):
             if row in ended and self._prefixes.keeps:
                 own = slice(held + new - lengths[number], None)
-                self._kept_of(row, [(k[number, :, own].clone(), v[number, :, own].clone()) for k, v in layers])
+                self._kept_of(
+                    row, [(k[number, :, own].clone(), v[number, :, own].clone()) for k, v in layers]
+                )
             row.kept = None
         if on:
             picked = layers if len(on) == len(group) else [(keys[on], values[on]) for keys, values in layers]

@@ -105,8 +105,8 @@ def read_adapter(name: str, path: Path, base: ModelFolder) -> AdapterFolder:
     config = _object(path / ADAPTER_CONFIG, "not an adapter's folder")
     if config.get("peft_type") != "LORA":
         raise ModelFolderError(
-            f"adapter {name!r}: {path / ADAPTER_CONFIG}: peft_type {config.get('peft_type')!r} is not served; "
-            "only LORA is"
+            f"adapter {name!r}: {path / ADAPTER_CONFIG}: peft_type {config.get('peft_type')!r} is not "
+            "served; only LORA is"
         )
     if config.get("auto_mapping") and config["auto_mapping"].get("custom_code"):
         raise ModelFolderError(f"adapter {name!r}: {path / ADAPTER_CONFIG}: names custom code: never run")

@@ -1,5 +1,6 @@
 """A model and its adapters in memory, and one forward pass over rows that may each have another adapter."""
 
+import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -71,7 +72,7 @@ class LoadedModel:
         self._probe(folder, adapters)
 
     def past(self, layers: Sequence[KeysValues] | None = None) -> Cache:
-        """An empty cache for a prefill; or one that holds what was kept, (rows, heads, slots, width) a layer."""
+        """A cache for a prefill: empty, or with what was kept, (rows, heads, slots, width) a layer."""
         if not self.batched:
             return DynamicCache(config=self._config)
         return DynamicCache(ddp_cache_data=layers)
@@ -123,10 +124,11 @@ class LoadedModel:
                     wrapped = PeftModel.from_pretrained(self._model, one.path, adapter_name=place)
                 else:
                     wrapped.load_adapter(one.path, place)
-        for module in self._model.modules():
-            if isinstance(module, LoraLayer | AuxiliaryTrainingWrapper):
-                # Once, and not at each pass as peft does it: at small sizes that costs more than the pass.
-                module.register_forward_pre_hook(self._name_rows, with_kwargs=True)
+        kinds = (LoraLayer, AuxiliaryTrainingWrapper)
+        adapted: list[Any] = [module for module in self._model.modules() if isinstance(module, kinds)]
+        for module in adapted:
+            # Once, and not at each pass as peft does it: at small sizes that costs more than the pass.
+            module.register_forward_pre_hook(self._name_rows, with_kwargs=True)
 
     def _name_rows(self, module: Any, given: Any, named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         return given, {**named, "adapter_names": self._names}
@@ -160,8 +162,8 @@ def _told(where: str) -> Iterator[None]:
 def _quiet() -> Iterator[None]:
     """Advice for those who train models is none for those who serve them."""
     before = transformers.utils.logging.get_verbosity()
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity(logging.ERROR)
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # theirs
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -182,7 +184,7 @@ def _tokenizer(folder: ModelFolder) -> Any:
 
 def _model(folder: ModelFolder, dtype: str) -> Any:
     with _quiet(), _told(str(folder.path)):
-        model, report = transformers.AutoModelForCausalLM.from_pretrained(
+        loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
             folder.path,
             dtype=dtype,
             trust_remote_code=False,
@@ -190,6 +192,7 @@ def _model(folder: ModelFolder, dtype: str) -> Any:
             use_safetensors=True,
             output_loading_info=True,
         )
+    model, report = loaded
     missing = sorted(report["missing_keys"])
     if missing:
         raise ModelFolderError(
@@ -228,7 +231,9 @@ def _refuse_other_shapes(model: Any, adapter: AdapterFolder, folder: ModelFolder
                 rows, columns = columns, rows
             held, wanted = (shape[1], columns) if side == "A" else (shape[0], rows)
             if held != wanted:
-                raise ModelFolderError(f"{where}: layer {name!r} is {wanted} wide there and {held} in the adapter")
+                raise ModelFolderError(
+                    f"{where}: layer {name!r} is {wanted} wide there and {held} in the adapter"
+                )
 
 
 def _context(config: Any, tokenizer: Any) -> int | None:

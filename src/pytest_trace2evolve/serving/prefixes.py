@@ -40,7 +40,7 @@ class Prefixes:
         return self._most > 0
 
     def longest(self, adapter: str | None, prompt: np.ndarray) -> tuple[Kept | None, int]:
-        """What begins most like a prompt, and in how many tokens; never in all: the last is worked out anew."""
+        """What begins most like a prompt, and in how many tokens; the prompt's last is always worked out."""
         best, most = None, 0
         for one in self._kept:
             if one.adapter == adapter and (alike := _alike(one.tokens, prompt)) > most:

@@ -41,11 +41,19 @@ class LocalServer:
         self._folder = folder
         self.token = secrets.token_urlsafe(24)
         self._ending = False
-        command = [sys.executable, "-P", "-m", "pytest_trace2evolve.cli", "serve", str(folder), "--parent-pipe"]
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "pytest_trace2evolve.cli",
+            "serve",
+            str(folder),
+            "--parent-pipe",
+        ]
         for name, path in (adapters or {}).items():
             command += ["--adapter", f"{name}={path}"]
         command += options
-        self._errors = tempfile.TemporaryFile()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the server
         # A session of its own: Ctrl-C is for the run, which then ends this.
         self._process = subprocess.Popen(
             command,

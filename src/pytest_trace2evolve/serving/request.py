@@ -128,7 +128,9 @@ def _refuse_unsupported(body: Mapping[str, Any]) -> None:
     for name, value in body.items():
         if name in _NEUTRAL and not any(value == one and _alike(value, one) for one in _NEUTRAL[name]):
             told = " or ".join(json.dumps(one) for one in _NEUTRAL[name])
-            raise ApiError(f"{name} is not supported: leave it out (or give {told})", name, "unsupported_value")
+            raise ApiError(
+                f"{name} is not supported: leave it out (or give {told})", name, "unsupported_value"
+            )
         if name not in _NEUTRAL and name not in _KNOWN and name not in _IGNORED:
             raise ApiError(f"{name} is not supported: leave it out", name, "unknown_parameter")
 
@@ -224,7 +226,11 @@ def _tools(body: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
         if not isinstance(tool, dict) or tool.get("type") != "function":
             raise _wrong(f"{where}.type", "'function'")
         function = tool.get("function")
-        if not isinstance(function, dict) or not isinstance(function.get("name"), str) or not function["name"]:
+        if (
+            not isinstance(function, dict)
+            or not isinstance(function.get("name"), str)
+            or not function["name"]
+        ):
             raise _wrong(f"{where}.function.name", "a string")
         if not isinstance(function.get("description", ""), str | None):
             raise _wrong(f"{where}.function.description", "a string")
@@ -245,7 +251,7 @@ def _tool_choice(body: Mapping[str, Any], tools: tuple[dict[str, Any], ...]) -> 
     name = function.get("name") if isinstance(function, dict) else None
     if not isinstance(name, str):
         raise _wrong(
-            "tool_choice", "'auto', 'none', 'required' or {\"type\": \"function\", \"function\": {\"name\": …}}"
+            "tool_choice", '\'auto\', \'none\', \'required\' or {"type": "function", "function": {"name": …}}'
         )
     if name not in [tool["function"]["name"] for tool in tools]:
         raise ApiError(f"tool_choice names {name!r}, which is none of the tools", "tool_choice")
@@ -280,7 +286,14 @@ def _logprobs(body: Mapping[str, Any]) -> int | None:
 def _template(body: Mapping[str, Any]) -> Mapping[str, Any]:
     given = body.get("chat_template_kwargs", {})
     own = {"tools", "messages", "conversation", "add_generation_prompt", "tokenize", "chat_template"}
-    further = {"return_dict", "return_tensors", "continue_final_message", "padding", "truncation", "max_length"}
+    further = {
+        "return_dict",
+        "return_tensors",
+        "continue_final_message",
+        "padding",
+        "truncation",
+        "max_length",
+    }
     if not isinstance(given, dict):
         raise _wrong("chat_template_kwargs", "an object")
     refused = sorted(given.keys() & (own | further | {"documents", "tokenizer_kwargs", "processor_kwargs"}))

@@ -153,7 +153,10 @@ def _announce(listening: socket.socket, settings: ServerSettings, device: str) -
         return
     names = ", ".join((name, *(one.name for one in settings.adapters)))
     print(f"serving {names} on {device} at {url}", flush=True)
-    print(f"token: {settings.token}" if settings.token else "no token: anybody who reaches it may use it", flush=True)
+    print(
+        f"token: {settings.token}" if settings.token else "no token: anybody who reaches it may use it",
+        flush=True,
+    )
 
 
 def _listen(host: str, port: int) -> socket.socket:

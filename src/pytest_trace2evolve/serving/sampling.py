@@ -26,7 +26,7 @@ class Draw:
 
 @dataclass(frozen=True)
 class TokenLogprob:
-    """A token, its natural logarithm of probability, and the likeliest tokens with theirs, likeliest first."""
+    """A token, the natural logarithm of its probability, and the likeliest with theirs, likeliest first."""
 
     token: int
     logprob: float

@@ -48,7 +48,9 @@ class Writer:
         self._ends = ends
         # A tokenizer must not be used by two threads at once.
         self._lock = threading.RLock()
-        marks = {tokenizer.convert_tokens_to_ids(one) for one in (OPENING, "</tool_call>", "<think>", "</think>")}
+        marks = {
+            tokenizer.convert_tokens_to_ids(one) for one in (OPENING, "</tool_call>", "<think>", "</think>")
+        }
         self._hidden = (set(tokenizer.all_special_ids) | ends) - (marks - ends - {tokenizer.unk_token_id})
         self._takes_tools = self._heeds_tools()
 

@@ -131,6 +131,11 @@ class Sides:
             return live
         arguments = dict(recorded.arguments or {})
         extra = arguments.pop("extra_instruction", "")
+        if endpoint.url is None and arguments.get("weights") != live.agent.weights:
+            raise _CannotRunError(
+                f"its model {recorded.model!r} was another than this run's: a local folder of other content, "
+                "or none: give --t2e-baseline-base-url"
+            )
         there, here = arguments.get("endpoint"), live.agent.recorded().get("endpoint")
         if endpoint.url is None and there != here:
             raise _CannotRunError(
@@ -145,12 +150,13 @@ class Sides:
             model = ModelSettings.from_recorded(recorded.model, arguments)
         except ValueError as error:
             raise _CannotRunError(f"its agent is not recorded whole: {error}") from None
-        price = self.prices.get(model.model)
+        local = endpoint.url is None and model.weights is not None
+        price = live.agent.price if local else self.prices.get(model.model)
         if self.priced and price is None:
             raise _CannotRunError(f"--t2e-max-cost needs the price of its model {model.model!r}")
         agent = replace(
             live.agent,
-            model=model.model,
+            model=live.agent.model if local else model.model,
             base_url=live.agent.base_url if endpoint.url is None else endpoint.url,
             key_var=endpoint.key_var or live.agent.key_var,
             temperature=model.temperature,
@@ -158,6 +164,8 @@ class Sides:
             reasoning_effort=model.reasoning_effort,
             extra_body=model.extra_body,
             price=price,
+            folder=live.agent.folder if local else None,
+            weights=model.weights,
         )
         return replace(live, agent=agent, extra_instruction=extra if isinstance(extra, str) else "")
 

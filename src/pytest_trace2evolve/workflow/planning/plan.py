@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_trace2evolve.candidates import Candidate
 from pytest_trace2evolve.evidence.saving import SaveMode, Saving
@@ -22,6 +23,9 @@ from pytest_trace2evolve.workflow.planning.live import LiveSettings, Party
 from pytest_trace2evolve.workflow.project import Project
 from pytest_trace2evolve.workflow.recorded.baselines import Baseline
 from pytest_trace2evolve.workflow.recorded.replays import Recorded
+
+if TYPE_CHECKING:
+    from pytest_trace2evolve.workflow.planning.served import Address
 
 REPLAY = "replay"
 """The agent that reads recorded runs instead of talking."""
@@ -49,6 +53,7 @@ class Options:
     confirm: int | None = None
     stages: tuple[int, ...] = ()
     baseline_endpoint: Endpoint = AS_THE_AGENT
+    adapters: Mapping[str, Path] = field(default_factory=dict)
     invocation_dir: Path = field(default_factory=Path.cwd)
 
 
@@ -126,7 +131,8 @@ class Plan:
 class Shared:
     """What the controller settles and its workers take over.
 
-    `account` is where the run's account lies; None where no model is asked.
+    `account` is where the run's account lies; None where no model is asked. `served` are the addresses of the
+    run's own servers, by their models' folders.
     """
 
     run_id: str
@@ -135,6 +141,7 @@ class Shared:
     baselines: Mapping[str, str]
     account: Path | None = None
     stage: Stage | None = None
+    served: Mapping[str, "Address"] = field(default_factory=dict)
 
 
 def baseline_copy(run_folder: Path, suite: str) -> Path:

@@ -1,0 +1,103 @@
+"""One tiny model and one server of it for all tests of a process."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from pytest_trace2evolve.serving.process import LocalServer
+from tests.tiny_model import TOOLS
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `base`, adapters `one` and `two`, and what transformers itself says; built once."""
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    folder, ready = shared / "tiny-models", shared / "tiny-models.ready"
+    try:
+        folder.mkdir()
+    except FileExistsError:  # another worker builds them
+        deadline = time.monotonic() + 120
+        while not ready.exists():
+            assert time.monotonic() < deadline, "the other worker did not build the models"
+            time.sleep(0.1)
+        return folder
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "tests.tiny_model", str(folder)],
+        cwd=REPOSITORY,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "src")])},
+        check=True,
+        capture_output=True,
+    )
+    ready.touch()
+    return folder
+
+
+@pytest.fixture(scope="session")
+def references(models: Path) -> list[dict[str, Any]]:
+    """What transformers, called directly, says to each conversation."""
+    found: list[dict[str, Any]] = json.loads((models / "references.json").read_text(encoding="utf-8"))
+    return found
+
+
+class Asking:
+    """Asks a server as any client would."""
+
+    def __init__(self, server: LocalServer) -> None:
+        self.server = server
+        self.client = httpx2.Client(
+            base_url=server.base_url, headers={"Authorization": f"Bearer {server.token}"}, timeout=60
+        )
+
+    def post(self, **fields: Any) -> httpx2.Response:
+        """A chat completion's response; greedy and with tools, where nothing else is said."""
+        body = {"model": "base", "tools": TOOLS, "temperature": 0, "max_tokens": 40, **fields}
+        return self.client.post("/chat/completions", json={k: v for k, v in body.items() if v is not None})
+
+    def choice(self, **fields: Any) -> dict[str, Any]:
+        """The one choice of a good answer."""
+        response = self.post(**fields)
+        assert response.status_code == 200, response.text
+        (choice,) = response.json()["choices"]
+        return dict(choice)
+
+    def health(self) -> dict[str, Any]:
+        """How busy the server is."""
+        root = self.server.base_url.removesuffix("/v1")
+        return dict(httpx2.get(f"{root}/health").json())
+
+    def refused(self, status: int, code: str | None, **fields: Any) -> str:
+        """The message of a refusal, its shape checked."""
+        response = self.post(**fields)
+        return refusal(response, status, code)
+
+
+def refusal(response: httpx2.Response, status: int, code: str | None) -> str:
+    """The message of an error in the API's shape."""
+    assert response.status_code == status, response.text
+    error = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["code"] == code, error
+    return str(error["message"])
+
+
+@pytest.fixture(scope="session")
+def asking(models: Path) -> Iterator[Asking]:
+    """A server of the base and both adapters."""
+    adapters = {name: models / name for name in ("one", "two")}
+    server = LocalServer(models / "base", adapters, options=["--waiting", "40"])
+    asking = Asking(server)
+    yield asking
+    asking.client.close()
+    server.close()
