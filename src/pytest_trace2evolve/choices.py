@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from pytest_trace2evolve.options import DESTINATIONS
 from pytest_trace2evolve.records.account import Budgets
 from pytest_trace2evolve.records.protocols import Judge
 from pytest_trace2evolve.records.verdict import Goal
+from pytest_trace2evolve.shipped import embedded_model, has_embedded_model
 from pytest_trace2evolve.workflow.planning.cassettes import played
 from pytest_trace2evolve.workflow.planning.confirm import Endpoint
 from pytest_trace2evolve.workflow.planning.live import DEFAULT_CONCURRENCY, LiveSettings, extra_instruction
@@ -39,6 +40,10 @@ def read_options(config: pytest.Config, served: Mapping[str, Address]) -> Option
     for name in option.t2e_summary or ():
         if (here / name).is_dir():
             raise ConfigError(f"--t2e-summary {name} is a folder; name a file")
+    named = option.t2e_model or option.t2e_agent or config.getini("t2e_agent")
+    embedded = not (named or option.t2e_replay or option.t2e_playback) and has_embedded_model()
+    model = str(embedded_model()) if embedded else option.t2e_model
+    talk = _live(option, model, here, read_prices(config.rootpath / PRICES_NAME), served)
     return Options(
         candidate=option.t2e_candidate,
         suites=tuple(option.t2e_suite or ()),
@@ -52,8 +57,10 @@ def read_options(config: pytest.Config, served: Mapping[str, Address]) -> Option
         gate=option.t2e_gate or config.getini("t2e_gate") or None,
         goal=Goal(option.t2e_goal or Goal.IMPROVE),
         run_folder=here / option.t2e_run_folder if option.t2e_run_folder else None,
-        live=_live(option, here, read_prices(config.rootpath / PRICES_NAME), served),
-        adapters=_adapters(option, here),
+        live=None if embedded else talk,
+        embedded=talk if embedded else None,
+        unheard=_given(option, _ONLY_LIVE) if option.t2e_model is None else "",
+        adapters=_adapters(option, model, here),
         budgets=Budgets(
             cost=option.t2e_max_cost,
             tokens=option.t2e_max_tokens,
@@ -101,7 +108,7 @@ _ONLY_LIVE = (*_TALK, "t2e_fresh")
 """Options that say nothing where no model is asked."""
 
 
-def _adapters(option: Any, here: Path) -> dict[str, Path]:
+def _adapters(option: Any, model: str | None, here: Path) -> dict[str, Path]:
     """Adapters by the names under which they are asked for."""
     found: dict[str, Path] = {}
     for text in option.t2e_adapter or ():
@@ -111,7 +118,7 @@ def _adapters(option: Any, here: Path) -> dict[str, Path]:
         if name in found:
             raise ConfigError(f"--t2e-adapter {text}: the name {name!r} is given twice")
         found[name] = here / Path(path).expanduser()
-    if found and not _lies_here(option.t2e_model or "", option.t2e_base_url, here):
+    if found and not _lies_here(model or "", option.t2e_base_url, here):
         raise ConfigError("--t2e-adapter goes with a model that lies in a folder: --t2e-model ./path")
     return found
 
@@ -133,21 +140,28 @@ def _of_folder(
     return found, folder.temperature
 
 
+def _given(option: Any, names: Sequence[str]) -> str:
+    """The first of some options that was given, as it is written; empty where none was."""
+    return next((f"--{name.replace('_', '-')}" for name in names if getattr(option, name) is not None), "")
+
+
 def _live(
-    option: Any, here: Path, prices: Mapping[str, Price], served: Mapping[str, Address]
+    option: Any,
+    model: str | None,
+    here: Path,
+    prices: Mapping[str, Price],
+    served: Mapping[str, Address],
 ) -> LiveSettings | None:
     if option.t2e_playback is not None:
-        needless = [name for name in _SETTLED if getattr(option, name) is not None]
-        if needless:
+        if needless := _given(option, _SETTLED):
             raise ConfigError(
-                f"--{needless[0].replace('_', '-')} does not go with --t2e-playback: "
+                f"{needless} does not go with --t2e-playback: "
                 "the cassette says which models answered, and how they were asked"
             )
         return played(here / option.t2e_playback, extra_instruction())
-    if option.t2e_model is None:
-        needless = [name for name in _ONLY_LIVE if getattr(option, name) is not None]
-        if needless:
-            raise ConfigError(f"--{needless[0].replace('_', '-')} says nothing without --t2e-model")
+    if model is None:
+        if needless := _given(option, _ONLY_LIVE):
+            raise ConfigError(f"{needless} says nothing without --t2e-model")
         return None
     try:
         extra_body = json.loads(option.t2e_extra_body) if option.t2e_extra_body else {}
@@ -157,7 +171,7 @@ def _live(
         raise ConfigError(f"--t2e-extra-body is a JSON {type(extra_body).__name__}, not an object")
     concurrency = option.t2e_concurrency or DEFAULT_CONCURRENCY
     agent = ModelSettings(
-        model=option.t2e_model,
+        model=model,
         base_url=option.t2e_base_url,
         key_var=option.t2e_key_var or "OPENAI_API_KEY",
         temperature=0.0 if option.t2e_temperature is None else option.t2e_temperature,
@@ -166,7 +180,7 @@ def _live(
         extra_body=extra_body,
         max_connections=concurrency,
         timeout=option.t2e_call_timeout or CALL_TIMEOUT,
-        price=prices.get(option.t2e_model),
+        price=prices.get(model),
     )
     user = replace(
         agent,

@@ -17,6 +17,7 @@ from pytest_trace2evolve.commands import (
     ledger,
     lint,
     lock,
+    pocket,
     power,
     promote,
     score,
@@ -69,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
         comment,
         cases,
         serve,
+        pocket,
     ):
         command.add(commands)
     return parser

@@ -49,6 +49,14 @@ def template(package: Path | None = None) -> Path:
     raise ConfigError(f"{installed}: is missing from this installation; {_AGAIN}")
 
 
+def has_embedded_model() -> bool:
+    """Whether this installation carries the embedded model."""
+    try:
+        return embedded_model().is_dir()
+    except ConfigError:
+        return False
+
+
 def embedded_model(package: Path | None = None) -> Path:
     """The folder of the embedded model; it is used from where it lies.
 

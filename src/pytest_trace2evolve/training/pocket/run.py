@@ -9,9 +9,9 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from pytest_trace2evolve._optional import require
 from pytest_trace2evolve.errors import ConfigError
@@ -52,6 +52,10 @@ class Recipe:
     decay: float = 0.05
     threads: int = 2
     size: Size = field(default_factory=Size)
+
+    def shortened(self, steps: int) -> Self:
+        """The same in other steps, the share of those without prompts kept."""
+        return replace(self, steps=steps, plain=self.plain * steps // self.steps)
 
     def share_at(self, step: int) -> float:
         """The share of the highest learning rates at a step."""

@@ -48,6 +48,10 @@ class Options:
     goal: Goal = Goal.IMPROVE
     run_folder: Path | None = None
     live: LiveSettings | None = None
+    embedded: LiveSettings | None = None
+    """The embedded model, where nothing that was said names another agent."""
+    unheard: str = ""
+    """An option of live runs that was given without a model."""
     fresh: bool = False
     budgets: Budgets = NO_BUDGETS
     confirm: int | None = None

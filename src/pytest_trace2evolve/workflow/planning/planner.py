@@ -1,6 +1,7 @@
 """Making a plan: what the user asked for is checked and every choice settled, before the first simulation."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
@@ -89,6 +90,7 @@ def make_plan(
     recorded = read_replays(options.replays)
     suites = _select(options, project, suite_names, recorded)
     refuse_strays(recorded, suites, suites_named=bool(options.suites))
+    options = _with_embedded(options, suites)
     chosen = {suite.name: "" if listing else _agent(options, suite, agents, recorded) for suite in suites}
     verify = shared is None and not listing
     locked = [_locked(suite, project, worlds, verify=verify) for suite in suites]
@@ -273,6 +275,17 @@ def _agent(options: Options, suite: Suite, agents: Sequence[str], recorded: Mapp
     if name not in agents:
         raise ConfigError(f"unknown agent {name!r}; {nearest(name, [*agents, REPLAY])}")
     return name
+
+
+def _with_embedded(options: Options, suites: Sequence[Suite]) -> Options:
+    """The embedded model talks where nobody else was named, to customers who follow a script."""
+    if options.embedded is None:
+        return options
+    if all(suite.default_agent is None and suite.scripted for suite in suites):
+        return replace(options, live=options.embedded)
+    if options.unheard:
+        raise ConfigError(f"{options.unheard} says nothing without --t2e-model")
+    return options
 
 
 def _talker(options: Options, agents: Sequence[str]) -> str | None:

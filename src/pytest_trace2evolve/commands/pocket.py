@@ -1,0 +1,80 @@
+"""`trace2evolve pocket`: trains the embedded model from a seed, and measures it."""
+
+import argparse
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pytest_trace2evolve.commands.common import at_least
+
+
+def add(commands: Any) -> None:
+    """Declare the command and what it can do."""
+    pocket = commands.add_parser("pocket", help="train the embedded model, or measure it")
+    parts = pocket.add_subparsers(required=True, metavar="ACTION")
+    train = parts.add_parser("train", help="train it from a seed, and write its card; goes on where it was")
+    train.add_argument("--out", type=Path, required=True, metavar="DIR", help="the model's folder")
+    train.add_argument("--seed", type=int, default=1, metavar="N", help="(default: 1)")
+    train.add_argument("--steps", type=int, metavar="N", help="groups of dialogues to learn from")
+    train.add_argument("--threads", type=int, default=2, metavar="N", help="threads of torch (default: 2)")
+    train.add_argument("--cases", type=int, metavar="N", help="held-out cases a row of the card; 0: no card")
+    train.set_defaults(command=_train)
+    card = parts.add_parser("card", help="measure a model on held-out content, and write its card")
+    card.add_argument("model", type=Path, metavar="DIR", help="a folder that 'pocket train' made")
+    card.add_argument("--cases", type=int, metavar="N", help="held-out cases a row")
+    card.set_defaults(command=_card)
+
+
+def _train(options: argparse.Namespace) -> int:
+    from pytest_trace2evolve.serving.run import QUIET_THREADS
+
+    # Before torch is loaded: threads that spin while they wait lose their cores to anything else that runs.
+    os.environ.update({name: os.environ.get(name, value) for name, value in QUIET_THREADS.items()})
+    from pytest_trace2evolve.training.pocket.run import Progress, Recipe
+    from pytest_trace2evolve.workflow.pocket.course import make
+
+    recipe = Recipe(seed=options.seed, threads=at_least("--threads", options.threads, 1))
+    if options.steps is not None:
+        recipe = recipe.shortened(at_least("--steps", options.steps, 1))
+    with _bar("training", recipe.steps) as show:
+
+        def told(progress: Progress) -> None:
+            recent = progress.losses[-20:]
+            show(progress.step, f"loss {sum(recent) / len(recent):.3f}")
+
+        progress = make(recipe, options.out, told=told)
+    print(f"{options.out}: {progress.step} steps in {progress.seconds / 60:.1f} minutes")
+    return 0 if options.cases == 0 else _measure(options.out, options.cases)
+
+
+def _card(options: argparse.Namespace) -> int:
+    return _measure(options.model, options.cases)
+
+
+def _measure(folder: Path, cases: int | None) -> int:
+    from pytest_trace2evolve.workflow.pocket.card import write_card
+    from pytest_trace2evolve.workflow.pocket.measure import CASES
+
+    count = CASES if cases is None else at_least("--cases", cases, 1)
+    with _bar("measuring", None) as show:
+        text = write_card(folder, cases=count, told=lambda done, total: show(done, "", total))
+    print(text)
+    return 0
+
+
+@contextmanager
+def _bar(what: str, total: int | None) -> Iterator[Callable[..., None]]:
+    """A progress bar on standard error; what it yields sets how far it is, with a word on it."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, TextColumn("{task.fields[word]}"), console=Console(stderr=True)) as progress:
+        bar = progress.add_task(what, total=total, word="")
+
+        def show(done: int, word: str, of: int | None = None) -> None:
+            progress.update(bar, completed=done, word=word, total=total if of is None else of)
+
+        yield show

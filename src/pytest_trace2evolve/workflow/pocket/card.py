@@ -1,0 +1,89 @@
+"""Measuring a pocket model through the server that every model of a run is asked through; its card."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pytest_trace2evolve.candidates import Candidates
+from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.evidence.atomic import write_together
+from pytest_trace2evolve.models.settings import ModelSettings
+from pytest_trace2evolve.records.card import Card
+from pytest_trace2evolve.report.card import CURVE, card_text, curve_picture
+from pytest_trace2evolve.serving.folder import folder_digest, read_model
+from pytest_trace2evolve.serving.process import LocalServer
+from pytest_trace2evolve.shipped import template
+from pytest_trace2evolve.workflow.pocket.course import TRAINING
+from pytest_trace2evolve.workflow.pocket.measure import CASES, Measured, measure
+from pytest_trace2evolve.worlds.support.world import SupportWorld
+
+CARD = "card.json"
+TEXT = "README.md"
+"""The card as people read it; where a folder is shown, this file is."""
+
+CANDIDATES = ("v0", "v5", "v6")
+"""The candidates that ship: the card says what each makes the model do."""
+
+SEED = 1
+"""Of the first trial; each further simulation of an arm adds one."""
+
+
+def write_card(
+    folder: Path, *, cases: int = CASES, told: Callable[[int, int], None] = lambda done, total: None
+) -> str:
+    """Measure the model in a folder and write its card there; returns the card's text.
+
+    Raises:
+        ConfigError: the folder was not made by `trace2evolve pocket train`.
+        ModelFolderError: the model cannot be served.
+        MissingExtraError: matplotlib is not installed.
+        OSError: the card cannot be written.
+    """
+    model = read_model(folder)
+    training = _training(folder)
+    picture = curve_picture(training).decode()
+    weights = folder_digest(folder)
+    server = LocalServer(folder)
+    try:
+        asked = ModelSettings(model=model.name, temperature=model.temperature, seed=SEED)
+        found = asyncio.run(_measured(asked.served(server.base_url, server.token), cases, told))
+    finally:
+        server.close()
+    card = Card(
+        training={name: value for name, value in training.items() if name != "losses"},
+        weights=weights,
+        weight_bytes=(folder / "model.safetensors").stat().st_size,
+        cases=cases,
+        capabilities=dict(found.capabilities),
+        rules=tuple(found.rules),
+        candidates=dict(found.candidates),
+    )
+    text = card_text(card)
+    record = json.dumps(card.model_dump(mode="json"), indent=1) + "\n"
+    write_together({folder / CARD: record, folder / TEXT: text, folder / CURVE: picture})
+    return text
+
+
+def _training(folder: Path) -> dict[str, Any]:
+    path = folder / TRAINING
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{path}: cannot be read ({error}): was it made by 'trace2evolve pocket train'?"
+        ) from None
+    return found
+
+
+async def _measured(asked: ModelSettings, cases: int, told: Callable[[int, int], None]) -> Measured:
+    from pytest_trace2evolve.models.chat import ChatModel
+
+    candidates = Candidates(template() / "candidates")
+    instructions = {name: candidates[name].instruction for name in CANDIDATES}
+    model = ChatModel(asked)
+    try:
+        return await measure(model, SupportWorld(), instructions, cases=cases, told=told)
+    finally:
+        await model.close()
