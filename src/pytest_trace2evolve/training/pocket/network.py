@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_trace2evolve._optional import require
+from pytest_trace2evolve.training.pocket.copying import lay_down_copying
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
@@ -29,7 +30,7 @@ class Size:
 
 
 def build_network(size: Size, tokenizer: "PreTrainedTokenizerFast") -> "Qwen3ForCausalLM":
-    """A network with random weights, drawn from torch's own seed."""
+    """A network that can copy and nothing else, its weights drawn from torch's own seed."""
     transformers: Any = require("transformers", extra="local")
     config = transformers.Qwen3Config(
         vocab_size=len(tokenizer),
@@ -41,11 +42,13 @@ def build_network(size: Size, tokenizer: "PreTrainedTokenizerFast") -> "Qwen3For
         head_dim=size.width // size.heads,
         max_position_embeddings=size.context,
         tie_word_embeddings=True,
-        # Wider than usual: with .02 so small a network does not learn to copy ids.
         initializer_range=0.08,
+        # Slow turns: what a head compares is to be found again some hundred tokens later.
+        rope_parameters={"rope_type": "default", "rope_theta": 1e7},
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
     network: Qwen3ForCausalLM = transformers.Qwen3ForCausalLM(config)
+    lay_down_copying(network)
     return network
