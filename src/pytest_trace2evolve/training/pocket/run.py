@@ -107,7 +107,7 @@ def train(
     torch.set_num_threads(recipe.threads)
     torch.manual_seed(recipe.seed)
     network: Any = build_network(recipe.size, tokenizer)
-    optimizers = _optimizers(network, recipe)
+    optimizers = optimizers_of(network, recipe)
     kept = _kept(folder / UNFINISHED)
     progress = Progress() if kept is None else _load(kept, recipe, network, optimizers)
     network.train()
@@ -117,7 +117,7 @@ def train(
         torch.manual_seed(recipe.seed * 1_000_003 + progress.step)
         group = groups(progress.step, progress.step < recipe.plain)
         _set_rates(optimizers, recipe, progress.step)
-        loss = _step(network, optimizers, group, tokenizer.pad_token_id)
+        loss = one_step(network, optimizers, group, tokenizer.pad_token_id)
         if not math.isfinite(loss):
             raise ConfigError(
                 f"the loss of step {progress.step + 1} is {loss}: the training came apart; lower the rate"
@@ -133,7 +133,7 @@ def train(
     return network, progress
 
 
-def _optimizers(network: "Qwen3ForCausalLM", recipe: Recipe) -> list["torch.optim.Optimizer"]:
+def optimizers_of(network: "Qwen3ForCausalLM", recipe: Recipe) -> list["torch.optim.Optimizer"]:
     """Muon for the matrices between layers, AdamW for embeddings and the scales of norms."""
     torch: Any = require("torch", extra="local")
     named = list(network.named_parameters())
@@ -159,12 +159,13 @@ def _set_rates(optimizers: Sequence["torch.optim.Optimizer"], recipe: Recipe, st
             one["lr"] = highest * recipe.share_at(step)
 
 
-def _step(
+def one_step(
     network: "Qwen3ForCausalLM",
     optimizers: Sequence["torch.optim.Optimizer"],
     group: Sequence[Encoded],
     pad: int,
 ) -> float:
+    """Learn from one group at the rates that are set; the loss, in nats a token."""
     torch: Any = require("torch", extra="local")
     # Half the time where the processor multiplies bfloat16 itself; the weights stay float32.
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=torch.cpu._is_avx512_bf16_supported()):

@@ -127,7 +127,7 @@ def _compared(case: Case, trace: Trace) -> bool | None:
     """Whether the right variant was chosen."""
     gold = [one.arguments["new_item_ids"] for one in case.task.actions if "new_item_ids" in one.arguments]
     made = [call.arguments.get("new_item_ids") for _, call in _writes(trace)]
-    return gold[0] in made if gold and made else None
+    return gold[0] in made if gold else None
 
 
 def _numbered(case: Case, trace: Trace) -> bool | None:

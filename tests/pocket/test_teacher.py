@@ -1,0 +1,129 @@
+"""The pocket model's teacher: right where it keeps all habits, and careless in just those that it lacks."""
+
+import asyncio
+import random
+from collections.abc import Mapping
+
+import pytest
+
+from pytest_trace2evolve.cases.case import FAMILIES, Case, case_of, sketched
+from pytest_trace2evolve.cases.draws import SeededDraws
+from pytest_trace2evolve.cases.sketch import assemble
+from pytest_trace2evolve.records.script import Content
+from pytest_trace2evolve.records.trace import Simulation, TerminationReason
+from pytest_trace2evolve.rollout.conversation import converse
+from pytest_trace2evolve.scoring.reward import score
+from pytest_trace2evolve.users.scripted import ScriptedUser
+from pytest_trace2evolve.workflow.pocket.behaviour import BEHAVIOURS
+from pytest_trace2evolve.workflow.pocket.habits import draw_habits, every_habit, rulebook
+from pytest_trace2evolve.workflow.pocket.lessons import LIMITS, lesson_group, training_words
+from pytest_trace2evolve.workflow.pocket.teacher import Teacher
+from pytest_trace2evolve.worlds.support.world import SupportWorld
+
+WORLD = SupportWorld()
+
+
+def taught(
+    family: str, seed: int, habits: Mapping[str, bool], content: Content = Content.HELDOUT
+) -> tuple[Case, Simulation]:
+    words = training_words() if content is Content.TRAIN else None
+    sketch = sketched(family, SeededDraws(f"teacher/{family}/{seed}"), content, words)
+    case = case_of(assemble(family, sketch))
+    teacher = Teacher(sketch, habits, random.Random(seed), family)
+    talk = converse(case.task, WORLD, teacher, ScriptedUser(case.script, seed=seed), limits=LIMITS)
+    return case, asyncio.run(talk)
+
+
+@pytest.mark.parametrize("content", Content)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_teacher_without_a_flaw_passes_every_case(family: str, content: Content) -> None:
+    for seed in range(12):
+        case, simulation = taught(family, seed, every_habit(), content)
+        assert simulation.termination_reason == TerminationReason.USER_STOP, case
+        assert score(simulation, case.task, WORLD).reward == 1.0, case
+
+
+HABITS_OF = {
+    "inspect": "inspect",
+    "confirm": "confirm",
+    "complete": "complete",
+    "survey": "survey",
+    "account_always": "account_always",
+    "once": "once",
+    "reason": "reason",
+    "refund": "refund",
+    "compare": "compare",
+    "number": "number",
+}
+
+
+@pytest.mark.parametrize(("rule", "habit"), HABITS_OF.items())
+def test_what_a_rule_names_shows_in_the_traces(rule: str, habit: str) -> None:
+    """Always where the habit is kept, and far less often where it is not."""
+    shown: dict[bool, list[bool]] = {True: [], False: []}
+    for kept, answers in shown.items():
+        for family in BEHAVIOURS[rule].families:
+            for seed in range(24):
+                case, simulation = taught(family, seed, {**every_habit(), habit: kept})
+                if (answer := BEHAVIOURS[rule].kept(case, simulation.trace)) is not None:
+                    answers.append(answer)
+    assert min(len(one) for one in shown.values()) >= 10
+    assert all(shown[True])
+    assert sum(shown[False]) / len(shown[False]) < 0.7
+
+
+def test_a_teacher_fetches_the_account_when_it_is_needed_alone() -> None:
+    habits = {**every_habit(), "account_always": False}
+    kept = BEHAVIOURS["account_when_needed"].kept
+    assert all(kept(*_traced("account_address_inference", seed, habits)) for seed in range(12))
+    assert not any(kept(*_traced("precondition_verification", seed, habits)) for seed in range(12))
+    without = {**habits, "account_needed": False}
+    asked = [kept(*_traced("account_address_inference", seed, without)) for seed in range(24)]
+    assert not any(asked)
+
+
+def _traced(family: str, seed: int, habits: Mapping[str, bool]) -> tuple[Case, list]:  # type: ignore[type-arg]
+    case, simulation = taught(family, seed, habits)
+    return case, list(simulation.trace)
+
+
+def test_rules_change_how_often_their_habits_are_kept() -> None:
+    for name, rule in rulebook().rules.items():
+        for habit, share in rule.sets.items():
+            drawn = [draw_habits([name], random.Random(seed))[habit] for seed in range(400)]
+            assert sum(drawn) / 400 == pytest.approx(share, abs=0.06)
+
+
+def test_every_rule_has_its_behaviour_and_every_habit_a_rule() -> None:
+    book = rulebook()
+    assert set(BEHAVIOURS) == set(book.rules)
+    assert {habit for rule in book.rules.values() for habit in rule.sets} == set(book.habits)
+    for rule in book.rules.values():
+        assert not set(rule.unseen) & set(rule.wordings)
+
+
+def test_lessons_follow_from_their_seed_and_hold_nothing_held_out() -> None:
+    from pytest_trace2evolve.cases.content import foreign
+
+    first, again, other = (lesson_group(seed, 3, WORLD) for seed in ("a", "a", "b"))
+    assert [one.messages for one in first] != [one.messages for one in other]
+    assert [_said(one.messages) for one in first] == [_said(one.messages) for one in again]
+    for one in first:
+        assert one.messages[0] == first[0].messages[0], "a group has one prompt"
+        for message in one.messages[1:]:
+            assert foreign(str(message.get("content") or ""), Content.HELDOUT) == ""
+
+
+def _said(messages: object) -> str:
+    return repr(messages)
+
+
+def test_the_wordings_of_the_candidates_that_ship_are_taught() -> None:
+    """The card's figures of v5 and v6 are of rules that the model has met; it says so."""
+    from pytest_trace2evolve.candidates import Candidates
+    from pytest_trace2evolve.shipped import template
+
+    shipped = Candidates(template() / "candidates")
+    text = " ".join(" ".join(shipped[name].instruction for name in ("v5", "v6")).split())
+    met = [one for rule in rulebook().rules.values() for one in rule.wordings if one in text]
+    assert len(met) == 6
