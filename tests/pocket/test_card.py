@@ -1,0 +1,130 @@
+"""The pocket model's card: its figures, its text, and that those that ship are of the weights that ship."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_trace2evolve.records.card import Card, RuleEffect, Share, difference
+from pytest_trace2evolve.report.card import card_text, curve_picture
+
+TRAINING: dict[str, Any] = {
+    "recipe": {
+        "seed": 5,
+        "steps": 20,
+        "plain": 4,
+        "threads": 2,
+        "size": {"width": 8, "layers": 2, "heads": 4},
+    },
+    "parameters": 1234567,
+    "vocabulary": 300,
+    "dialogues": 160,
+    "step": 20,
+    "tokens": 98765,
+    "seconds": 90.0,
+    "losses": [3.0, 2.0, 1.5, 1.2, 1.0],
+}
+
+
+def shares() -> st.SearchStrategy[Share]:
+    return st.integers(1, 200).flatmap(
+        lambda total: st.builds(lambda hits: Share(hits=hits, total=total), st.integers(0, total))
+    )
+
+
+def test_newcombes_own_example() -> None:
+    """56 of 70 against 48 of 80: method 10 gives .0524 … .3339 (Newcombe 1998, table II)."""
+    found = difference(Share(hits=56, total=70), Share(hits=48, total=80))
+    assert found == pytest.approx((0.2, 0.0524, 0.3339), abs=1e-4)
+
+
+@given(one=shares(), other=shares())
+def test_a_difference_lies_in_its_interval_and_turns_round(one: Share, other: Share) -> None:
+    value, low, high = difference(one, other)
+    assert -1 <= low <= value <= high <= 1
+    assert difference(other, one) == pytest.approx((-value, -high, -low))
+
+
+@given(share=shares())
+def test_a_share_lies_in_its_interval(share: Share) -> None:
+    assert share.estimate is not None
+    low, high = share.interval
+    assert -1e-9 <= low <= share.estimate + 1e-9
+    assert share.estimate - 1e-9 <= high <= 1 + 1e-9
+
+
+def test_a_share_of_nothing_is_no_share() -> None:
+    nothing = Share(hits=0, total=0)
+    assert nothing.estimate is None
+    assert nothing.interval == (0.0, 1.0)
+    with pytest.raises(ValueError, match="a share of nothing has no difference"):
+        difference(nothing, nothing)
+
+
+def test_the_card_says_what_was_measured() -> None:
+    effect = RuleEffect(
+        rule="inspect",
+        without=Share(hits=48, total=80),
+        seen=Share(hits=56, total=70),
+        unseen=Share(hits=0, total=0),
+    )
+    card = Card(
+        training=TRAINING,
+        weights="abc123",
+        weight_bytes=4_130_000,
+        cases=60,
+        capabilities={"policy_edge": Share(hits=30, total=60)},
+        rules=(effect,),
+        candidates={"v6": Share(hits=120, total=240)},
+    )
+    text = card_text(card)
+    assert "2 layers, width 8, 4 heads" in text
+    assert "1,234,567 parameters, 300 tokens" in text
+    assert "4.1 MB" in text
+    assert "`abc123`" in text
+    assert "160 dialogues" in text
+    assert "`trace2evolve pocket train --seed 5 --steps 20`" in " ".join(text.split())
+    assert "| policy_edge | 50 % | 38 … 62 % |" in text
+    assert "| inspect | 60 % | 80 % | +20 (+5 … +33) | – | – |" in text
+    assert "| v6 | 50 % | 44 … 56 % |" in text
+    assert "60 cases a row and 240 a candidate" in " ".join(text.split())
+
+
+def test_the_curve_is_the_same_each_time() -> None:
+    first = curve_picture(TRAINING)
+    assert first.startswith(b"<?xml")
+    assert first == curve_picture(TRAINING)
+    assert b"prompts from here on" not in first or TRAINING["recipe"]["plain"] < len(TRAINING["losses"])
+
+
+@pytest.fixture
+def shipped() -> Path:
+    """The folder of the model that ships."""
+    from pytest_trace2evolve.shipped import embedded_model
+
+    return embedded_model()
+
+
+def test_the_card_that_ships_is_of_the_weights_that_ship(shipped: Path) -> None:
+    from pytest_trace2evolve.serving.folder import folder_digest
+
+    card = Card.model_validate(json.loads((shipped / "card.json").read_text(encoding="utf-8")))
+    assert card.weights == folder_digest(shipped)
+    assert card.weight_bytes == (shipped / "model.safetensors").stat().st_size <= 10_000_000
+    assert (shipped / "README.md").read_text(encoding="utf-8") == card_text(card)
+    training = json.loads((shipped / "training.json").read_text(encoding="utf-8"))
+    assert card.training == {name: value for name, value in training.items() if name != "losses"}
+    assert not [one for one in shipped.rglob("*") if one.suffix in (".bin", ".pt", ".pkl", ".pickle")]
+
+
+def test_the_model_that_ships_follows_rules_and_is_weak_somewhere(shipped: Path) -> None:
+    """What the README promises of it, by its own card."""
+    card = Card.model_validate(json.loads((shipped / "card.json").read_text(encoding="utf-8")))
+    gains = {one.rule: difference(one.seen, one.without) for one in card.rules}
+    clear = [rule for rule, (value, low, _) in gains.items() if value >= 0.2 and low > 0]
+    assert len(clear) >= 4
+    weak = [name for name, share in card.capabilities.items() if 0.2 <= (share.estimate or 0.0) <= 0.6]
+    assert len(weak) >= 2
