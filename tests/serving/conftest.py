@@ -63,6 +63,8 @@ class Asking:
     def post(self, **fields: Any) -> httpx2.Response:
         """A chat completion's response; greedy and with tools, where nothing else is said."""
         body = {"model": "base", "tools": TOOLS, "temperature": 0, "max_tokens": 40, **fields}
+        if "messages" in body:
+            body["messages"] = wired(body["messages"])
         return self.client.post("/chat/completions", json={k: v for k, v in body.items() if v is not None})
 
     def choice(self, **fields: Any) -> dict[str, Any]:
@@ -81,6 +83,17 @@ class Asking:
         """The message of a refusal, its shape checked."""
         response = self.post(**fields)
         return refusal(response, status, code)
+
+
+def wired(messages: Any) -> Any:
+    """Messages as the API has them: arguments of calls as text."""
+    return json.loads(json.dumps(messages), object_hook=_as_text) if isinstance(messages, list) else messages
+
+
+def _as_text(found: dict[str, Any]) -> dict[str, Any]:
+    if isinstance(found.get("arguments"), dict):
+        found["arguments"] = json.dumps(found["arguments"])
+    return found
 
 
 def refusal(response: httpx2.Response, status: int, code: str | None) -> str:
