@@ -51,7 +51,7 @@ TOOLS = [
     for name in ("look", "close")
 ]
 
-CONTEXT = 512
+CONTEXT = 1024
 
 
 def dialogue(number: int, done: bool = False) -> list[dict[str, Any]]:
@@ -140,6 +140,7 @@ def build_model(folder: Path, *, steps: int = 120, **sizes: int) -> Path:
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
+    model.generation_config.max_new_tokens = 12
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder

@@ -109,7 +109,7 @@ def refusal(response: httpx2.Response, status: int, code: str | None) -> str:
 def asking(models: Path) -> Iterator[Asking]:
     """A server of the base and both adapters."""
     adapters = {name: models / name for name in ("one", "two")}
-    server = LocalServer(models / "base", adapters, options=["--waiting", "40"])
+    server = LocalServer(models / "base", adapters, options=["--rows", "32", "--waiting", "40"])
     asking = Asking(server)
     yield asking
     asking.client.close()

@@ -192,10 +192,15 @@ def test_arguments_that_are_no_object_and_parts_of_text_are_taken(asking: Asking
     assert told[0] == told[1]
 
 
-def test_an_answer_without_a_limit_ends_where_the_context_does(asking: Asking) -> None:
-    messages = [{"role": "user", "content": "all is well " * 60}]
-    usage = asking.post(messages=messages, max_tokens=None, temperature=2, seed=5).json()["usage"]
-    assert usage["total_tokens"] <= CONTEXT
+def test_no_answer_goes_beyond_the_context(asking: Asking) -> None:
+    messages = [{"role": "user", "content": "all is well " * 240}]
+    usage = asking.post(messages=messages, max_tokens=5000).json()["usage"]
+    assert usage["prompt_tokens"] < usage["total_tokens"] <= CONTEXT
+
+
+def test_without_a_limit_the_models_own_holds(asking: Asking) -> None:
+    fields = {"messages": dialogue(1), "max_tokens": None}
+    assert asking.post(**fields).json()["usage"]["completion_tokens"] == 12
 
 
 def test_tools_are_what_the_client_sent(asking: Asking) -> None:

@@ -37,6 +37,7 @@ class ChatApp:
         name: The base model's name.
         adapters: The adapters' names.
         context: Tokens that fit the model; None where nothing says.
+        most: New tokens of an answer that names no limit; None: as many as fit.
         token: What requests must bring; None: nothing.
     """
 
@@ -48,6 +49,7 @@ class ChatApp:
         name: str,
         adapters: Sequence[str] = (),
         context: int | None = None,
+        most: int | None = None,
         token: str | None = None,
     ) -> None:
         self._engine = engine
@@ -55,6 +57,7 @@ class ChatApp:
         self._name = name
         self._adapters = tuple(adapters)
         self._context = context
+        self._most = most
         self._token = token
         self._started = int(time.time())
         # One thread: a tokenizer is used by one at a time anyhow, and the event loop stays free.
@@ -110,7 +113,7 @@ class ChatApp:
 
     def _job(self, asked: ChatRequest, prompt: Prompt) -> Job:
         room = None if self._context is None else self._context - len(prompt.tokens)
-        limits = [limit for limit in (asked.most, room) if limit is not None]
+        limits = [limit for limit in (asked.most or self._most, room) if limit is not None]
         return Job(
             prompt=prompt.tokens,
             adapter=None if asked.model == self._name else asked.model,

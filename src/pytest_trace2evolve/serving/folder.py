@@ -113,7 +113,7 @@ def read_adapter(name: str, path: Path, base: ModelFolder) -> AdapterFolder:
     if not (path / ADAPTER_WEIGHTS).exists():
         _refuse_pickle(path)
         raise ModelFolderError(f"adapter {name!r}: {path}: holds no {ADAPTER_WEIGHTS}")
-    require_sound(path / ADAPTER_WEIGHTS)
+    _require_fitting(require_sound(path / ADAPTER_WEIGHTS), name, path, base)
     if (path / MANIFEST).exists():
         told = _object(path / MANIFEST).get("base_digest")
         if told is not None and told != folder_digest(base.path):
@@ -143,8 +143,11 @@ def _file_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()[:DIGEST_LENGTH]
 
 
-def require_sound(path: Path) -> None:
+def require_sound(path: Path) -> dict[str, list[int]]:
     """Hold a safetensors file against its own header: each tensor's bytes must be there, and no others.
+
+    Returns:
+        The shapes of its tensors by name.
 
     Raises:
         ModelFolderError: it is damaged; names the file.
@@ -165,6 +168,7 @@ def require_sound(path: Path) -> None:
             expected = end
         if expected != size - 8 - length:
             raise ValueError(f"{expected} bytes of tensors were written and {size - 8 - length} are there")
+        return {name: list(one["shape"]) for name, one in header.items() if name != "__metadata__"}
     except OSError as error:
         raise ModelFolderError(f"{path}: cannot be read: {error.strerror}") from None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -177,6 +181,23 @@ def _spans(header: dict[str, Any]) -> Iterator[tuple[int, int]]:
         if name != "__metadata__":
             begin, end = one["data_offsets"]
             yield int(begin), int(end)
+
+
+def _require_fitting(shapes: dict[str, list[int]], name: str, path: Path, base: ModelFolder) -> None:
+    """Hold an adapter's shapes against those of its base, as far as their names agree."""
+    files = sorted(base.path.glob("*.safetensors"))
+    own = {tensor: shape for file in files for tensor, shape in require_sound(file).items()}
+    for tensor, shape in sorted(shapes.items()):
+        layer, _, part = tensor.removeprefix("base_model.model.").partition(".lora_")
+        there = own.get(f"{layer}.weight", [])
+        if len(there) != 2 or len(shape) != 2 or part not in ("A.weight", "B.weight"):
+            continue
+        held, wanted = (shape[1], there[1]) if part == "A.weight" else (shape[0], there[0])
+        if held != wanted:
+            raise ModelFolderError(
+                f"adapter {name!r}: {path} was made for another base than {base.path}: layer {layer!r} is "
+                f"{wanted} wide there and {held} in the adapter"
+            )
 
 
 def _require_weights(path: Path) -> None:

@@ -113,6 +113,7 @@ def _serve_on(listening: socket.socket, settings: ServerSettings, ending: _Endin
         name=settings.name or settings.folder.name,
         adapters=[one.name for one in settings.adapters],
         context=model.context,
+        most=model.most,
         token=settings.token,
     )
 

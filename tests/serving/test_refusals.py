@@ -1,0 +1,206 @@
+"""What the server refuses, in the API's own shape; and what clients do that no server should mind."""
+
+import json
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.serving.conftest import Asking, refusal, wired
+from tests.tiny_model import TOOLS, dialogue
+
+HELLO = [{"role": "user", "content": "Hello."}]
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"n": 2}, "n is not supported"),
+        ({"stream": True}, "stream is not supported"),
+        ({"response_format": {"type": "json_object"}}, "response_format is not supported"),
+        ({"frequency_penalty": 0.5}, "frequency_penalty is not supported"),
+        ({"logit_bias": {"5": 100}}, "logit_bias is not supported"),
+        ({"repetition_penalty": 1.3}, "repetition_penalty is not supported"),
+        ({"foo": 1}, "foo is not supported: leave it out"),
+        ({"messages": []}, "messages must be a list of one message or more"),
+        ({"messages": "hi"}, "messages must be"),
+        ({"messages": [{"role": "bot", "content": "x"}]}, "messages[0].role must be one of"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content must be a string"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content must be"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "nothing else is served"),
+        ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "messages[0].tool_calls[0].function"),
+        ({"temperature": "hot"}, "temperature must be a number from 0 to 2"),
+        ({"temperature": True}, "temperature must be"),
+        ({"temperature": -1}, "temperature must be"),
+        ({"top_p": 1.5}, "top_p must be"),
+        ({"max_tokens": 0}, "max_tokens must be a whole number of 1 or more"),
+        ({"max_tokens": 2.5}, "max_tokens must be"),
+        ({"max_tokens": 3, "max_completion_tokens": 4}, "differ"),
+        ({"seed": "x"}, "seed must be"),
+        ({"stop": [""]}, "stop must be"),
+        ({"stop": 5}, "stop must be"),
+        ({"top_logprobs": 3}, "top_logprobs needs logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs must be a whole number from 0 to 20"),
+        ({"logprobs": "yes"}, "logprobs must be true or false"),
+        ({"tools": {}}, "tools must be a list"),
+        ({"tools": [{"type": "function"}]}, "tools[0].function.name"),
+        ({"tool_choice": "maybe"}, "tool_choice must be"),
+        ({"tool_choice": {"type": "function", "function": {"name": "fly"}}}, "names 'fly'"),
+        ({"tools": None, "tool_choice": "required"}, "tool_choice needs tools"),
+        ({"chat_template_kwargs": {"tools": []}}, "must not hold 'tools'"),
+        ({"chat_template_kwargs": {"return_dict": True}}, "must not hold 'return_dict'"),
+        ({"chat_template_kwargs": 5}, "chat_template_kwargs must be an object"),
+    ],
+    ids=lambda value: json.dumps(value)[:40] if isinstance(value, dict) else "",
+)
+def test_what_is_wrong_is_named(asking: Asking, fields: dict[str, Any], told: str) -> None:
+    response = asking.post(**{"messages": HELLO, **fields})
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert told in error["message"]
+    assert error["type"] == "invalid_request_error"
+    assert error["param"] in {*fields, "max_tokens"}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'"x"',
+        b"\xff\xfe",
+        b'{"temperature": NaN}',
+        b'{"a": "\\ud800"}',
+        b"[" * 100_000,
+        b"1" * 10_000,
+    ],
+    ids=repr,
+)
+def test_what_is_no_json_object_is_refused(asking: Asking, body: bytes) -> None:
+    response = asking.client.post(
+        "/chat/completions", content=body, headers={"Content-Type": "application/json"}
+    )
+    refusal(response, 400, None)
+
+
+def test_missing_fields_are_named(asking: Asking) -> None:
+    for fields, name in (({"messages": HELLO}, "model"), ({"model": "base"}, "messages")):
+        response = asking.client.post("/chat/completions", json=fields)
+        assert refusal(response, 400, "missing_required_parameter") == f"{name} is missing"
+
+
+def test_unknown_models_and_places_are_404(asking: Asking) -> None:
+    told = asking.refused(404, "model_not_found", messages=HELLO, model="gpt")
+    assert told == "the model 'gpt' does not exist; there are: base, one, two"
+    refusal(asking.client.get("/models/gpt"), 404, "model_not_found")
+    refusal(asking.client.get("/embeddings"), 404, "not_found")
+    refusal(asking.client.get("/chat/completions"), 405, None)
+    assert [one["id"] for one in asking.client.get("/models").json()["data"]] == ["base", "one", "two"]
+    assert asking.client.get("/models/one").json()["parent"] == "base"
+
+
+def test_a_prompt_that_does_not_fit_is_told_as_our_client_knows_it(asking: Asking) -> None:
+    long = [{"role": "user", "content": "Hello. " * 900}]
+    told = asking.refused(400, "context_length_exceeded", messages=long)
+    assert told.startswith("this model's context holds 1024 tokens, and the prompt has ")
+
+
+def test_only_who_brings_the_token_is_served(asking: Asking) -> None:
+    url = asking.server.base_url
+    for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {asking.server.token}"}):
+        response = httpx2.post(f"{url}/chat/completions", json={}, headers=headers)
+        refusal(response, 401, "invalid_api_key")
+        refusal(httpx2.get(f"{url}/models", headers=headers), 401, "invalid_api_key")
+    assert asking.health()["status"] == "ok"
+
+
+def test_pages_of_a_browser_cannot_post_without_asking(asking: Asking) -> None:
+    response = asking.client.post("/chat/completions", content=b"{}", headers={"Content-Type": "text/plain"})
+    refusal(response, 415, None)
+
+
+def test_too_large_a_body_is_refused(asking: Asking) -> None:
+    response = asking.client.post("/chat/completions", json={"messages": "x" * (33 << 20)})
+    refusal(response, 413, None)
+
+
+def endless(references: list[dict[str, Any]]) -> dict[str, Any]:
+    """A request whose answer goes on until the context is full."""
+    one = max(references, key=lambda one: (len(one["tokens"]), -one["prompt_tokens"]))
+    return {
+        "model": one["model"],
+        "messages": wired(one["messages"]),
+        "tools": TOOLS,
+        "temperature": 0,
+        "max_tokens": 2000,
+    }
+
+
+def send(asking: Asking, body: dict[str, Any]) -> socket.socket:
+    """A request whose answer nobody reads yet."""
+    host, port = asking.server.base_url.removeprefix("http://").removesuffix("/v1").split(":")
+    raw = json.dumps(body).encode()
+    found = socket.create_connection((host, int(port)))
+    found.sendall(
+        f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {asking.server.token}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(raw)}\r\n\r\n".encode()
+        + raw
+    )
+    return found
+
+
+def idle(asking: Asking, running: int = 0) -> float:
+    """Seconds until so many requests are under way, and none waits."""
+    started = time.perf_counter()
+    while (told := asking.health())["running"] != running or told["waiting"]:
+        assert time.perf_counter() - started < 60, told
+        time.sleep(0.01)
+    return time.perf_counter() - started
+
+
+def test_who_hangs_up_is_worked_for_no_longer(asking: Asking, references: list[dict[str, Any]]) -> None:
+    body = endless(references)
+    sockets = [send(asking, body) for _ in range(24)]
+    idle(asking, 24)
+    for one in sockets:
+        one.close()
+    soon = idle(asking)
+    sockets = [send(asking, body) for _ in range(24)]
+    idle(asking, 24)
+    whole = idle(asking)
+    for one in sockets:
+        one.close()
+    assert soon < whole / 2
+    assert asking.choice(messages=dialogue(1))["finish_reason"] == "tool_calls"
+
+
+def test_half_a_request_holds_nobody_up(asking: Asking) -> None:
+    with send(asking, {"x": 1}) as one, ThreadPoolExecutor(4) as pool:
+        one.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: 1000\r\n\r\n{")
+        list(pool.map(lambda number: asking.choice(messages=dialogue(number)), range(1, 5)))
+
+
+def test_who_comes_when_the_queue_is_full_is_told_to_come_again(
+    asking: Asking, references: list[dict[str, Any]]
+) -> None:
+    body = endless(references)
+    sockets = [send(asking, body) for _ in range(32)]
+    try:
+        idle(asking, 32)
+        sockets += [send(asking, body) for _ in range(40)]
+        deadline = time.monotonic() + 30
+        while asking.health()["waiting"] < 40:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        response = asking.post(messages=HELLO)
+        assert refusal(response, 503, "overloaded").endswith("requests wait already: try again")
+        assert response.headers["retry-after"] == "1"
+    finally:
+        for one in sockets:
+            one.close()
+    idle(asking)
+    asking.choice(messages=HELLO)

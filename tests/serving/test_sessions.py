@@ -1,0 +1,180 @@
+"""Whole pytest sessions whose model lies in a folder: the plugin starts its server, and ends it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.plugin.conftest import DeskProject, project
+from tests.serving.test_life import gone
+
+__all__ = ["project"]
+
+SUITE = """\
+provider = "fake"
+domain = "desk"
+max_steps = 6
+
+[splits]
+heldout = ["close", "note", "restart", "look"]
+"""
+
+
+@pytest.fixture(autouse=True)
+def settings(project: DeskProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No key and no endpoint are there, and conversations are short."""
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    project.write("suites/desk.toml", SUITE)
+    project.lock()
+
+
+def traces(project: DeskProject) -> dict[str, Any]:
+    """What was said and called in the last run, by task and trial."""
+    found = {}
+    for path in project.runs[-1].glob("simulations/*.json"):
+        record = json.loads(path.read_text())
+        said = [
+            (one["role"], one["content"], one.get("tool_calls"), one.get("usage"))
+            for one in record["messages"]
+        ]
+        found[record["task_id"], record["trial"]] = (record["termination_reason"], said)
+    return found
+
+
+def session(project: DeskProject, models: Path, *arguments: str) -> pytest.RunResult:
+    """A session with the tiny model as agent and user."""
+    return project.pytester.runpytest_subprocess(
+        f"--t2e-model={models / 'base'}", "--t2e-gate=off", *arguments
+    )
+
+
+def servers() -> list[int]:
+    """Local servers that run now."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = place.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"serve" in words and b"--parent-pipe" in words:
+            found.append(int(place.parent.name))
+    return found
+
+
+def test_one_at_a_time_with_a_seed_gives_the_same_traces_again(project: DeskProject, models: Path) -> None:
+    before = set(servers())
+    told = []
+    for _ in range(2):
+        result = session(
+            project, models, "--t2e-seed=7", "--t2e-temperature=1", "--t2e-concurrency=1", "--t2e-fresh"
+        )
+        assert result.ret in (0, 1), result.stdout.str()
+        told.append(traces(project))
+    assert told[0] == told[1]
+    assert len(told[0]) == 4
+    assert any(len(said) > 2 for _, said in told[0].values()), told[0]
+    assert set(servers()) <= before
+    # The second run of the same folder finds what the first one made, though its server's port was another.
+    again = session(project, models, "--t2e-seed=7", "--t2e-temperature=1")
+    again.stdout.fnmatch_lines(["*4 simulations*"])
+    totals = json.loads((project.runs[-1] / "run.json").read_text())
+    assert "127.0.0.1" not in json.dumps(totals)
+
+
+def test_workers_share_one_server_and_evidence_holds_a_digest(project: DeskProject, models: Path) -> None:
+    result = session(
+        project,
+        models,
+        f"--t2e-adapter=one={models / 'one'}",
+        "-n2",
+        "--t2e-trials=2",
+        "--t2e-save-baseline=v0",
+    )
+    assert result.ret in (0, 1), result.stdout.str()
+    assert len(traces(project)) == 8
+    everything = [path.read_text() for path in project.root.rglob("*.json")]
+    assert len(everything) > 8
+    assert not any("127.0.0.1" in text for text in everything)
+    origin = json.loads((project.root / "baselines/desk/v0.json").read_text())["provenance"]
+    for side in (origin["agent"], origin["user"]):
+        assert side["model"] == "base"
+        assert len(side["arguments"]["weights"]) == 32
+        assert "endpoint" not in side["arguments"]
+    totals = json.loads((project.runs[-1] / "run.json").read_text())
+    assert "$0.00" in result.stdout.str() or '"cost": 0.0' in json.dumps(totals)
+
+
+def test_a_folder_that_cannot_be_served_is_a_usage_error(project: DeskProject, models: Path) -> None:
+    for arguments, told in (
+        (["--t2e-model=./nowhere"], "nowhere: no such folder"),
+        ([f"--t2e-model={models / 'one'}"], "one: holds no config.json: not a model's folder"),
+        (["--t2e-model=m", "--t2e-adapter=x=y"], "--t2e-adapter goes with a model that lies in a folder"),
+        (
+            [f"--t2e-model={models / 'base'}", f"--t2e-adapter=x={models / 'base'}"],
+            "holds no adapter_config.json: not an adapter's folder",
+        ),
+    ):
+        result = project.pytester.runpytest_inprocess(*arguments)
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        assert told in result.stderr.str()
+
+
+def running(project: DeskProject, models: Path) -> "tuple[subprocess.Popen[str], int]":
+    """A session that goes on for long, and its server."""
+    before = set(servers())
+    # Conversations one by one, so that most are still to come when the first is finished.
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            f"--t2e-model={models / 'base'}",
+            "--t2e-gate=off",
+            "--t2e-trials=200",
+            "--t2e-concurrency=2",
+            "-n1",
+        ],
+        cwd=project.root,
+        env={**os.environ},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    deadline = time.monotonic() + 90
+    finished = project.root / ".trace2evolve/finished"
+    while not list(finished.rglob("*.json")):
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            pytest.fail(process.communicate()[0])
+        time.sleep(0.1)
+    (server,) = set(servers()) - before
+    return process, server
+
+
+def test_a_controller_that_is_killed_leaves_no_server(project: DeskProject, models: Path) -> None:
+    process, server = running(project, models)
+    process.kill()
+    process.communicate()
+    assert gone(server)
+
+
+def test_a_server_that_dies_ends_the_run_with_one_line_and_no_score(
+    project: DeskProject, models: Path
+) -> None:
+    process, server = running(project, models)
+    os.kill(server, signal.SIGKILL)
+    text, _ = process.communicate(timeout=60)
+    assert process.returncode not in (0, 1), text
+    assert f"the local server of {models / 'base'} ended with status -9" in text
+    assert text.count("ERROR suites") <= 1
+    for path in project.runs[-1].glob("simulations/*.json"):
+        record = json.loads(path.read_text())
+        lost = record["termination_reason"] == "infrastructure_error"
+        assert (record["reward_info"] is None) == lost
