@@ -102,7 +102,7 @@ def _tokenizer() -> Any:
 def build_model(folder: Path, *, steps: int = 120, **sizes: int) -> Path:
     """Build and train the model; `sizes` are fields of its config."""
     import torch
-    from transformers import Qwen3Config, Qwen3ForCausalLM
+    from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 
     torch.manual_seed(0)
     tokenizer = _tokenizer()
@@ -140,7 +140,7 @@ def build_model(folder: Path, *, steps: int = 120, **sizes: int) -> Path:
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-    model.generation_config.max_new_tokens = 12
+    model.generation_config = GenerationConfig(max_new_tokens=12, eos_token_id=tokenizer.eos_token_id)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder

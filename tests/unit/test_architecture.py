@@ -39,6 +39,7 @@ LEVELS = {
         "collect",
         "xdist",
         "cli",
+        "__main__",
         "commands",
         "active",
         "controller",

@@ -154,3 +154,18 @@ def test_fresh_trials_are_possible_where_there_is_a_side_and_a_budget(candidates
 
 def test_what_marks_a_removed_secret_is_what_is_looked_for() -> None:
     assert REMOVED in str(AGENT.recorded()["extra_body"])
+
+
+def test_a_local_model_is_asked_where_this_run_serves_the_same_folder(candidates: Candidates) -> None:
+    agent = replace(AGENT, base_url="", folder=Path("here"), weights="w1", price=PRICE).served(HERE, "token")
+    live = replace(LIVE, agent=agent)
+    old = Settings(implementation=CHAT, model="m", arguments={"temperature": 1.0, "weights": "w1"})
+    party = found(candidates, old, live=live, priced=True)
+    assert isinstance(party, Party)
+    assert party.live is not None
+    asked = party.live.agent
+    assert (asked.endpoint(), asked.key(), asked.price) == (HERE, "token", PRICE)
+    assert asked.recorded() == {"temperature": 1.0, "weights": "w1"}
+    for arguments in ({"weights": "w2"}, {"endpoint": THERE}):
+        other = Settings(implementation=CHAT, model="m", arguments=arguments)
+        assert "was another than this run's" in str(found(candidates, other, live=live))

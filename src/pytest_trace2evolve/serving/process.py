@@ -45,7 +45,7 @@ class LocalServer:
             sys.executable,
             "-P",
             "-m",
-            "pytest_trace2evolve.cli",
+            "pytest_trace2evolve",
             "serve",
             str(folder),
             "--parent-pipe",
