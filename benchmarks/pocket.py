@@ -33,7 +33,8 @@ ANSWER, ROWS = 32, 32
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--groups", type=int, default=12)
     groups = parser.parse_args().groups
     torch.set_num_threads(2)

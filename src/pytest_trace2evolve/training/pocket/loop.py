@@ -21,6 +21,10 @@ CONTEXT_WEIGHT = 0.4
 """Weight of such a token, against 1 of one that is the agent's: to foresee records teaches to copy."""
 
 
+TOGETHER = 4
+"""Dialogues of a group that are read side by side: those of like length, so that little of it is padding."""
+
+
 @dataclass(frozen=True)
 class Encoded:
     """One dialogue: its tokens, and which of them the agent wrote."""
@@ -49,18 +53,38 @@ def group_loss(
     torch: Any = require("torch", extra="local")
     transformers: Any = require("transformers", extra="local")
     start = common_beginning(group)
-    cache = transformers.DynamicCache(config=network.config)
-    network.model(input_ids=torch.tensor([group[0].ids[: start - 1]]), past_key_values=cache, use_cache=True)
-    cache.batch_repeat_interleave(len(group))
+    beginning = transformers.DynamicCache(config=network.config)
     # The last common token is read with the rest: it foresees the first that differs.
-    longest = max(len(one.ids) for one in group) - start + 1
-    ids = torch.full((len(group), longest), pad)
-    weights = torch.zeros((len(group), longest))
-    context = (torch.rand((len(group), longest)) < CONTEXT_SHARE) * CONTEXT_WEIGHT
-    for row, one in enumerate(group):
-        tail = one.ids[start - 1 :]
+    if start > 1:
+        ids = torch.tensor([group[0].ids[: start - 1]])
+        network.model(input_ids=ids, past_key_values=beginning, use_cache=True)
+    total, weight = torch.zeros(()), torch.zeros(())
+    ordered = sorted(group, key=lambda one: len(one.ids))
+    for first in range(0, len(ordered), TOGETHER):
+        rows = ordered[first : first + TOGETHER]
+        losses, weights = _tails(network, beginning, rows, max(start - 1, 0), pad)
+        total, weight = total + losses, weight + weights
+    return total, weight
+
+
+def _tails(
+    network: "Qwen3ForCausalLM", beginning: Any, rows: Sequence[Encoded], start: int, pad: int
+) -> tuple["torch.Tensor", "torch.Tensor"]:
+    """Weighted losses of what stands from `start` on, and their weights, summed over some dialogues."""
+    torch: Any = require("torch", extra="local")
+    transformers: Any = require("transformers", extra="local")
+    cache = transformers.DynamicCache(config=network.config)
+    for place, layer in enumerate(beginning.layers):
+        if layer.keys is not None and layer.keys.numel():
+            cache.update(*(one.expand(len(rows), -1, -1, -1) for one in (layer.keys, layer.values)), place)
+    longest = max(len(one.ids) for one in rows) - start
+    ids = torch.full((len(rows), longest), pad)
+    weights = torch.zeros((len(rows), longest))
+    context = (torch.rand((len(rows), longest)) < CONTEXT_SHARE) * CONTEXT_WEIGHT
+    for row, one in enumerate(rows):
+        tail = one.ids[start:]
         ids[row, : len(tail)] = torch.tensor(tail)
-        own = torch.tensor(one.own[start - 1 :], dtype=torch.float32)
+        own = torch.tensor(one.own[start:], dtype=torch.float32)
         weights[row, : len(tail)] = torch.where(own > 0, own, context[row, : len(tail)])
     hidden = network.model(input_ids=ids[:, :-1], past_key_values=cache, use_cache=True).last_hidden_state
     weights = weights[:, 1:]
