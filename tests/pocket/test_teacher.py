@@ -114,6 +114,17 @@ def test_lessons_follow_from_their_seed_and_hold_nothing_held_out() -> None:
             assert foreign(str(message.get("content") or ""), Content.HELDOUT) == ""
 
 
+def test_a_lesson_without_what_all_prompts_share_holds_its_rules_alone() -> None:
+    lessons = [one for number in range(6) for one in lesson_group("rules", number, WORLD)]
+    assert {bool(one.instruction) for one in lessons} == {True, False}
+    for one in lessons:
+        assert one.instruction in one.messages[0]["content"]
+        brief, talk = one.told_only(True).messages, one.told_only(False).messages
+        assert talk == one.messages[1:]
+        wanted = [{"role": "system", "content": one.instruction}] if one.instruction else []
+        assert [*brief] == [*wanted, *talk]
+
+
 def _said(messages: object) -> str:
     return repr(messages)
 

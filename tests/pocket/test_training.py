@@ -12,10 +12,12 @@ from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.training.pocket import loop
 from pytest_trace2evolve.training.pocket.loop import Encoded, common_beginning, group_loss
 from pytest_trace2evolve.training.pocket.network import Size, build_network
-from pytest_trace2evolve.training.pocket.run import UNFINISHED, Progress, Recipe, train
+from pytest_trace2evolve.training.pocket.run import UNFINISHED, Progress, Recipe, Stage, train
 from pytest_trace2evolve.training.pocket.tokenizer import build_tokenizer
 
-TINY = Recipe(seed=3, steps=6, plain=2, warm=2, threads=1, size=Size(width=32, layers=2, heads=4, inner=32))
+TINY = Recipe(
+    seed=3, steps=6, talk=2, rules=2, warm=2, threads=1, size=Size(width=32, layers=2, heads=4, inner=32)
+)
 
 
 @pytest.fixture(scope="module")
@@ -30,10 +32,10 @@ def threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def groups(step: int, plain: bool) -> list[Encoded]:
+def groups(step: int, stage: Stage) -> list[Encoded]:
     """Three dialogues that begin alike."""
     random = torch.Generator().manual_seed(step)
-    start = torch.randint(3, 300, (3 if plain else 9,), generator=random).tolist()
+    start = torch.randint(3, 300, (9 if stage is Stage.WHOLE else 3,), generator=random).tolist()
     tails = [torch.randint(3, 300, (length,), generator=random).tolist() for length in (5, 8, 6)]
     return [
         Encoded(start + tail, [0] * len(start) + [1, 0] * (len(tail) // 2) + [1] * (len(tail) % 2))
@@ -41,18 +43,23 @@ def groups(step: int, plain: bool) -> list[Encoded]:
     ]
 
 
+@pytest.mark.parametrize("shared", [1, 100])
+@pytest.mark.parametrize("together", [2, 8])
 def test_a_groups_loss_is_that_of_its_dialogues_read_whole(
-    tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+    tokenizer: Any, monkeypatch: pytest.MonkeyPatch, shared: int, together: int
 ) -> None:
+    """Whether their beginning is read once or with each, and however many are read side by side."""
+    monkeypatch.setattr(loop, "SHARED_LEAST", shared)
+    monkeypatch.setattr(loop, "TOGETHER", together)
     monkeypatch.setattr(loop, "CONTEXT_SHARE", 1.1)
     torch.manual_seed(1)
     network = build_network(TINY.size, tokenizer)
-    group = groups(0, False)
+    group = groups(0, Stage.WHOLE)
     total, weight = group_loss(network, group, tokenizer.pad_token_id)
     (total / weight).backward()
     found = {name: one.grad.clone() for name, one in network.named_parameters()}
     network.zero_grad()
-    start = common_beginning(group)
+    start = common_beginning(group) if shared == 1 else 1
     expected, weights = torch.zeros(()), 0.0
     for one in group:
         logits = network(torch.tensor([one.ids])).logits[0, start - 1 : -1]
@@ -105,7 +112,9 @@ def test_one_seed_gives_equal_weights_and_another_does_not(tokenizer: Any, tmp_p
     assert equal(weights(first), weights(again))
     assert not equal(weights(first), weights(other))
     assert progress.step == len(progress.losses) == TINY.steps
-    assert progress.tokens == sum(len(one.ids) for step in range(6) for one in groups(step, step < 2))
+    assert progress.tokens == sum(
+        len(one.ids) for step in range(6) for one in groups(step, TINY.stage_at(step))
+    )
 
 
 class KilledError(Exception):
@@ -157,6 +166,13 @@ def test_a_training_that_comes_apart_says_so(tokenizer: Any, tmp_path: Path) -> 
         ConfigError, match=r"the loss of step \d is \w+: the training came apart; lower the rate"
     ):
         train(wild, groups, tokenizer, tmp_path)
+
+
+def test_the_stages_follow_one_another() -> None:
+    stages = [TINY.stage_at(step) for step in range(6)]
+    assert stages == [Stage.TALK, Stage.TALK, Stage.RULES, Stage.RULES, Stage.WHOLE, Stage.WHOLE]
+    longer = TINY.shortened(12)
+    assert (longer.steps, longer.talk, longer.rules) == (12, 4, 4)
 
 
 def test_the_rate_rises_and_falls() -> None:

@@ -112,10 +112,11 @@ def curve_picture(training: Mapping[str, Any]) -> bytes:
             sum(losses[max(0, end - WINDOW) : end]) / min(WINDOW, end) for end in range(1, len(losses) + 1)
         ]
         axis.plot(range(1, len(means) + 1), means, color="#2f5d92", linewidth=1.4, label=f"mean of {WINDOW}")
-        plain = training["recipe"]["plain"]
-        if 0 < plain < len(losses):
-            axis.axvline(plain, color="#999999", linestyle=":", linewidth=1)
-            axis.text(plain, max(means), " prompts from here on", fontsize=8, color="#666666", va="top")
+        recipe = training["recipe"]
+        for place, text in ((recipe["talk"], "rules"), (recipe["talk"] + recipe["rules"], "whole prompts")):
+            if 0 < place < len(losses):
+                axis.axvline(place, color="#999999", linestyle=":", linewidth=1)
+                axis.text(place, max(means), f" {text}", fontsize=8, color="#666666", va="top")
         axis.set_xlabel("step")
         axis.set_ylabel("loss, nats a token")
         axis.set_ylim(bottom=0)

@@ -21,6 +21,9 @@ CONTEXT_WEIGHT = 0.4
 """Weight of such a token, against 1 of one that is the agent's: to foresee records teaches to copy."""
 
 
+SHARED_LEAST = 200
+"""Common tokens from which on they are read once: attention over what was read before costs more a token."""
+
 TOGETHER = 4
 """Dialogues of a group that are read side by side: those of like length, so that little of it is padding."""
 
@@ -51,20 +54,35 @@ def group_loss(
         The sum of the weighted losses of its tokens after the common beginning, and the sum of the weights.
     """
     torch: Any = require("torch", extra="local")
-    transformers: Any = require("transformers", extra="local")
-    start = common_beginning(group)
-    beginning = transformers.DynamicCache(config=network.config)
+    common = common_beginning(group)
     # The last common token is read with the rest: it foresees the first that differs.
-    if start > 1:
-        ids = torch.tensor([group[0].ids[: start - 1]])
-        network.model(input_ids=ids, past_key_values=beginning, use_cache=True)
+    start = max(common - 1, 0) if common >= SHARED_LEAST else 0
+    beginning = _read(network, group[0].ids[:start]) if start else None
     total, weight = torch.zeros(()), torch.zeros(())
     ordered = sorted(group, key=lambda one: len(one.ids))
     for first in range(0, len(ordered), TOGETHER):
         rows = ordered[first : first + TOGETHER]
-        losses, weights = _tails(network, beginning, rows, max(start - 1, 0), pad)
+        losses, weights = _tails(network, beginning, rows, start, pad)
         total, weight = total + losses, weight + weights
     return total, weight
+
+
+def _read(network: "Qwen3ForCausalLM", ids: Sequence[int]) -> Any:
+    """The keys and values of a beginning."""
+    torch: Any = require("torch", extra="local")
+    transformers: Any = require("transformers", extra="local")
+    cache = transformers.DynamicCache(config=network.config)
+    network.model(input_ids=torch.tensor([list(ids)]), past_key_values=cache, use_cache=True)
+    return cache
+
+
+def _for_rows(network: "Qwen3ForCausalLM", beginning: Any, rows: int) -> Any:
+    """A cache of its own that holds the same beginning for each of some rows."""
+    transformers: Any = require("transformers", extra="local")
+    cache = transformers.DynamicCache(config=network.config)
+    for place, layer in enumerate(beginning.layers):
+        cache.update(*(one.expand(rows, -1, -1, -1) for one in (layer.keys, layer.values)), place)
+    return cache
 
 
 def _tails(
@@ -72,11 +90,7 @@ def _tails(
 ) -> tuple["torch.Tensor", "torch.Tensor"]:
     """Weighted losses of what stands from `start` on, and their weights, summed over some dialogues."""
     torch: Any = require("torch", extra="local")
-    transformers: Any = require("transformers", extra="local")
-    cache = transformers.DynamicCache(config=network.config)
-    for place, layer in enumerate(beginning.layers):
-        if layer.keys is not None and layer.keys.numel():
-            cache.update(*(one.expand(len(rows), -1, -1, -1) for one in (layer.keys, layer.values)), place)
+    cache = None if beginning is None else _for_rows(network, beginning, len(rows))
     longest = max(len(one.ids) for one in rows) - start
     ids = torch.full((len(rows), longest), pad)
     weights = torch.zeros((len(rows), longest))
@@ -86,7 +100,7 @@ def _tails(
         ids[row, : len(tail)] = torch.tensor(tail)
         own = torch.tensor(one.own[start:], dtype=torch.float32)
         weights[row, : len(tail)] = torch.where(own > 0, own, context[row, : len(tail)])
-    hidden = network.model(input_ids=ids[:, :-1], past_key_values=cache, use_cache=True).last_hidden_state
+    hidden = network.model(input_ids=ids[:, :-1], past_key_values=cache).last_hidden_state
     weights = weights[:, 1:]
     seen = weights > 0
     logits = network.lm_head(hidden[seen])

@@ -10,6 +10,7 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -25,8 +26,17 @@ if TYPE_CHECKING:
 UNFINISHED = "unfinished"
 """The folder, beside the weights to come, that an interrupted run goes on from."""
 
-Groups = Callable[[int, bool], Sequence[Encoded]]
-"""The dialogues of a step, by its number; the second argument leaves their prompts out."""
+
+class Stage(StrEnum):
+    """How much of their prompts the dialogues of a step have."""
+
+    TALK = "talk"
+    RULES = "rules"
+    WHOLE = "whole"
+
+
+Groups = Callable[[int, Stage], Sequence[Encoded]]
+"""The dialogues of a step, by its number and stage."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +45,9 @@ class Recipe:
 
     Attributes:
         steps: Steps of the optimiser, a group of dialogues each.
-        plain: Of these, the first that learn from dialogues without prompts: they are short, and to copy
-            what a record says is learnt there.
+        talk: Of these, the first, which learn from dialogues without prompts: they are short, and how a
+            talk goes is learnt there.
+        rules: Those after them, whose prompts hold their rules and nothing that is the same in all prompts.
         rate: The highest learning rate of embeddings and norms (AdamW), reached after `warm` steps; it falls
             along a cosine to a twentieth.
         matrix_rate: The same of all other matrices (Muon), in about half as many steps as AdamW takes.
@@ -44,8 +55,9 @@ class Recipe:
     """
 
     seed: int = 1
-    steps: int = 2400
-    plain: int = 500
+    steps: int = 3200
+    talk: int = 600
+    rules: int = 1800
     rate: float = 3e-3
     matrix_rate: float = 0.02
     warm: int = 50
@@ -54,8 +66,15 @@ class Recipe:
     size: Size = field(default_factory=Size)
 
     def shortened(self, steps: int) -> Self:
-        """The same in other steps, the share of those without prompts kept."""
-        return replace(self, steps=steps, plain=self.plain * steps // self.steps)
+        """The same in fewer or more steps, the stages in proportion."""
+        talk, rules = (count * steps // self.steps for count in (self.talk, self.rules))
+        return replace(self, steps=steps, talk=talk, rules=rules)
+
+    def stage_at(self, step: int) -> Stage:
+        """The stage of a step."""
+        if step < self.talk:
+            return Stage.TALK
+        return Stage.RULES if step < self.talk + self.rules else Stage.WHOLE
 
     def share_at(self, step: int) -> float:
         """The share of the highest learning rates at a step."""
@@ -115,7 +134,7 @@ def train(
         began = time.perf_counter()
         # A generator a step: which tokens are learnt from does not depend on where a run was interrupted.
         torch.manual_seed(recipe.seed * 1_000_003 + progress.step)
-        group = groups(progress.step, progress.step < recipe.plain)
+        group = groups(progress.step, recipe.stage_at(progress.step))
         _set_rates(optimizers, recipe, progress.step)
         loss = one_step(network, optimizers, group, tokenizer.pad_token_id)
         if not math.isfinite(loss):

@@ -5,13 +5,12 @@ import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.training.pocket.loop import Encoded
-from pytest_trace2evolve.training.pocket.run import UNFINISHED, Progress, Recipe, train
+from pytest_trace2evolve.training.pocket.run import UNFINISHED, Progress, Recipe, Stage, train
 from pytest_trace2evolve.training.pocket.tokenizer import CALL, END, START, build_tokenizer
 from pytest_trace2evolve.workflow.pocket.lessons import Lesson, lesson_group
 from pytest_trace2evolve.worlds.support.world import SupportWorld
@@ -21,6 +20,9 @@ VOCABULARY = 3072
 
 TOKENIZER_GROUPS = 300
 """Groups of lessons that the tokenizer is made from."""
+
+ANSWER_MOST = 256
+"""Tokens of an answer, at most; the longest that is taught has half as many."""
 
 TRAINING = "training.json"
 """The file beside the weights that says what they come from."""
@@ -43,21 +45,25 @@ def make(
     tokenizer = made_tokenizer(f"{recipe.seed}", world)
     tools = wire_tools(world)
 
-    def groups(step: int, plain: bool) -> Sequence[Encoded]:
-        group = [encoded(one, tokenizer, tools) for one in lesson_group(f"{recipe.seed}", step, world)]
-        return [_without_prompt(one, tokenizer) for one in group] if plain else group
+    def groups(step: int, stage: Stage) -> Sequence[Encoded]:
+        lessons = lesson_group(f"{recipe.seed}", step, world)
+        if stage is Stage.WHOLE:
+            return [encoded(one, tokenizer, tools) for one in lessons]
+        return [encoded(one.told_only(stage is Stage.RULES), tokenizer, ()) for one in lessons]
 
     network: Any
     network, progress = train(recipe, groups, tokenizer, folder, told=told)
     # Sampled as it was taught: its answers are drawn at temperature 1 where nobody asks for another.
-    network.generation_config.update(do_sample=True, temperature=1.0, top_k=0, top_p=1.0)
+    network.generation_config.update(
+        do_sample=True, temperature=1.0, top_k=0, top_p=1.0, max_new_tokens=ANSWER_MOST
+    )
     network.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     record = {
         "recipe": asdict(recipe),
         "parameters": network.num_parameters(),
         "vocabulary": len(tokenizer),
-        "dialogues": progress.step * len(groups(0, False)),
+        "dialogues": progress.step * len(groups(0, Stage.TALK)),
         **asdict(progress),
     }
     (folder / TRAINING).write_text(json.dumps(record) + "\n", encoding="utf-8")
@@ -83,15 +89,9 @@ def _parts(texts: Iterable[str]) -> Iterator[str]:
 def encoded(lesson: Lesson, tokenizer: Any, tools: Sequence[dict[str, Any]]) -> Encoded:
     """A lesson as tokens."""
     found = tokenizer.apply_chat_template(
-        parsed(lesson), tools=tools, return_dict=True, return_assistant_tokens_mask=True
+        parsed(lesson), tools=tools or None, return_dict=True, return_assistant_tokens_mask=True
     )
     return Encoded(found["input_ids"], found["assistant_masks"])
-
-
-def _without_prompt(one: Encoded, tokenizer: Any) -> Encoded:
-    start = tokenizer.convert_tokens_to_ids(START)
-    second = next(islice((place for place, token in enumerate(one.ids) if token == start), 1, None))
-    return Encoded(one.ids[second:], one.own[second:])
 
 
 def wire_tools(world: World) -> Any:

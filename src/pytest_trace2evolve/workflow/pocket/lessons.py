@@ -7,7 +7,7 @@ import random
 import textwrap
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_trace2evolve.agents.chat import system_prompt
@@ -37,12 +37,19 @@ class Lesson:
     Attributes:
         family: The kind of its case.
         rules: The rules of its prompt.
+        instruction: What its prompt says beside the policy.
         messages: All of it, in the form of the chat-completions API, the system prompt first.
     """
 
     family: str
     rules: tuple[str, ...]
+    instruction: str
     messages: tuple[Wire, ...]
+
+    def told_only(self, rules: bool) -> "Lesson":
+        """The same without what all prompts share; without `rules`, without a prompt."""
+        told = [{"role": "system", "content": self.instruction}] if rules and self.instruction else []
+        return replace(self, messages=(*told, *self.messages[1:]))
 
 
 @functools.cache
@@ -63,10 +70,10 @@ def lesson_group(seed: str, number: int, world: World) -> list[Lesson]:
     """One group of a seed's lessons: all under one prompt, each on a case of its own."""
     drawn = random.Random(f"{seed}/{number}")
     rules = draw_rules(drawn)
-    prompt = system_prompt(world.policy(), instruction(rules, drawn))
+    said = instruction(rules, drawn)
     families = [drawn.choice(list(FAMILIES)) for _ in range(GROUP)]
     return [
-        _lesson(f"{seed}/{number}/{place}", family, rules, prompt, world)
+        _lesson(f"{seed}/{number}/{place}", family, rules, said, world)
         for place, family in enumerate(families)
     ]
 
@@ -106,12 +113,12 @@ def written(texts: Sequence[str], random: random.Random, intro: str = "") -> str
     return "\n".join([*([intro, ""] if intro else []), *lines])
 
 
-def _lesson(seed: str, family: str, rules: tuple[str, ...], prompt: str, world: World) -> Lesson:
+def _lesson(seed: str, family: str, rules: tuple[str, ...], said: str, world: World) -> Lesson:
     drawn = random.Random(seed)
     sketch = sketched(family, SeededDraws(seed), Content.TRAIN, training_words())
     case = case_of(assemble(family, sketch))
     teacher = Teacher(sketch, draw_habits(rules, drawn), drawn, family)
     customer = ScriptedUser(case.script, seed=drawn.randrange(99))
     simulation = asyncio.run(converse(case.task, world, teacher, customer, limits=LIMITS))
-    messages = ({"role": "system", "content": prompt}, *map(to_wire, simulation.trace))
-    return Lesson(family, rules, messages)
+    prompt = {"role": "system", "content": system_prompt(world.policy(), said)}
+    return Lesson(family, rules, said, (prompt, *map(to_wire, simulation.trace)))
