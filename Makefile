@@ -21,7 +21,7 @@ check: install
 	$(BIN)/mypy
 
 test: check
-	$(BIN)/pytest tests -n 2 --timeout 300
+	$(BIN)/pytest tests -n 2 --dist worksteal --timeout 300
 
 DEMO := .trace2evolve/demo
 SUITES := support tau2-retail tau2-airline tau2-telecom

@@ -1,12 +1,13 @@
-"""Weights to begin with that copy: what followed a token before is foreseen where the token comes again.
+"""Weights to begin with that copy: what followed two tokens before is foreseen where the two come again.
 
 A network as small as ours spends most of its training on finding that out: an id is made of three-digit
 tokens, and there are a thousand of them to tell apart. Here the two steps of it are laid down at the start
 (an induction head: Olsson et al., 2022), and training builds on them.
 
-Layer 0, head 0 looks at the token before and notes a sketch of it in dimensions that embeddings leave free.
-Layer 1, heads 0 to 2 look for the place whose note fits the present token, and copy the token that stands
-there, a third of its dimensions each.
+Layer 0, heads 0 and 1 look at the token before and at the one before that, and note a sketch of each in
+dimensions that embeddings leave free. Layer 1, heads 0 to 2 look for the place whose two notes fit the
+present token and its own first note, and copy the token that stands there, a third of its dimensions each.
+One note would do for ids; names are cut into pieces that occur all over a dialogue.
 """
 
 from typing import Any
@@ -48,8 +49,10 @@ def lay_down_copying(network: Any) -> None:
         raise ValueError("copying takes two layers and four heads whose widths add up to the network's")
     free, shared = 3 * wide, 3 * wide - 1
     first, second = (network.model.layers[place].self_attn for place in (0, 1))
-    slow = _slow(config.rope_parameters["rope_theta"], wide)
-    noted = len(slow)
+    base = config.rope_parameters["rope_theta"]
+    slow = _slow(base, wide)
+    # Of what a head compares, the better half is about the present token.
+    widths = (len(slow) - len(slow) * 4 // 9, len(slow) * 4 // 9)
     with torch.no_grad():
         embeddings = network.model.embed_tokens.weight
         loud = embeddings.std()
@@ -59,21 +62,28 @@ def lay_down_copying(network: Any) -> None:
             layer.mlp.down_proj.weight *= _HUSH
         embeddings[:, free:] = 0.0
         embeddings[:, shared] = _COMMON
-        sketch = torch.nn.init.orthogonal_(torch.empty(noted, shared))
-        _look_before(first, wide, shared)
-        first.v_proj.weight[:wide] = 0.0
-        first.v_proj.weight[:noted, :shared] = sketch
-        first.o_proj.weight[free : free + noted, :wide] = loud * torch.eye(wide)[:noted]
         for attention, sharp in ((first, _SHARP_BEFORE), (second, _SHARP_MATCH)):
             attention.q_norm.weight.fill_(sharp)
             attention.k_norm.weight.fill_(sharp)
+        sketch = torch.nn.init.orthogonal_(torch.empty(widths[0], shared))
+        notes = [slice(free, free + widths[0]), slice(free + widths[0], free + sum(widths))]
+        for back, (note, width) in enumerate(zip(notes, widths, strict=True), start=1):
+            own = slice((back - 1) * wide, back * wide)
+            _look_back(first, own, base, shared, back)
+            first.v_proj.weight[own] = 0.0
+            first.v_proj.weight[own, :shared][:width] = sketch[:width]
+            first.o_proj.weight[:, own] = 0.0
+            first.o_proj.weight[note, own] = loud * torch.eye(wide)[:width]
         for head in range(3):
             own = slice(head * wide, (head + 1) * wide)
             for projection in (second.q_proj, second.k_proj, second.v_proj):
                 projection.weight[own] = 0.0
             rows = [head * wide + place for place in slow]
-            second.q_proj.weight[rows, :shared] = sketch
-            second.k_proj.weight[rows, free : free + noted] = torch.eye(noted)
+            now, before = rows[: widths[0]], rows[widths[0] :]
+            second.q_proj.weight[now, :shared] = sketch
+            second.k_proj.weight[now, notes[0]] = torch.eye(widths[0])
+            second.q_proj.weight[before, notes[0]] = torch.eye(widths[0])[: widths[1]]
+            second.k_proj.weight[before, notes[1]] = torch.eye(widths[1])
             second.v_proj.weight[own, own] = torch.eye(wide)
             second.o_proj.weight[:, own] = 0.0
             second.o_proj.weight[own, own] = _GAIN * loud * torch.eye(wide)
@@ -86,16 +96,16 @@ def _slow(base: float, wide: int) -> list[int]:
     return [*pairs, *(pair + wide // 2 for pair in pairs)]
 
 
-def _look_before(attention: Any, wide: int, shared: int) -> None:
-    """Queries and keys that depend on the distance alone, and fit best at one token's."""
+def _look_back(attention: Any, own: slice, base: float, shared: int, back: int) -> None:
+    """Queries and keys of a head that depend on the distance alone, and fit best `back` tokens back."""
     torch: Any = require("torch", extra="local")
-    base = attention.config.rope_parameters["rope_theta"]
+    wide = own.stop - own.start
     query, key = torch.zeros(wide), torch.zeros(wide)
     for pair in range(_FAST):
-        angle = torch.tensor(base ** (-2 * pair / wide))
+        angle = torch.tensor(back * base ** (-2 * pair / wide))
         query[pair] = 1.0
-        # A key turned ahead by one position meets the query where it stands one before it.
+        # A key that is turned ahead meets the query where it stands that far before it.
         key[pair], key[pair + wide // 2] = torch.cos(angle), torch.sin(angle)
     for projection, direction in ((attention.q_proj, query), (attention.k_proj, key)):
-        projection.weight[:wide] *= 0.05
-        projection.weight[:wide, shared] = direction
+        projection.weight[own] *= 0.05
+        projection.weight[own, shared] = direction
