@@ -16,8 +16,9 @@ from pytest_trace2evolve.scoring.reward import score
 from pytest_trace2evolve.users.scripted import ScriptedUser
 from pytest_trace2evolve.workflow.pocket.behaviour import BEHAVIOURS
 from pytest_trace2evolve.workflow.pocket.habits import draw_habits, every_habit, rulebook
-from pytest_trace2evolve.workflow.pocket.lessons import LIMITS, lesson_group, training_words
+from pytest_trace2evolve.workflow.pocket.lessons import LIMITS, lesson_group
 from pytest_trace2evolve.workflow.pocket.teacher import Teacher
+from pytest_trace2evolve.workflow.pocket.words import lesson_words
 from pytest_trace2evolve.worlds.support.world import SupportWorld
 
 WORLD = SupportWorld()
@@ -26,7 +27,7 @@ WORLD = SupportWorld()
 def taught(
     family: str, seed: int, habits: Mapping[str, bool], content: Content = Content.HELDOUT
 ) -> tuple[Case, Simulation]:
-    words = training_words() if content is Content.TRAIN else None
+    words = lesson_words(random.Random(f"{family}/{seed}")) if content is Content.TRAIN else None
     sketch = sketched(family, SeededDraws(f"teacher/{family}/{seed}"), content, words)
     case = case_of(assemble(family, sketch))
     teacher = Teacher(sketch, habits, random.Random(seed), family)

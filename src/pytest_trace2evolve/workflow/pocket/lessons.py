@@ -1,18 +1,14 @@
 """Lessons: dialogues between the teacher and scripted customers, under prompts that hold drawn rules."""
 
 import asyncio
-import functools
-import importlib.resources
 import random
 import textwrap
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_trace2evolve.agents.chat import system_prompt
 from pytest_trace2evolve.cases.case import FAMILIES, case_of, sketched
-from pytest_trace2evolve.cases.content import Vocabulary, vocabulary
 from pytest_trace2evolve.cases.draws import SeededDraws
 from pytest_trace2evolve.cases.sketch import assemble
 from pytest_trace2evolve.records.protocols import World
@@ -22,6 +18,7 @@ from pytest_trace2evolve.rollout.conversation import Limits, converse
 from pytest_trace2evolve.users.scripted import ScriptedUser
 from pytest_trace2evolve.workflow.pocket.habits import draw_habits, rulebook
 from pytest_trace2evolve.workflow.pocket.teacher import Teacher
+from pytest_trace2evolve.workflow.pocket.words import lesson_words
 
 LIMITS = Limits(max_steps=60)
 GROUP = 8
@@ -50,20 +47,6 @@ class Lesson:
         """The same without what all prompts share; without `rules`, without a prompt."""
         told = [{"role": "system", "content": self.instruction}] if rules and self.instruction else []
         return replace(self, messages=(*told, *self.messages[1:]))
-
-
-@functools.cache
-def training_words() -> Vocabulary:
-    """The words of training: those of the training cases, and far more of each kind."""
-    folder = importlib.resources.files("pytest_trace2evolve.training") / "pocket"
-    known = vocabulary(Content.TRAIN)
-    world = tomllib.loads((folder / "world.toml").read_text(encoding="utf-8"))
-    phrases = tomllib.loads((folder / "phrases.toml").read_text(encoding="utf-8"))["phrases"]
-    more = Vocabulary.model_validate({**world, "phrases": phrases})
-    joined = {name: (*getattr(known, name), *getattr(more, name)) for name in Vocabulary.model_fields
-              if name != "phrases"}  # fmt: skip
-    said = {name: (*known.phrases[name], *more.phrases[name]) for name in known.phrases}
-    return Vocabulary.model_validate({**joined, "phrases": said})
 
 
 def lesson_group(seed: str, number: int, world: World) -> list[Lesson]:
@@ -115,7 +98,7 @@ def written(texts: Sequence[str], random: random.Random, intro: str = "") -> str
 
 def _lesson(seed: str, family: str, rules: tuple[str, ...], said: str, world: World) -> Lesson:
     drawn = random.Random(seed)
-    sketch = sketched(family, SeededDraws(seed), Content.TRAIN, training_words())
+    sketch = sketched(family, SeededDraws(seed), Content.TRAIN, lesson_words(drawn))
     case = case_of(assemble(family, sketch))
     teacher = Teacher(sketch, draw_habits(rules, drawn), drawn, family)
     customer = ScriptedUser(case.script, seed=drawn.randrange(99))
