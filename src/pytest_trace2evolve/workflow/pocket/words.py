@@ -103,7 +103,7 @@ def _invented(random: random.Random) -> str:
         syllables = (
             random.choice(_ONSETS) + random.choice(_VOWELS) for _ in range(random.choice((1, 2, 2, 3)))
         )
-        word = "".join(syllables) + random.choice(_CODAS)
+        word: str = "".join(syllables) + random.choice(_CODAS)
         if len(word) > 2 and word not in _held_out():
             return word
 
