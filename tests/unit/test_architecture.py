@@ -53,7 +53,10 @@ LEVELS = {
 """Where every file and folder of the package stands; a new one must be placed here."""
 
 STEPS = ("", "recorded", "planning", "running", "judging")
-"""The folders of `workflow` in the order of a run, files beside them first; `cases` stands on `running`."""
+"""The folders of `workflow` in the order of a run, files beside them first."""
+
+BESIDE = {"cases", "pocket"}
+"""Folders of `workflow` that are no step of a run, and may use all of them."""
 
 LEVEL_OF = {name: level for level, names in LEVELS.items() for name in names}
 APART = {2, 3}
@@ -130,7 +133,7 @@ def test_imports_go_down_only_and_rooms_stay_apart() -> None:
 def step_of(module: str) -> int:
     """Where a module of `workflow` stands in the order of a run."""
     folder = module.split(".")[2] if module.count(".") > 2 else ""
-    return STEPS.index("judging" if folder == "cases" else folder)
+    return STEPS.index("judging" if folder in BESIDE else folder)
 
 
 def test_a_step_of_the_workflow_knows_only_those_before_it() -> None:
