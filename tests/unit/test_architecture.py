@@ -178,3 +178,10 @@ def test_ground_records_and_pure_rooms_import_nothing_heavy() -> None:
     check = f"import sys\n{imports}\nprint(sorted(set(sys.modules) & set({HEAVY!r})))"
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+
+
+def test_statistics_are_loaded_by_who_judges() -> None:
+    """A worker of xdist judges nothing: it need not wait a second for them."""
+    told = "import sys, pytest_trace2evolve.controller; print('scipy.stats' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "False"

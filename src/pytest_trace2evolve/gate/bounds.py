@@ -8,7 +8,7 @@ effect of a half keeps the bound honest.
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from pytest_trace2evolve.gate.columns import Floats
 
@@ -62,7 +62,7 @@ def bounds(values: Floats, alpha: float | Floats, *, least: float = -1.0, most: 
         squares = np.where(known, (values - mean[:, None]) ** 2, 0.0).sum(axis=1)
         error = np.sqrt(squares / (n - 1) / n)
         flat = ~(error > _FLAT)
-        reach = np.where(flat, 1.0 - level ** (1.0 / n), stats.t.ppf(1.0 - level, n - 1) * error)
+        reach = np.where(flat, 1.0 - level ** (1.0 / n), scipy.stats.t.ppf(1.0 - level, n - 1) * error)
         guards = [_with_task(mean, squares, n, level, centre + side * half) for side in (-1.0, 1.0)]
         low = np.minimum(mean - reach, guards[0][0])
         high = np.maximum(mean + reach, guards[1][1])
@@ -84,5 +84,5 @@ def _with_task(
     more = n + 1
     moved = (mean * n + value) / more
     spread = squares + (value - mean) ** 2 * n / more
-    reach = stats.t.ppf(1.0 - level, more - 1) * np.sqrt(spread / (more - 1) / more)
+    reach = scipy.stats.t.ppf(1.0 - level, more - 1) * np.sqrt(spread / (more - 1) / more)
     return moved - reach, moved + reach

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from pytest_trace2evolve.gate.columns import Counts
 from pytest_trace2evolve.gate.comparisons import Comparisons
@@ -40,7 +40,7 @@ class Decisions:
     def rate(self, decision: Decision) -> Interval:
         """The share of one decision, with its exact interval (Clopper and Pearson, 1934)."""
         count = (self.discarded, self.inconclusive, self.promoted)[decision.rank]
-        found = stats.binomtest(count, self.total)
+        found = scipy.stats.binomtest(count, self.total)
         between = found.proportion_ci(CONFIDENCE, method="exact")
         return Interval(estimate=count / self.total, low=float(between.low), high=float(between.high))
 

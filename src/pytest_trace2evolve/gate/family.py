@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from pytest_trace2evolve.gate.columns import Flags, Floats
 from pytest_trace2evolve.gate.comparisons import Comparisons
@@ -34,7 +34,7 @@ def holm(p: Mapping[str, Floats], weights: Mapping[str, float]) -> dict[str, Flo
 
 def mcnemar(worse: Floats, better: Floats) -> Floats:
     """Exact one-sided p that more tasks turned worse than better, by the binomial distribution."""
-    return np.where(worse > 0, stats.binom.sf(worse - 1, np.maximum(worse + better, 1), 0.5), 1.0)
+    return np.where(worse > 0, scipy.stats.binom.sf(worse - 1, np.maximum(worse + better, 1), 0.5), 1.0)
 
 
 def regressed(compared: Comparisons, alpha: float) -> Flags:

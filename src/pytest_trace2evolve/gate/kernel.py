@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from pytest_trace2evolve.gate.bounds import Bounds, bounds
 from pytest_trace2evolve.gate.columns import INVARIANTS, KINDS, Flags, Floats
@@ -261,7 +261,7 @@ def _within(compared: Comparisons, metric: str, rules: Rules) -> Finding:
         mean = np.where(known, differences, 0.0).sum(axis=1) / n
         trials = np.where(known, np.minimum(old.measured, new.measured), 0).sum(axis=1) / n
         error = np.sqrt(np.where(known, spread, 0.0).sum(axis=1) + 0.25 / trials) / n
-        reach = stats.t.ppf(1.0 - rules.claim_alpha, freedom) * error
-        low = stats.t.cdf(mean / error, freedom)
+        reach = scipy.stats.t.ppf(1.0 - rules.claim_alpha, freedom) * error
+        low = scipy.stats.t.cdf(mean / error, freedom)
     at = Bounds(n, mean, np.maximum(mean - reach, -1.0), np.minimum(mean + reach, 1.0), error * np.sqrt(n))
     return _finding(at, low, 1.0 - low)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from pytest_trace2evolve.gate.bounds import POWER
 from pytest_trace2evolve.gate.columns import Floats
@@ -45,7 +45,7 @@ def detectable(deviation: float, tasks: float, alpha: float) -> float | None:
     """
     if tasks < 2 or np.isnan(deviation):
         return None
-    quantiles = stats.t.ppf([1 - alpha, POWER], tasks - 1)
+    quantiles = scipy.stats.t.ppf([1 - alpha, POWER], tasks - 1)
     return float(min(quantiles.sum() * deviation / np.sqrt(tasks), 1.0))
 
 
@@ -62,7 +62,7 @@ def power_of_not_worse(deviation: Floats, tasks: Floats, margin: float, alpha: f
     """The chance that a candidate as good as its baseline is shown not worse, by the noncentral t."""
     with np.errstate(invalid="ignore", divide="ignore"):
         shift = margin * np.sqrt(tasks) / deviation
-        power = stats.nct.sf(stats.t.ppf(1 - alpha, tasks - 1), tasks - 1, shift)
+        power = scipy.stats.nct.sf(scipy.stats.t.ppf(1 - alpha, tasks - 1), tasks - 1, shift)
     return np.where(tasks > 1, np.nan_to_num(power), 0.0)
 
 
@@ -98,7 +98,9 @@ def settling(check: str, effect: float, spread: Spread, alpha: float, pairs: Pai
     def enough(trials: int, tasks: int) -> bool:
         if tasks < 2:
             return False
-        return bool(stats.t.ppf([1 - alpha, POWER], tasks - 1).sum() * spread.error(trials, tasks) <= effect)
+        return bool(
+            scipy.stats.t.ppf([1 - alpha, POWER], tasks - 1).sum() * spread.error(trials, tasks) <= effect
+        )
 
     more_trials = range(spread.trials + 1, MOST_TRIALS + 1)
     trials = _first(more_trials, lambda count: enough(count, spread.tasks))

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from pytest_trace2evolve.gate.bounds import POWER
 from pytest_trace2evolve.gate.calibration import Asked, Decisions, count
@@ -142,8 +142,8 @@ def _crossing(gains: Mapping[float, float], rows: int) -> float | None:
     """Where the chance of a promotion passes `POWER`, between simulated gains on the probit scale."""
     sizes = sorted(gains)
     least = 0.5 / rows
-    at = stats.norm.ppf(np.clip([gains[size] for size in sizes], least, 1 - least))
-    wanted = stats.norm.ppf(POWER)
+    at = scipy.stats.norm.ppf(np.clip([gains[size] for size in sizes], least, 1 - least))
+    wanted = scipy.stats.norm.ppf(POWER)
     for place in range(1, len(sizes)):
         if at[place] >= wanted > at[place - 1]:
             part = (wanted - at[place - 1]) / (at[place] - at[place - 1])

@@ -9,7 +9,7 @@ evidence of harm stronger. Source: Fisher, The Design of Experiments (1935), sec
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import fft
+import scipy
 
 from pytest_trace2evolve.gate.columns import Counts, Floats
 
@@ -93,7 +93,7 @@ def _exact(steps: np.ndarray) -> SignFlip:
         return SignFlip(np.ones(rows), np.ones(rows))
     totals = np.abs(steps).sum(axis=1)
     half = (int(totals.max()) + 1) // 2
-    length = fft.next_fast_len(2 * half + 1, real=True)
+    length = scipy.fft.next_fast_len(2 * half + 1, real=True)
     angles = np.pi * np.arange(length // 2 + 1) / length
     cosines = np.cos(np.outer(sizes, angles))
     logs = np.log(np.maximum(np.abs(cosines), 1e-300))
@@ -107,7 +107,7 @@ def _exact(steps: np.ndarray) -> SignFlip:
         counts = np.stack([(np.abs(part) == size).sum(axis=1) for size in sizes], axis=1).astype(np.float64)
         signs = 1.0 - 2.0 * (np.rint(counts @ negative) % 2)
         waves = np.exp(counts @ logs) * signs
-        chances = fft.irfft(np.where(odd[:, None] == 1, waves * rounded_up, waves), length, axis=1)
+        chances = scipy.fft.irfft(np.where(odd[:, None] == 1, waves * rounded_up, waves), length, axis=1)
         chances = np.roll(chances, half, axis=1)[:, : 2 * half + 1]
         below = np.cumsum(chances, axis=1)
         place = np.arange(part.shape[0]), (part.sum(axis=1) + odd) // 2 + half
