@@ -40,7 +40,7 @@ def read_options(config: pytest.Config, served: Mapping[str, Address]) -> Option
     for name in option.t2e_summary or ():
         if (here / name).is_dir():
             raise ConfigError(f"--t2e-summary {name} is a folder; name a file")
-    named = option.t2e_model or option.t2e_agent or config.getini("t2e_agent")
+    named = option.t2e_model or option.t2e_agent or config.getini("t2e_agent") or option.t2e_base_url
     embedded = not (named or option.t2e_replay or option.t2e_playback) and has_embedded_model()
     model = str(embedded_model()) if embedded else option.t2e_model
     talk = _live(option, model, here, read_prices(config.rootpath / PRICES_NAME), served)

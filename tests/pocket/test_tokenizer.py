@@ -45,6 +45,15 @@ def test_an_id_is_written_alike_wherever_it_stands(tokenizer: Any, order: int, i
     assert held(f"I will take {number} then", number)
 
 
+@given(local=st.from_regex(r"[a-z]{2,9}\.[a-z]{2,9}[0-9]{0,4}", fullmatch=True))
+def test_a_mail_address_is_written_alike_wherever_it_stands(tokenizer: Any, local: str) -> None:
+    mail = f"{local}@mailhouse.example"
+    own = tokenizer(mail, add_special_tokens=False)["input_ids"]
+    for text in (f"Look for {mail}, please.", f"{mail}", json.dumps({"email": mail}), f"It is {mail}."):
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+        assert any(ids[place : place + len(own)] == own for place in range(len(ids))), text
+
+
 def test_what_the_agent_wrote_is_marked_and_nothing_else(tokenizer: Any) -> None:
     for lesson in LESSONS:
         one = encoded(lesson, tokenizer, TOOLS)

@@ -50,7 +50,7 @@ class Recipe:
         rules: Those after them, whose prompts hold their rules and nothing that is the same in all prompts.
         rate: The highest learning rate of embeddings and norms (AdamW), reached after `warm` steps; it falls
             along a cosine to a twentieth.
-        matrix_rate: The same of all other matrices (Muon), in about half as many steps as AdamW takes.
+        matrix_rate: The same of all other matrices (Muon).
         threads: Of torch; the order of sums depends on it.
     """
 
@@ -186,7 +186,7 @@ def one_step(
 ) -> float:
     """Learn from one group at the rates that are set; the loss, in nats a token."""
     torch: Any = require("torch", extra="local")
-    # Half the time where the processor multiplies bfloat16 itself; the weights stay float32.
+    # Less time where the processor multiplies bfloat16 itself; the weights stay float32.
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=torch.cpu._is_avx512_bf16_supported()):
         total, weight = group_loss(network, group, pad)
     loss: Any = total / weight

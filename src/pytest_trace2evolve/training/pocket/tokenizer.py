@@ -21,7 +21,7 @@ _PIECES = (
     r'|[\]\[{}",: ]*"[A-Za-z_]+[12]?": ?[\[{]*(?:"(?![A-Za-z_]+[12]?":))?'  # a key of JSON, signs around it
     r"|#W"
     r"|\d{1,3}"
-    r"| (?=[A-Z#\d])"  # names and ids are written alike wherever they stand
+    r"| (?=[A-Z#\d]|[\w.]+@)"  # names, ids and mail addresses are written alike wherever they stand
     r"| ?[a-z_][A-Za-z_]*"
     r"|[A-Za-z_]+"
     r"| ?(?:[^\sA-Za-z\d_#]|#(?!W))+"

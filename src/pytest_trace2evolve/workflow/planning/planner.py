@@ -90,7 +90,7 @@ def make_plan(
     recorded = read_replays(options.replays)
     suites = _select(options, project, suite_names, recorded)
     refuse_strays(recorded, suites, suites_named=bool(options.suites))
-    options = _with_embedded(options, suites)
+    options = with_embedded(options, suites)
     chosen = {suite.name: "" if listing else _agent(options, suite, agents, recorded) for suite in suites}
     verify = shared is None and not listing
     locked = [_locked(suite, project, worlds, verify=verify) for suite in suites]
@@ -277,7 +277,7 @@ def _agent(options: Options, suite: Suite, agents: Sequence[str], recorded: Mapp
     return name
 
 
-def _with_embedded(options: Options, suites: Sequence[Suite]) -> Options:
+def with_embedded(options: Options, suites: Sequence[Suite]) -> Options:
     """The embedded model talks where nobody else was named, to customers who follow a script."""
     if options.embedded is None:
         return options
