@@ -9,17 +9,9 @@ import time
 from pathlib import Path
 
 import httpx2
+import pytest
 
-from tests.serving.conftest import REPOSITORY
-
-PARENT = """
-import sys, time
-from pathlib import Path
-from pytest_trace2evolve.serving.process import LocalServer
-server = LocalServer(Path(sys.argv[1]))
-print(server.pid, server.base_url, server.token, flush=True)
-time.sleep(600)
-"""
+from tests.serving.conftest import REPOSITORY, Asking
 
 
 def environment() -> dict[str, str]:
@@ -40,25 +32,31 @@ def gone(pid: int, seconds: float = 15.0) -> bool:
     return False
 
 
-def test_a_parent_that_is_killed_leaves_no_server(models: Path) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", PARENT, str(models / "base")],
-        env=environment(),
-        stdout=subprocess.PIPE,
+def test_no_process_shows_the_token(asking: Asking) -> None:
+    for pid in (asking.server.pid, os.getpid()):
+        assert asking.server.token not in Path(f"/proc/{pid}/cmdline").read_text()
+
+
+def test_a_missing_package_is_told_with_its_extra(models: Path, tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(name='torch')")
+    place = os.pathsep.join([str(tmp_path), environment()["PYTHONPATH"]])
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest_trace2evolve.cli", "serve", str(models / "base")],
+        env={**os.environ, "PYTHONPATH": place},
+        capture_output=True,
         text=True,
-    ) as parent:
-        assert parent.stdout is not None
-        pid, url, token = parent.stdout.readline().split()
-        told = httpx2.get(f"{url}/models", headers={"Authorization": f"Bearer {token}"})
-        assert told.status_code == 200
-        for place in (f"/proc/{pid}/cmdline", f"/proc/{parent.pid}/cmdline"):
-            assert token not in Path(place).read_text()
-        parent.kill()
-        parent.wait()
-        assert gone(int(pid))
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "trace2evolve: 'torch' is not installed; run: pip install 'pytest-trace2evolve[local]'\n"
+    )
 
 
-def test_a_server_tells_its_address_and_ends_by_a_signal_in_good_order(models: Path) -> None:
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT])
+def test_a_server_tells_its_address_and_ends_by_a_signal_in_good_order(
+    models: Path, ending: signal.Signals
+) -> None:
     command = [
         sys.executable,
         "-m",
@@ -79,6 +77,6 @@ def test_a_server_tells_its_address_and_ends_by_a_signal_in_good_order(models: P
         key = token.removeprefix("token: ").strip()
         told = httpx2.get(f"{url[1]}/models", headers={"Authorization": f"Bearer {key}"})
         assert told.json()["data"][0]["id"] == "tiny"
-        server.send_signal(signal.SIGTERM)
+        server.send_signal(ending)
         assert server.wait(20) == 0
         assert (server.stdout.read(), server.stderr.read()) == ("", "")

@@ -17,7 +17,13 @@ EMBEDDED = LiveSettings(agent=POCKET, user=POCKET)
 
 def suite(*, cases: bool, default_agent: str | None = None) -> Suite:
     split: Any = {"cases": "cases.jsonl"} if cases else ["task-1"]
-    return Suite(name="some", domain="support", provider="trace2evolve", default_agent=default_agent, splits={"heldout": split})
+    return Suite(
+        name="some",
+        domain="support",
+        provider="trace2evolve",
+        default_agent=default_agent,
+        splits={"heldout": split},
+    )
 
 
 def test_it_talks_to_customers_who_follow_a_script() -> None:
