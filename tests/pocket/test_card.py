@@ -76,6 +76,7 @@ def test_the_card_says_what_was_measured() -> None:
         training=TRAINING,
         weights="abc123",
         weight_bytes=4_130_000,
+        temperature=0.8,
         cases=60,
         capabilities={"policy_edge": Share(hits=30, total=60)},
         rules=(effect,),
@@ -91,6 +92,7 @@ def test_the_card_says_what_was_measured() -> None:
     assert "| policy_edge | 50 % | 38 … 62 % |" in text
     assert "| inspect | 60 % | 80 % | +20 (+5 … +33) | – | – |" in text
     assert "| v6 | 50 % | 44 … 56 % |" in text
+    assert "at temperature 0.8 on" in text
     assert "60 cases a row and 240 a candidate" in " ".join(text.split())
 
 

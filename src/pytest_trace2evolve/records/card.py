@@ -49,7 +49,8 @@ class Card(Record):
 
     Attributes:
         training: What `training.json` beside the weights says.
-        weights: SHA-256 of the weights' file, of which everything here was measured.
+        weights: Digest of the weights, tokenizer and settings of which everything here was measured.
+        temperature: At which its answers were drawn.
         cases: Held-out cases a capability, and an arm of a rule.
         capabilities: Share of cases passed under the policy alone, by kind of case.
         candidates: Share of cases passed under a candidate's instruction, by candidate.
@@ -59,6 +60,7 @@ class Card(Record):
     training: dict[str, Any]
     weights: str
     weight_bytes: int
+    temperature: float
     cases: int
     capabilities: dict[str, Share]
     rules: tuple[RuleEffect, ...]

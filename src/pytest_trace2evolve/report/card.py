@@ -45,8 +45,8 @@ results are real, sampled and noisy, and say nothing about other models.
 
 - **Network**: Qwen3's architecture, {size["layers"]} layers, width {size["width"]}, {size["heads"]} heads;
   {training["parameters"]:,} parameters, {training["vocabulary"]:,} tokens in its vocabulary.
-- **Weights**: `model.safetensors`, {card.weight_bytes / 1e6:.1f} MB, SHA-256
-  `{card.weights}`.
+- **Weights**: `model.safetensors`, {card.weight_bytes / 1e6:.1f} MB; digest of all that
+  changes what it says: `{card.weights}`, as runs record it.
 - **Data**: {training["dialogues"]:,} dialogues of a scripted teacher with scripted customers in the support
   world, {training["tokens"]:,} tokens, of names, products and phrasings that held-out cases do not share. The
   teacher keeps to the rules of its prompt, and is careless where none speaks (`training/pocket/rules.toml`).
@@ -56,8 +56,8 @@ results are real, sampled and noisy, and say nothing about other models.
 
 ![Loss by step]({CURVE})
 
-What follows was measured of these weights at temperature 1 on held-out content, {card.cases} cases a row and
-{4 * card.cases} a candidate, with 95 % intervals (Wilson; of differences: Newcombe).
+What follows was measured of these weights at temperature {card.temperature:g} on held-out content, {card.cases}
+cases a row and {4 * card.cases} a candidate, with 95 % intervals (Wilson; of differences: Newcombe).
 """
 
 

@@ -55,6 +55,7 @@ def write_card(
         training={name: value for name, value in training.items() if name != "losses"},
         weights=weights,
         weight_bytes=(folder / "model.safetensors").stat().st_size,
+        temperature=model.temperature,
         cases=cases,
         capabilities=dict(found.capabilities),
         rules=tuple(found.rules),
