@@ -69,7 +69,7 @@ def _training(network: object, recipe: Recipe, data: list[list[Encoded]], pad: i
     spent = []
     for group in data:
         began = time.perf_counter()
-        one_step(network, optimizers, group, pad)
+        one_step(network, optimizers, group, pad, recipe.context_after)
         spent.append(time.perf_counter() - began)
     tokens = np.mean([sum(len(one.ids) for one in group) for group in data])
     return float(np.median(spent)), float(tokens / np.median(spent))

@@ -51,11 +51,10 @@ def test_a_groups_loss_is_that_of_its_dialogues_read_whole(
     """Whether their beginning is read once or with each, and however many are read side by side."""
     monkeypatch.setattr(loop, "SHARED_LEAST", shared)
     monkeypatch.setattr(loop, "TOGETHER", together)
-    monkeypatch.setattr(loop, "CONTEXT_SHARE", 1.1)
     torch.manual_seed(1)
     network = build_network(TINY.size, tokenizer)
     group = groups(0, Stage.WHOLE)
-    total, weight = group_loss(network, group, tokenizer.pad_token_id)
+    total, weight = group_loss(network, group, tokenizer.pad_token_id, 1.1)
     (total / weight).backward()
     found = {name: one.grad.clone() for name, one in network.named_parameters()}
     network.zero_grad()

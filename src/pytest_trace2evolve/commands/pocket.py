@@ -28,10 +28,9 @@ def add(commands: Any) -> None:
 
 
 def _train(options: argparse.Namespace) -> int:
-    from pytest_trace2evolve.serving.run import QUIET_THREADS
-
-    # Before torch is loaded: threads that spin while they wait lose their cores to anything else that runs.
-    os.environ.update({name: os.environ.get(name, value) for name, value in QUIET_THREADS.items()})
+    # Before torch is loaded. Its threads meet some thousand times a step: to sleep each time costs a third of
+    # the speed, to spin for long costs the core that something else wants.
+    os.environ.setdefault("GOMP_SPINCOUNT", "20000")
     from pytest_trace2evolve.training.pocket.run import Progress, Recipe
     from pytest_trace2evolve.workflow.pocket.course import make
 

@@ -56,8 +56,9 @@ results are real, sampled and noisy, and say nothing about other models.
 
 ![Loss by step]({CURVE})
 
-What follows was measured of these weights at temperature {card.temperature:g} on held-out content, {card.cases}
-cases a row and {4 * card.cases} a candidate, with 95 % intervals (Wilson; of differences: Newcombe).
+What follows was measured of these weights at temperature {card.temperature:g} on held-out content,
+{card.cases} cases a row and {4 * card.cases} a candidate, with 95 % intervals (Wilson; of differences:
+Newcombe).
 """
 
 

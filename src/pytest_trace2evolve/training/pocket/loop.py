@@ -14,12 +14,8 @@ if TYPE_CHECKING:
     import torch
     from transformers import Qwen3ForCausalLM
 
-CONTEXT_SHARE = 0.35
-"""Share of the tokens that are not the agent's which are learnt from, drawn anew each time."""
-
 CONTEXT_WEIGHT = 0.4
-"""Weight of such a token, against 1 of one that is the agent's: to foresee records teaches to copy."""
-
+"""Weight of a token that is not the agent's, against 1 of one that is: to foresee records teaches to copy."""
 
 SHARED_LEAST = 200
 """Common tokens from which on they are read once: attention over what was read before costs more a token."""
@@ -46,9 +42,15 @@ def common_beginning(group: Sequence[Encoded]) -> int:
 
 
 def group_loss(
-    network: "Qwen3ForCausalLM", group: Sequence[Encoded], pad: int
+    network: "Qwen3ForCausalLM", group: Sequence[Encoded], pad: int, context: float
 ) -> tuple["torch.Tensor", "torch.Tensor"]:
     """The weighted loss of a group.
+
+    Args:
+        network: What learns.
+        group: The dialogues.
+        pad: The token that fills shorter rows.
+        context: Share of the tokens that are not the agent's which are learnt from, drawn anew each time.
 
     Returns:
         The sum of the weighted losses of its tokens after the common beginning, and the sum of the weights.
@@ -62,7 +64,7 @@ def group_loss(
     ordered = sorted(group, key=lambda one: len(one.ids))
     for first in range(0, len(ordered), TOGETHER):
         rows = ordered[first : first + TOGETHER]
-        losses, weights = _tails(network, beginning, rows, start, pad)
+        losses, weights = _tails(network, beginning, rows, start, pad, context)
         total, weight = total + losses, weight + weights
     return total, weight
 
@@ -86,7 +88,12 @@ def _for_rows(network: "Qwen3ForCausalLM", beginning: Any, rows: int) -> Any:
 
 
 def _tails(
-    network: "Qwen3ForCausalLM", beginning: Any, rows: Sequence[Encoded], start: int, pad: int
+    network: "Qwen3ForCausalLM",
+    beginning: Any,
+    rows: Sequence[Encoded],
+    start: int,
+    pad: int,
+    context: float,
 ) -> tuple["torch.Tensor", "torch.Tensor"]:
     """Weighted losses of what stands from `start` on, and their weights, summed over some dialogues."""
     torch: Any = require("torch", extra="local")
@@ -94,12 +101,12 @@ def _tails(
     longest = max(len(one.ids) for one in rows) - start
     ids = torch.full((len(rows), longest), pad)
     weights = torch.zeros((len(rows), longest))
-    context = (torch.rand((len(rows), longest)) < CONTEXT_SHARE) * CONTEXT_WEIGHT
+    others = (torch.rand((len(rows), longest)) < context) * CONTEXT_WEIGHT
     for row, one in enumerate(rows):
         tail = one.ids[start:]
         ids[row, : len(tail)] = torch.tensor(tail)
         own = torch.tensor(one.own[start:], dtype=torch.float32)
-        weights[row, : len(tail)] = torch.where(own > 0, own, context[row, : len(tail)])
+        weights[row, : len(tail)] = torch.where(own > 0, own, others[row, : len(tail)])
     hidden = network.model(input_ids=ids[:, :-1], past_key_values=cache).last_hidden_state
     weights = weights[:, 1:]
     seen = weights > 0

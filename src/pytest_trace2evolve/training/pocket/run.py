@@ -50,6 +50,8 @@ class Recipe:
         rules: Those after them, whose prompts hold their rules and nothing that is the same in all prompts.
         rate: The highest learning rate of embeddings and norms (AdamW), reached after `warm` steps; it falls
             along a cosine to a twentieth.
+        context: Share of the tokens that are not the agent's which are learnt from in the first `talk` steps,
+            which teach to copy; `context_after` of those after them, most of which nobody could foresee.
         matrix_rate: The same of all other matrices (Muon).
         threads: Of torch; the order of sums depends on it.
     """
@@ -60,6 +62,8 @@ class Recipe:
     rules: int = 1800
     rate: float = 3e-3
     matrix_rate: float = 0.02
+    context: float = 0.35
+    context_after: float = 0.04
     warm: int = 50
     decay: float = 0.05
     threads: int = 2
@@ -75,6 +79,10 @@ class Recipe:
         if step < self.talk:
             return Stage.TALK
         return Stage.RULES if step < self.talk + self.rules else Stage.WHOLE
+
+    def context_at(self, step: int) -> float:
+        """The share of others' tokens that are learnt from at a step."""
+        return self.context if self.stage_at(step) is Stage.TALK else self.context_after
 
     def share_at(self, step: int) -> float:
         """The share of the highest learning rates at a step."""
@@ -136,7 +144,8 @@ def train(
         torch.manual_seed(recipe.seed * 1_000_003 + progress.step)
         group = groups(progress.step, recipe.stage_at(progress.step))
         _set_rates(optimizers, recipe, progress.step)
-        loss = one_step(network, optimizers, group, tokenizer.pad_token_id)
+        context = recipe.context_at(progress.step)
+        loss = one_step(network, optimizers, group, tokenizer.pad_token_id, context)
         if not math.isfinite(loss):
             raise ConfigError(
                 f"the loss of step {progress.step + 1} is {loss}: the training came apart; lower the rate"
@@ -183,12 +192,13 @@ def one_step(
     optimizers: Sequence["torch.optim.Optimizer"],
     group: Sequence[Encoded],
     pad: int,
+    context: float,
 ) -> float:
     """Learn from one group at the rates that are set; the loss, in nats a token."""
     torch: Any = require("torch", extra="local")
     # Less time where the processor multiplies bfloat16 itself; the weights stay float32.
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=torch.cpu._is_avx512_bf16_supported()):
-        total, weight = group_loss(network, group, pad)
+        total, weight = group_loss(network, group, pad, context)
     loss: Any = total / weight
     loss.backward()
     torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)

@@ -21,8 +21,11 @@ VOCABULARY = 3072
 TOKENIZER_GROUPS = 300
 """Groups of lessons that the tokenizer is made from."""
 
-ANSWER_MOST = 256
-"""Tokens of an answer, at most; the longest that is taught has half as many."""
+ANSWER_MOST = 160
+"""Tokens of an answer, at most: none that is taught has many more than half as many."""
+
+TEMPERATURE = 0.7
+"""At which its answers are drawn where nobody asks for another: it errs more often at 1."""
 
 TRAINING = "training.json"
 """The file beside the weights that says what they come from."""
@@ -53,9 +56,8 @@ def make(
 
     network: Any
     network, progress = train(recipe, groups, tokenizer, folder, told=told)
-    # Sampled as it was taught: its answers are drawn at temperature 1 where nobody asks for another.
     network.generation_config.update(
-        do_sample=True, temperature=1.0, top_k=0, top_p=1.0, max_new_tokens=ANSWER_MOST
+        do_sample=True, temperature=TEMPERATURE, top_k=0, top_p=1.0, max_new_tokens=ANSWER_MOST
     )
     network.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
