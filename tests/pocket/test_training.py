@@ -54,7 +54,7 @@ def test_a_groups_loss_is_that_of_its_dialogues_read_whole(
     torch.manual_seed(1)
     network = build_network(TINY.size, tokenizer)
     group = groups(0, Stage.WHOLE)
-    total, weight = group_loss(network, group, tokenizer.pad_token_id, 1.1)
+    total, weight = group_loss(network, group, tokenizer.pad_token_id, 1.0)
     (total / weight).backward()
     found = {name: one.grad.clone() for name, one in network.named_parameters()}
     network.zero_grad()
@@ -180,3 +180,13 @@ def test_the_rate_rises_and_falls() -> None:
     assert max(shares) == pytest.approx(1.0, abs=0.05)
     assert shares[0] == pytest.approx(0.1)
     assert shares[-1] == pytest.approx(0.05, abs=0.01)
+
+
+def test_others_words_are_learnt_from_as_the_stage_has_it(tokenizer: Any) -> None:
+    recipe = Recipe(steps=10, talk=4, rules=3, context=0.5, context_after=0.25)
+    assert [recipe.context_at(step) for step in range(10)] == [0.5] * 4 + [0.25] * 6
+    network = build_network(TINY.size, tokenizer)
+    group = groups(0, Stage.WHOLE)
+    start = common_beginning(group)
+    _, weight = group_loss(network, group, tokenizer.pad_token_id, 0.0)
+    assert float(weight) == sum(sum(one.own[start:]) for one in group)

@@ -28,8 +28,8 @@ def add(commands: Any) -> None:
 
 
 def _train(options: argparse.Namespace) -> int:
-    # Before torch is loaded. Its threads meet some thousand times a step: to sleep each time costs a third of
-    # the speed, to spin for long costs the core that something else wants.
+    # Before torch is loaded. Its threads meet some thousand times a step: to sleep each time costs up to a
+    # third of the speed, to spin for long costs the core that something else wants.
     os.environ.setdefault("GOMP_SPINCOUNT", "20000")
     from pytest_trace2evolve.training.pocket.run import Progress, Recipe
     from pytest_trace2evolve.workflow.pocket.course import make

@@ -50,9 +50,9 @@ class Recipe:
         rules: Those after them, whose prompts hold their rules and nothing that is the same in all prompts.
         rate: The highest learning rate of embeddings and norms (AdamW), reached after `warm` steps; it falls
             along a cosine to a twentieth.
-        context: Share of the tokens that are not the agent's which are learnt from in the first `talk` steps,
-            which teach to copy; `context_after` of those after them, most of which nobody could foresee.
         matrix_rate: The same of all other matrices (Muon).
+        context: Share of the tokens that are not the agent's which are learnt from in the first `talk` steps,
+            where they teach to copy; `context_after` in those after them, since few can be foreseen.
         threads: Of torch; the order of sums depends on it.
     """
 

@@ -22,10 +22,10 @@ TOKENIZER_GROUPS = 300
 """Groups of lessons that the tokenizer is made from."""
 
 ANSWER_MOST = 160
-"""Tokens of an answer, at most: none that is taught has many more than half as many."""
+"""Tokens of an answer, at most: well above the longest that lessons hold."""
 
 TEMPERATURE = 0.7
-"""At which its answers are drawn where nobody asks for another: it errs more often at 1."""
+"""At which its answers are drawn where nobody asks for another."""
 
 TRAINING = "training.json"
 """The file beside the weights that says what they come from."""
