@@ -19,7 +19,8 @@ import torch
 
 from pytest_trace2evolve.training.pocket.loop import Encoded, common_beginning
 from pytest_trace2evolve.training.pocket.network import Size, build_network
-from pytest_trace2evolve.training.pocket.run import Recipe, one_step, optimizers_of
+from pytest_trace2evolve.training.pocket.recipe import Recipe
+from pytest_trace2evolve.training.pocket.run import one_step, optimizers_of
 from pytest_trace2evolve.workflow.pocket.course import encoded, made_tokenizer, wire_tools
 from pytest_trace2evolve.workflow.pocket.lessons import lesson_group
 from pytest_trace2evolve.worlds.support.world import SupportWorld
@@ -69,7 +70,7 @@ def _training(network: object, recipe: Recipe, data: list[list[Encoded]], pad: i
     spent = []
     for group in data:
         began = time.perf_counter()
-        one_step(network, optimizers, group, pad, recipe.context_after)
+        one_step(network, optimizers, group, pad, recipe.stages[-1].context)
         spent.append(time.perf_counter() - began)
     tokens = np.mean([sum(len(one.ids) for one in group) for group in data])
     return float(np.median(spent)), float(tokens / np.median(spent))

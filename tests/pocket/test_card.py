@@ -14,9 +14,7 @@ from pytest_trace2evolve.report.card import card_text, curve_picture
 TRAINING: dict[str, Any] = {
     "recipe": {
         "seed": 5,
-        "steps": 20,
-        "talk": 2,
-        "rules": 1,
+        "stages": [{"steps": 2}, {"steps": 3}],
         "threads": 2,
         "size": {"width": 8, "layers": 2, "heads": 4},
     },

@@ -7,17 +7,23 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.training.pocket import loop
 from pytest_trace2evolve.training.pocket.loop import Encoded, common_beginning, group_loss
 from pytest_trace2evolve.training.pocket.network import Size, build_network
-from pytest_trace2evolve.training.pocket.run import UNFINISHED, Progress, Recipe, Stage, train
+from pytest_trace2evolve.training.pocket.recipe import COURSE, Prompt, Recipe, Stage
+from pytest_trace2evolve.training.pocket.run import UNFINISHED, Progress, train
 from pytest_trace2evolve.training.pocket.tokenizer import build_tokenizer
 
-TINY = Recipe(
-    seed=3, steps=6, talk=2, rules=2, warm=2, threads=1, size=Size(width=32, layers=2, heads=4, inner=32)
+STAGES = (
+    Stage(2, Prompt.NONE, (1.0, 0.5), context=0.35),
+    Stage(2, Prompt.RULES, (0.5, 0.3)),
+    Stage(2, Prompt.WHOLE, (0.3, 0.1)),
 )
+TINY = Recipe(seed=3, stages=STAGES, warm=2, threads=1, size=Size(width=32, layers=2, heads=4, inner=32))
 
 
 @pytest.fixture(scope="module")
@@ -35,10 +41,10 @@ def threads() -> Iterator[None]:
 def groups(step: int, stage: Stage) -> list[Encoded]:
     """Three dialogues that begin alike."""
     random = torch.Generator().manual_seed(step)
-    start = torch.randint(3, 300, (9 if stage is Stage.WHOLE else 3,), generator=random).tolist()
+    start = torch.randint(3, 300, (9 if stage.prompt is Prompt.WHOLE else 3,), generator=random).tolist()
     tails = [torch.randint(3, 300, (length,), generator=random).tolist() for length in (5, 8, 6)]
     return [
-        Encoded(start + tail, [0] * len(start) + [1, 0] * (len(tail) // 2) + [1] * (len(tail) % 2))
+        Encoded(start + tail, [0] * len(start) + [3.0, 0] * (len(tail) // 2) + [1] * (len(tail) % 2))
         for tail in tails
     ]
 
@@ -53,7 +59,7 @@ def test_a_groups_loss_is_that_of_its_dialogues_read_whole(
     monkeypatch.setattr(loop, "TOGETHER", together)
     torch.manual_seed(1)
     network = build_network(TINY.size, tokenizer)
-    group = groups(0, Stage.WHOLE)
+    group = groups(0, STAGES[-1])
     total, weight = group_loss(network, group, tokenizer.pad_token_id, 1.0)
     (total / weight).backward()
     found = {name: one.grad.clone() for name, one in network.named_parameters()}
@@ -63,7 +69,7 @@ def test_a_groups_loss_is_that_of_its_dialogues_read_whole(
     for one in group:
         logits = network(torch.tensor([one.ids])).logits[0, start - 1 : -1]
         losses = torch.nn.functional.cross_entropy(logits, torch.tensor(one.ids[start:]), reduction="none")
-        own = torch.tensor([1.0 if mine else loop.CONTEXT_WEIGHT for mine in one.own[start:]])
+        own = torch.tensor([float(mine or loop.CONTEXT_WEIGHT) for mine in one.own[start:]])
         expected = expected + (losses * own).sum()
         weights += float(own.sum())
     assert float(weight) == pytest.approx(weights)
@@ -111,9 +117,7 @@ def test_one_seed_gives_equal_weights_and_another_does_not(tokenizer: Any, tmp_p
     assert equal(weights(first), weights(again))
     assert not equal(weights(first), weights(other))
     assert progress.step == len(progress.losses) == TINY.steps
-    assert progress.tokens == sum(
-        len(one.ids) for step in range(6) for one in groups(step, TINY.stage_at(step))
-    )
+    assert progress.tokens == sum(len(one.ids) for step in range(6) for one in groups(step, TINY.at(step)[0]))
 
 
 class KilledError(Exception):
@@ -168,25 +172,31 @@ def test_a_training_that_comes_apart_says_so(tokenizer: Any, tmp_path: Path) -> 
 
 
 def test_the_stages_follow_one_another() -> None:
-    stages = [TINY.stage_at(step) for step in range(6)]
-    assert stages == [Stage.TALK, Stage.TALK, Stage.RULES, Stage.RULES, Stage.WHOLE, Stage.WHOLE]
-    longer = TINY.shortened(12)
-    assert (longer.steps, longer.talk, longer.rules) == (12, 4, 4)
+    assert [TINY.at(step)[0] for step in range(6)] == [one for one in STAGES for _ in range(2)]
+    with pytest.raises(IndexError, match="step 6 of 6"):
+        TINY.at(6)
 
 
-def test_the_rate_rises_and_falls() -> None:
-    recipe = Recipe(steps=100, warm=10)
-    shares = [recipe.share_at(step) for step in range(100)]
-    assert max(shares) == pytest.approx(1.0, abs=0.05)
-    assert shares[0] == pytest.approx(0.1)
-    assert shares[-1] == pytest.approx(0.05, abs=0.01)
+@given(st.integers(1, 9000))
+def test_a_course_of_any_length_has_its_stages_in_proportion(steps: int) -> None:
+    recipe = Recipe().shortened(steps)
+    assert recipe.steps == steps
+    for one, other in zip(recipe.stages, COURSE, strict=True):
+        assert one.steps == pytest.approx(other.steps * steps / Recipe().steps, abs=1)
+
+
+def test_rates_rise_once_and_go_on_a_line_within_a_stage() -> None:
+    stages = (Stage(100, Prompt.NONE, (0.5, 0.25)), Stage(50, Prompt.RULES, (0.1, 0.0)))
+    shares = [Recipe(stages=stages, warm=10).at(step)[1] for step in range(150)]
+    assert shares[0] == pytest.approx(0.05)
+    assert shares[50] == pytest.approx(0.375)
+    assert shares[100] == pytest.approx(0.1)
+    assert shares[125] == pytest.approx(0.05)
 
 
 def test_others_words_are_learnt_from_as_the_stage_has_it(tokenizer: Any) -> None:
-    recipe = Recipe(steps=10, talk=4, rules=3, context=0.5, context_after=0.25)
-    assert [recipe.context_at(step) for step in range(10)] == [0.5] * 4 + [0.25] * 6
     network = build_network(TINY.size, tokenizer)
-    group = groups(0, Stage.WHOLE)
+    group = groups(0, STAGES[-1])
     start = common_beginning(group)
     _, weight = group_loss(network, group, tokenizer.pad_token_id, 0.0)
     assert float(weight) == sum(sum(one.own[start:]) for one in group)

@@ -31,7 +31,8 @@ def _train(options: argparse.Namespace) -> int:
     # Before torch is loaded. Its threads meet some thousand times a step: to sleep each time costs up to a
     # third of the speed, to spin for long costs the core that something else wants.
     os.environ.setdefault("GOMP_SPINCOUNT", "20000")
-    from pytest_trace2evolve.training.pocket.run import Progress, Recipe
+    from pytest_trace2evolve.training.pocket.recipe import Recipe
+    from pytest_trace2evolve.training.pocket.run import Progress
     from pytest_trace2evolve.workflow.pocket.course import make
 
     recipe = Recipe(seed=options.seed, threads=at_least("--threads", options.threads, 1))

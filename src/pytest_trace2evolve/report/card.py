@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 from pytest_trace2evolve._optional import require
@@ -51,7 +52,7 @@ results are real, sampled and noisy, and say nothing about other models.
   world, {training["tokens"]:,} tokens, of names, products and phrasings that held-out cases do not share. The
   teacher keeps to the rules of its prompt, and is careless where none speaks (`training/pocket/rules.toml`).
 - **Training**: seed {recipe["seed"]}, {training["step"]:,} steps, {training["seconds"] / 60:.0f} minutes on
-  {recipe["threads"]} threads. `trace2evolve pocket train --seed {recipe["seed"]} --steps {recipe["steps"]}`
+  {recipe["threads"]} threads. `trace2evolve pocket train --seed {recipe["seed"]} --steps {training["step"]}`
   makes it again.
 
 ![Loss by step]({CURVE})
@@ -113,11 +114,8 @@ def curve_picture(training: Mapping[str, Any]) -> bytes:
             sum(losses[max(0, end - WINDOW) : end]) / min(WINDOW, end) for end in range(1, len(losses) + 1)
         ]
         axis.plot(range(1, len(means) + 1), means, color="#2f5d92", linewidth=1.4, label=f"mean of {WINDOW}")
-        recipe = training["recipe"]
-        for place, text in ((recipe["talk"], "rules"), (recipe["talk"] + recipe["rules"], "whole prompts")):
-            if 0 < place < len(losses):
-                axis.axvline(place, color="#999999", linestyle=":", linewidth=1)
-                axis.text(place, max(means), f" {text}", fontsize=8, color="#666666", va="top")
+        for place in accumulate(stage["steps"] for stage in training["recipe"]["stages"][:-1]):
+            axis.axvline(place, color="#999999", linestyle=":", linewidth=1)
         axis.set_xlabel("step")
         axis.set_ylabel("loss, nats a token")
         axis.set_ylim(bottom=0)

@@ -26,10 +26,10 @@ TOGETHER = 4
 
 @dataclass(frozen=True)
 class Encoded:
-    """One dialogue: its tokens, and which of them the agent wrote."""
+    """One dialogue: its tokens, and the weight of each that the agent wrote; 0 of others."""
 
     ids: Sequence[int]
-    own: Sequence[int]
+    own: Sequence[float]
 
 
 def common_beginning(group: Sequence[Encoded]) -> int:

@@ -9,15 +9,15 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from enum import StrEnum
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from pytest_trace2evolve._optional import require
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.training.pocket.loop import Encoded, group_loss
-from pytest_trace2evolve.training.pocket.network import Size, build_network
+from pytest_trace2evolve.training.pocket.network import build_network
+from pytest_trace2evolve.training.pocket.recipe import Recipe, Stage
 
 if TYPE_CHECKING:
     import torch
@@ -27,67 +27,8 @@ UNFINISHED = "unfinished"
 """The folder, beside the weights to come, that an interrupted run goes on from."""
 
 
-class Stage(StrEnum):
-    """How much of their prompts the dialogues of a step have."""
-
-    TALK = "talk"
-    RULES = "rules"
-    WHOLE = "whole"
-
-
 Groups = Callable[[int, Stage], Sequence[Encoded]]
 """The dialogues of a step, by its number and stage."""
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """Everything that the weights follow from, on one machine.
-
-    Attributes:
-        steps: Steps of the optimiser, a group of dialogues each.
-        talk: Of these, the first, which learn from dialogues without prompts: they are short, and how a
-            talk goes is learnt there.
-        rules: Those after them, whose prompts hold their rules and nothing that is the same in all prompts.
-        rate: The highest learning rate of embeddings and norms (AdamW), reached after `warm` steps; it falls
-            along a cosine to a twentieth.
-        matrix_rate: The same of all other matrices (Muon).
-        context: Share of the tokens that are not the agent's which are learnt from in the first `talk` steps,
-            where they teach to copy; `context_after` in those after them, since few can be foreseen.
-        threads: Of torch; the order of sums depends on it.
-    """
-
-    seed: int = 1
-    steps: int = 3200
-    talk: int = 600
-    rules: int = 1800
-    rate: float = 3e-3
-    matrix_rate: float = 0.02
-    context: float = 0.35
-    context_after: float = 0.04
-    warm: int = 50
-    decay: float = 0.05
-    threads: int = 2
-    size: Size = field(default_factory=Size)
-
-    def shortened(self, steps: int) -> Self:
-        """The same in fewer or more steps, the stages in proportion."""
-        talk, rules = (count * steps // self.steps for count in (self.talk, self.rules))
-        return replace(self, steps=steps, talk=talk, rules=rules)
-
-    def stage_at(self, step: int) -> Stage:
-        """The stage of a step."""
-        if step < self.talk:
-            return Stage.TALK
-        return Stage.RULES if step < self.talk + self.rules else Stage.WHOLE
-
-    def context_at(self, step: int) -> float:
-        """The share of others' tokens that are learnt from at a step."""
-        return self.context if self.stage_at(step) is Stage.TALK else self.context_after
-
-    def share_at(self, step: int) -> float:
-        """The share of the highest learning rates at a step."""
-        rise = min(1.0, (step + 1) / self.warm)
-        return rise * (0.05 + 0.475 * (1 + math.cos(math.pi * min(1.0, step / self.steps))))
 
 
 @dataclass
@@ -142,10 +83,10 @@ def train(
         began = time.perf_counter()
         # A generator a step: which tokens are learnt from does not depend on where a run was interrupted.
         torch.manual_seed(recipe.seed * 1_000_003 + progress.step)
-        group = groups(progress.step, recipe.stage_at(progress.step))
-        _set_rates(optimizers, recipe, progress.step)
-        context = recipe.context_at(progress.step)
-        loss = one_step(network, optimizers, group, tokenizer.pad_token_id, context)
+        stage, share = recipe.at(progress.step)
+        group = groups(progress.step, stage)
+        _set_rates(optimizers, recipe, share)
+        loss = one_step(network, optimizers, group, tokenizer.pad_token_id, stage.context)
         if not math.isfinite(loss):
             raise ConfigError(
                 f"the loss of step {progress.step + 1} is {loss}: the training came apart; lower the rate"
@@ -181,10 +122,10 @@ def optimizers_of(network: "Qwen3ForCausalLM", recipe: Recipe) -> list["torch.op
     ]
 
 
-def _set_rates(optimizers: Sequence["torch.optim.Optimizer"], recipe: Recipe, step: int) -> None:
+def _set_rates(optimizers: Sequence["torch.optim.Optimizer"], recipe: Recipe, share: float) -> None:
     for optimizer, highest in zip(optimizers, (recipe.rate, recipe.matrix_rate), strict=True):
         for one in optimizer.param_groups:
-            one["lr"] = highest * recipe.share_at(step)
+            one["lr"] = highest * share
 
 
 def one_step(
@@ -252,7 +193,7 @@ def _load(
     mend = f"remove {folder} to begin anew"
     try:
         state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
-        if state["recipe"] != asdict(recipe):
+        if state["recipe"] != json.loads(json.dumps(asdict(recipe))):
             raise ConfigError(f"{folder}: holds a training with other settings; train with those, or {mend}")
         safetensors.load_model(network, folder / "model.safetensors")
         moments = safetensors.load_file(folder / "optimizer.safetensors")

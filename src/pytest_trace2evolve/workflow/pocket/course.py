@@ -5,14 +5,16 @@ import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.training.pocket.loop import Encoded
-from pytest_trace2evolve.training.pocket.run import UNFINISHED, Progress, Recipe, Stage, train
+from pytest_trace2evolve.training.pocket.recipe import Prompt, Recipe, Stage
+from pytest_trace2evolve.training.pocket.run import UNFINISHED, Progress, train
 from pytest_trace2evolve.training.pocket.tokenizer import CALL, END, START, build_tokenizer
-from pytest_trace2evolve.workflow.pocket.lessons import Lesson, lesson_group
+from pytest_trace2evolve.workflow.pocket.lessons import GROUP, Lesson, lesson_group
 from pytest_trace2evolve.worlds.support.world import SupportWorld
 
 VOCABULARY = 3072
@@ -29,6 +31,9 @@ TEMPERATURE = 0.7
 
 TRAINING = "training.json"
 """The file beside the weights that says what they come from."""
+
+DECIDING = 8
+"""Tokens of a message, from its first on, by which it is decided what it does."""
 
 _MARKS = re.compile("|".join(map(re.escape, (START, END, *CALL))))
 
@@ -49,10 +54,8 @@ def make(
     tools = wire_tools(world)
 
     def groups(step: int, stage: Stage) -> Sequence[Encoded]:
-        lessons = lesson_group(f"{recipe.seed}", step, world)
-        if stage is Stage.WHOLE:
-            return [encoded(one, tokenizer, tools) for one in lessons]
-        return [encoded(one.told_only(stage is Stage.RULES), tokenizer, ()) for one in lessons]
+        lessons = lesson_group(f"{recipe.seed}", step, world, wordings=stage.wordings)
+        return [learnt(one, stage, tokenizer, tools) for one in lessons]
 
     network: Any
     network, progress = train(recipe, groups, tokenizer, folder, told=told)
@@ -65,7 +68,7 @@ def make(
         "recipe": asdict(recipe),
         "parameters": network.num_parameters(),
         "vocabulary": len(tokenizer),
-        "dialogues": progress.step * len(groups(0, Stage.TALK)),
+        "dialogues": progress.step * GROUP,
         **asdict(progress),
     }
     (folder / TRAINING).write_text(json.dumps(record) + "\n", encoding="utf-8")
@@ -86,6 +89,29 @@ def made_tokenizer(seed: str, world: World) -> Any:
 def _parts(texts: Iterable[str]) -> Iterator[str]:
     """What stands between the marks of dialogues: no token goes across one."""
     return (part for text in texts for part in _MARKS.split(text))
+
+
+def learnt(lesson: Lesson, stage: Stage, tokenizer: Any, tools: Sequence[dict[str, Any]]) -> Encoded:
+    """A lesson as a stage learns from it: with its prompt, its weights, and up to where it is cut."""
+    whole = stage.prompt is Prompt.WHOLE
+    told = lesson if whole else lesson.told_only(stage.prompt is Prompt.RULES)
+    one = encoded(told, tokenizer, tools if whole else ())
+    weights = [float(own) for own in one.own]
+    spans = _messages(weights)
+    for number in lesson.decided:
+        start, end = spans[number]
+        for place in range(start, min(start + DECIDING, end)):
+            weights[place] = stage.decided
+    last = max(end for start, end in spans if not stage.reach or end <= spans[0][0] + stage.reach)
+    return Encoded(one.ids[:last], weights[:last])
+
+
+def _messages(weights: Sequence[float]) -> list[tuple[int, int]]:
+    """Where each of the agent's messages begins and ends."""
+    edges = [
+        place for place, (one, other) in enumerate(pairwise([0.0, *weights, 0.0])) if bool(one) != bool(other)
+    ]
+    return list(zip(edges[::2], edges[1::2], strict=True))
 
 
 def encoded(lesson: Lesson, tokenizer: Any, tools: Sequence[dict[str, Any]]) -> Encoded:

@@ -22,7 +22,7 @@ from pytest_trace2evolve.workflow.pocket.words import lesson_words
 
 LIMITS = Limits(max_steps=60)
 GROUP = 8
-"""Lessons that share one prompt: their common beginning is trained on once."""
+"""Lessons that are learnt from at once, each under rules of its own: so each step shows what rules change."""
 
 Wire = Mapping[str, Any]
 
@@ -36,12 +36,14 @@ class Lesson:
         rules: The rules of its prompt.
         instruction: What its prompt says beside the policy.
         messages: All of it, in the form of the chat-completions API, the system prompt first.
+        decided: By the place of a message among the agent's, the habits that decided it.
     """
 
     family: str
     rules: tuple[str, ...]
     instruction: str
     messages: tuple[Wire, ...]
+    decided: Mapping[int, Sequence[str]]
 
     def told_only(self, rules: bool) -> "Lesson":
         """The same without what all prompts share; without `rules`, without a prompt."""
@@ -49,32 +51,24 @@ class Lesson:
         return replace(self, messages=(*told, *self.messages[1:]))
 
 
-def lesson_group(seed: str, number: int, world: World) -> list[Lesson]:
-    """One group of a seed's lessons: all under one prompt, each on a case of its own."""
-    drawn = random.Random(f"{seed}/{number}")
-    rules = draw_rules(drawn)
-    said = instruction(rules, drawn)
-    families = [drawn.choice(list(FAMILIES)) for _ in range(GROUP)]
-    return [
-        _lesson(f"{seed}/{number}/{place}", family, rules, said, world)
-        for place, family in enumerate(families)
-    ]
+def lesson_group(seed: str, number: int, world: World, *, wordings: int = 0) -> list[Lesson]:
+    """One group of a seed's lessons, with some wordings of each rule, or with all."""
+    return [_lesson(f"{seed}/{number}/{place}", wordings or None, world) for place in range(GROUP)]
 
 
 def draw_rules(random: random.Random) -> tuple[str, ...]:
-    """None, one to four, or the greater part of all rules."""
+    """None of the rules up to the greater part of them."""
     names = list(rulebook().rules)
-    count = random.choice((0, 0, 1, 1, 2, 2, 3, 4, 6))
-    chosen = random.sample(names, count)
+    chosen = random.sample(names, random.randrange(len(names) - 2))
     if {"account_always", "account_when_needed"} <= set(chosen):
         chosen.remove(random.choice(("account_always", "account_when_needed")))
     return tuple(chosen)
 
 
-def instruction(rules: Sequence[str], random: random.Random) -> str:
-    """A candidate's instruction that states the rules, each in one of its wordings of training."""
+def instruction(rules: Sequence[str], random: random.Random, wordings: int | None = None) -> str:
+    """A candidate's instruction that states the rules, each in one of its first wordings of training."""
     book = rulebook()
-    texts = [random.choice(book.rules[name].wordings) for name in rules]
+    texts = [random.choice(book.rules[name].wordings[:wordings]) for name in rules]
     if not texts:
         return ""
     if "survey" in rules and random.random() < 0.3:
@@ -96,12 +90,15 @@ def written(texts: Sequence[str], random: random.Random, intro: str = "") -> str
     return "\n".join([*([intro, ""] if intro else []), *lines])
 
 
-def _lesson(seed: str, family: str, rules: tuple[str, ...], said: str, world: World) -> Lesson:
+def _lesson(seed: str, wordings: int | None, world: World) -> Lesson:
     drawn = random.Random(seed)
+    rules = draw_rules(drawn)
+    said = instruction(rules, drawn, wordings)
+    family = drawn.choice(list(FAMILIES))
     sketch = sketched(family, SeededDraws(seed), Content.TRAIN, lesson_words(drawn))
     case = case_of(assemble(family, sketch))
     teacher = Teacher(sketch, draw_habits(rules, drawn), drawn, family)
     customer = ScriptedUser(case.script, seed=drawn.randrange(99))
     simulation = asyncio.run(converse(case.task, world, teacher, customer, limits=LIMITS))
     prompt = {"role": "system", "content": system_prompt(world.policy(), said)}
-    return Lesson(family, rules, said, (prompt, *map(to_wire, simulation.trace)))
+    return Lesson(family, rules, said, (prompt, *map(to_wire, simulation.trace)), teacher.decided)

@@ -40,6 +40,9 @@ class Teacher:
         habits: What is done well in this dialogue.
         random: Chooses among wordings, and among wrong answers.
         family: The kind of case.
+
+    Attributes:
+        decided: By the number of a message among the teacher's, from 1 on, the habits that decided it.
     """
 
     name = "teacher"
@@ -58,6 +61,7 @@ class Teacher:
         self._conditional = family == precondition_verification.__name__
         self._known = _Known()
         self._said = 0
+        self.decided: dict[int, list[str]] = {}
         self._talk = self._serve()
 
     async def respond(self, history: Sequence[Message]) -> Message:
@@ -88,18 +92,19 @@ class Teacher:
         else:
             arguments = {"first_name": name["first_name"], "last_name": name["last_name"]}
             yield from self._call("find_user_id_by_name_zip", **arguments, zip=place["zip"])
-        if self._habits["account_always"]:
+        if self._keeps("account_always"):
             yield from self._account()
 
     def _turn(self, place: int) -> Talk:
         """Serve one turn of the customer; what they answer to the closing message."""
         turn = self._turns[place]
         todo = list(zip(turn.wishes, self._refusals[place], strict=True))
-        if not self._habits["complete"]:
-            # The first request alone; of what is told later, nothing.
-            todo = todo[: 0 if place else 1]
+        # Of several requests the first alone; of what is told later, nothing.
+        first = 0 if place else 1
         outcomes: list[str] = []
-        for wish, refusal in todo:
+        for number, (wish, refusal) in enumerate(todo):
+            if number >= first and not self._keeps("complete"):
+                break
             outcomes.append((yield from self._wish(turn, wish, refusal)))
         closing = " ".join(outcomes) or speech.CLAIM
         reply: Message = yield self._say(f"{closing} {speech.MORE}")
@@ -110,7 +115,7 @@ class Teacher:
 
     def _wish(self, turn: Spoken, wish: Wish, refusal: str) -> Talk:
         """Serve one request; what came of it, in words."""
-        if self._conditional and not self._habits["inspect"]:
+        if self._conditional and not self._keeps("inspect"):
             # Nobody looked whether it has arrived: it is taken to be on its way.
             reason = {"order_id": wish.order_id, "reason": "no longer needed"}
             wish, refusal = Wish(CANCEL, reason, wish.order_id, details={Slot.REASON: ""}), ""
@@ -125,7 +130,7 @@ class Teacher:
             yield from self._read(order_id)
         if order_id and order_id not in self._user["orders"] and self._has_read(order_id):
             return speech.refused("the order is another customer's")
-        if wish.looks and self._habits["account_needed"]:
+        if wish.looks and self._keeps("account_needed"):
             for other in wish.looks:
                 yield from self._read(other)
         if not wish.tool:
@@ -140,12 +145,12 @@ class Teacher:
         if refusal and self._has_read(wish.order_id) and refusal not in speech.LEARNT_LATER:
             return speech.refused(refusal)
         if wish.tool == CANCEL and not self._told(wish, Slot.REASON):
-            if self._habits["reason"]:
+            if self._keeps("reason"):
                 yield self._say(self._random.choice(speech.WHY))
             elif arguments["reason"] != "other":
                 arguments["reason"] = "no longer needed"
         if wish.tool == RETURN and not self._told(wish, Slot.PAYMENT):
-            if self._habits["refund"]:
+            if self._keeps("refund"):
                 yield self._say(self._random.choice(speech.WHERE_TO))
             else:
                 paid = self._order(wish.order_id)["payment_history"][0]["payment_method_id"]
@@ -155,14 +160,14 @@ class Teacher:
         if wish.tool == MODIFY_ADDRESS and not self._told_address(wish) and not self._knows_address(wish):
             # Where nobody looked it up, the order's own address is all there is.
             arguments |= self._order(wish.order_id)["address"]
-        if self._habits["confirm"]:
+        if self._keeps("confirm"):
             reply = yield self._say(speech.proposal(wish.tool, arguments, self._tables))
             if not (reply.content or "").startswith(self._yes):
                 return speech.LOST
         result = yield from self._call(wish.tool, **arguments)
         if result.error:
             return speech.refused(speech.error(wish.tool))
-        named = wish.order_id if self._habits["number"] else ""
+        named = wish.order_id if self._keeps("number") else ""
         return speech.done(wish.tool, named)
 
     def _variants(self, wish: Wish, arguments: dict[str, Any]) -> Talk:
@@ -175,7 +180,7 @@ class Teacher:
             wanted = product["variants"][new]["options"].values()
             told = all(value in self._known.heard for value in wanted)
             others = [one for one in product["variants"] if one != old]
-            chosen.append(new if told or self._habits["compare"] else self._random.choice(others))
+            chosen.append(new if told or self._keeps("compare") else self._random.choice(others))
         arguments["new_item_ids"] = chosen
 
     def _seek(self, wish: Wish) -> Talk:
@@ -185,7 +190,7 @@ class Teacher:
         for order_id in self._user["orders"]:
             yield from self._read(order_id)
             fits = asked & {item["name"] for item in self._order(order_id)["items"]}
-            if fits and not (wish.survey and self._habits["survey"]):
+            if fits and not (wish.survey and self._keeps("survey")):
                 return order_id if wish.survey else wish.order_id
             if order_id == wish.order_id and not wish.survey:
                 break
@@ -205,12 +210,17 @@ class Teacher:
         if wish.tool == RETURN and wish.arguments["payment_method_id"] != paid.get("payment_method_id"):
             return True
         open_ = wish.tool == MODIFY_ADDRESS and not self._told_address(wish)
-        return (open_ or len(turn.wishes) > 1) and self._habits["account_needed"]
+        return (open_ or len(turn.wishes) > 1) and self._keeps("account_needed")
 
     def _reads(self, wish: Wish) -> bool:
         """Whether the order is read; where it is not needed to fill in a call, only the habit says so."""
         blind = wish.tool == CANCEL or (wish.tool == MODIFY_ADDRESS and self._told_address(wish))
-        return not blind or self._habits["inspect"]
+        return not blind or self._keeps("inspect")
+
+    def _keeps(self, habit: str) -> bool:
+        """Whether a habit is kept, where that decides the next message."""
+        self.decided.setdefault(self._said, []).append(habit)
+        return self._habits[habit]
 
     def _told(self, wish: Wish, slot: Slot) -> bool:
         return slot in wish.details and wish.details[slot] in self._known.heard
@@ -244,6 +254,7 @@ class Teacher:
             return
         self._known.records.add(record)
         yield from self._call(tool, **arguments)
+        # Not told as decided by it: nearly every message would be.
         if not self._habits["once"] and self._random.random() < AGAIN:
             yield from self._call(tool, **arguments)
 
