@@ -23,7 +23,7 @@ from pytest_trace2evolve.workflow.planning.cassettes import played
 from pytest_trace2evolve.workflow.planning.confirm import Endpoint
 from pytest_trace2evolve.workflow.planning.live import DEFAULT_CONCURRENCY, LiveSettings, extra_instruction
 from pytest_trace2evolve.workflow.planning.plan import Options
-from pytest_trace2evolve.workflow.planning.served import Address, model_folder, names_folder
+from pytest_trace2evolve.workflow.planning.served import Address, adapted, model_folder, names_folder
 
 
 def refuse_empty(config: pytest.Config) -> None:
@@ -60,7 +60,6 @@ def read_options(config: pytest.Config, served: Mapping[str, Address]) -> Option
         live=None if embedded else talk,
         embedded=talk if embedded else None,
         unheard=_given(option, _ONLY_LIVE) if option.t2e_model is None else "",
-        adapters=_adapters(option, model, here),
         budgets=Budgets(
             cost=option.t2e_max_cost,
             tokens=option.t2e_max_tokens,
@@ -108,28 +107,17 @@ _ONLY_LIVE = (*_TALK, "t2e_fresh")
 """Options that say nothing where no model is asked."""
 
 
-def _adapters(option: Any, model: str | None, here: Path) -> dict[str, Path]:
-    """Adapters by the names under which they are asked for."""
-    found: dict[str, Path] = {}
-    for text in option.t2e_adapter or ():
-        name, _, path = text.partition("=")
-        if not (name.strip() and path):
-            raise ConfigError(f"--t2e-adapter {text}: must be NAME=PATH")
-        if name in found:
-            raise ConfigError(f"--t2e-adapter {text}: the name {name!r} is given twice")
-        found[name] = here / Path(path).expanduser()
-    if found and not _lies_here(model or "", option.t2e_base_url, here):
-        raise ConfigError("--t2e-adapter goes with a model that lies in a folder: --t2e-model ./path")
-    return found
-
-
 def _lies_here(model: str, base_url: str | None, here: Path) -> bool:
     """Whether a model is a folder of this machine, and not a name at an endpoint that was given."""
     return base_url is None and names_folder(model, here)
 
 
 def _of_folder(
-    settings: ModelSettings, here: Path, prices: Mapping[str, Price], served: Mapping[str, Address]
+    settings: ModelSettings,
+    here: Path,
+    prices: Mapping[str, Price],
+    served: Mapping[str, Address],
+    adapter: str | None = None,
 ) -> tuple[ModelSettings, float]:
     """The settings of a model in a folder, and the temperature that its own settings name."""
     folder, weights = model_folder(settings.model, here, served)
@@ -137,7 +125,7 @@ def _of_folder(
     found = replace(
         settings, model=folder.name, base_url="", price=price, folder=folder.path, weights=weights
     )
-    return found, folder.temperature
+    return found if adapter is None else adapted(found, adapter, here), folder.temperature
 
 
 def _given(option: Any, names: Sequence[str]) -> str:
@@ -193,9 +181,11 @@ def _live(
         price=prices.get(option.t2e_user_model or agent.model),
     )
     if _lies_here(agent.model, option.t2e_base_url, here):
-        agent, own = _of_folder(agent, here, prices, served)
+        agent, own = _of_folder(agent, here, prices, served, option.t2e_adapter)
         if option.t2e_temperature is None:
             agent = replace(agent, temperature=own)
+    elif option.t2e_adapter is not None:
+        raise ConfigError("--t2e-adapter goes with a model that lies in a folder: --t2e-model ./path")
     if _lies_here(user.model, user.base_url, here):
         user, _ = _of_folder(user, here, prices, served)
     _refuse_keys(agent.key_var, user.key_var, option.t2e_baseline_key_var or agent.key_var)

@@ -109,7 +109,7 @@ class Participant:
             )
             if not self.config.option.collectonly:
                 refuse_without_solo(plan, self.agents)
-                plan = self._served(plan, options.adapters, shared)
+                plan = self._served(plan, shared)
                 for live in plan.everyone:
                     live.require_endpoints()
         except Trace2EvolveError as error:
@@ -139,13 +139,13 @@ class Participant:
         with suppress(sqlite3.Error):  # the run has ended too
             counts.stop(told, refused=True)
 
-    def _served(self, plan: Plan, adapters: Mapping[str, Path], shared: Shared | None) -> Plan:
+    def _served(self, plan: Plan, shared: Shared | None) -> Plan:
         """The plan with the addresses of its local models; the controller starts their servers."""
         if shared is not None:
             return at_servers(plan, shared.served)
         if wanted := folders(plan):
             try:
-                self.servers.start(wanted, adapters)
+                self.servers.start(wanted)
             except BaseException:
                 self.servers.close()
                 raise

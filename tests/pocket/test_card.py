@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_trace2evolve.cases.case import CAPABILITIES
 from pytest_trace2evolve.records.card import Card, RuleEffect, Share, difference
 from pytest_trace2evolve.report.card import card_text, curve_picture
 
@@ -78,7 +79,8 @@ def test_the_card_says_what_was_measured() -> None:
         cases=60,
         capabilities={"policy_edge": Share(hits=30, total=60)},
         rules=(effect,),
-        candidates={"v6": Share(hits=120, total=240)},
+        candidates={"v0": Share(hits=60, total=240), "v6": Share(hits=120, total=240)},
+        habits={"inspect": {"v0": Share(hits=9, total=90), "v6": Share(hits=0, total=0)}},
     )
     text = card_text(card)
     assert "2 layers, width 8, 4 heads" in text
@@ -86,9 +88,12 @@ def test_the_card_says_what_was_measured() -> None:
     assert "4.1 MB" in text
     assert "`abc123`" in text
     assert "160 dialogues" in text
-    assert "`trace2evolve pocket train --seed 5 --steps 20`" in " ".join(text.split())
+    assert "`trace2evolve pocket train --out DIR --seed 5 --steps 20 --threads 2`" in text
     assert "| policy_edge | 50 % | 38 … 62 % |" in text
-    assert "| inspect | 60 % | 80 % | +20 (+5 … +33) | – | – |" in text
+    assert "| inspect | 60 % of 80 | 80 % of 70 | +20 (+5 … +33) | – | – |" in text
+    assert "| rule | v0 | v6 |" in text
+    assert "| inspect | 10 % of 90 | – |" in text
+    assert "What these candidates say is among the wordings of training." in text
     assert "| v6 | 50 % | 44 … 56 % |" in text
     assert "at temperature 0.8 on" in text
     assert "60 cases a row and 240 a candidate" in " ".join(text.split())
@@ -128,5 +133,8 @@ def test_the_model_that_ships_follows_rules_and_is_weak_somewhere(shipped: Path)
     gains = {one.rule: difference(one.seen, one.without) for one in card.rules}
     clear = [rule for rule, (value, low, _) in gains.items() if value >= 0.2 and low > 0]
     assert len(clear) >= 4
-    weak = [name for name, share in card.capabilities.items() if 0.2 <= (share.estimate or 0.0) <= 0.6]
-    assert len(weak) >= 2
+    weak = [name for name in CAPABILITIES if 0.2 <= (card.capabilities[name].estimate or 0.0) <= 0.6]
+    assert 2 <= len(weak) <= 4
+    fetched = card.habits["account_always"]
+    assert difference(fetched["v5"], fetched["v0"])[1] > 0.2
+    assert difference(fetched["v5"], fetched["v6"])[1] > 0

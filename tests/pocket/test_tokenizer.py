@@ -112,3 +112,10 @@ def test_lessons_are_short(tokenizer: Any) -> None:
     """Training costs by the token: a dialogue of a thousand characters takes far fewer tokens."""
     lesson: Lesson = max(LESSONS, key=lambda one: len(str(one.messages)))
     assert len(encoded(lesson, tokenizer, TOOLS).ids) < len(str(lesson.messages)) / 3
+
+
+def test_what_stands_on_both_sides_of_a_call_is_read(tokenizer: Any) -> None:
+    written = 'Before.<tool_call>{"name": "look", "arguments": {}}</tool_call>After.<|im_end|>'
+    read = tokenizer.parse_response(written, prefix="<|im_start|>assistant\n")
+    assert read["content"] == "Before.\nAfter."
+    assert [call["function"]["name"] for call in read["tool_calls"]] == ["look"]

@@ -15,7 +15,7 @@ from pytest_trace2evolve.training.pocket import loop
 from pytest_trace2evolve.training.pocket.loop import Encoded, common_beginning, group_loss
 from pytest_trace2evolve.training.pocket.network import Size, build_network
 from pytest_trace2evolve.training.pocket.recipe import COURSE, Prompt, Recipe, Stage
-from pytest_trace2evolve.training.pocket.run import UNFINISHED, Progress, train
+from pytest_trace2evolve.training.pocket.run import UNFINISHED, Progress, forget, train
 from pytest_trace2evolve.training.pocket.tokenizer import build_tokenizer
 
 STAGES = (
@@ -147,6 +147,10 @@ def test_what_was_kept_last_counts_where_the_next_was_half_written(tokenizer: An
     steps: list[int] = []
     train(TINY, groups, tokenizer, tmp_path, told=lambda progress: steps.append(progress.step))
     assert steps == [], "all steps were made"
+    assert kept.is_dir(), "it has its place again, which the next one takes once that is whole"
+    kept.rename(tmp_path / f"{UNFINISHED}.old")
+    forget(tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_another_recipe_or_damage_is_refused_by_name(tokenizer: Any, tmp_path: Path) -> None:

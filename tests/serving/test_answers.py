@@ -30,7 +30,8 @@ def require_equal(choice: dict[str, Any], one: dict[str, Any]) -> None:
     message = choice["message"]
     if "tool_calls" not in message:
         assert message["content"] == one["text"]
-    assert choice["finish_reason"] == ("length" if len(one["tokens"]) == 40 else choice["finish_reason"])
+    whole = "tool_calls" if "tool_calls" in message else "stop"
+    assert choice["finish_reason"] == ("length" if len(one["tokens"]) == 40 else whole)
 
 
 def test_alone_every_answer_is_that_of_transformers(asking: Asking, references: References) -> None:
@@ -73,6 +74,17 @@ def test_a_seed_decides_whoever_shares_the_batch(asking: Asking) -> None:
     assert crowd[:6] == alone == crowd[-6:]
     assert len(set(alone)) == 6
     assert len({drawn(None) for _ in range(4)}) == 4
+
+
+def test_with_one_seed_each_prompt_draws_numbers_of_its_own() -> None:
+    """Else all turns of a dialogue, and all tasks of a trial, would go by the same luck."""
+    from pytest_trace2evolve.serving.engine import Job, random_of
+
+    jobs = [Job((1, 2), seed=5), Job((1, 3), seed=5), Job((1, 2), "one", seed=5), Job((1, 2), seed=-5)]
+    drawn = [random_of(job).random() for job in jobs]
+    assert len(set(drawn)) == 4
+    assert drawn == [random_of(job).random() for job in jobs]
+    assert random_of(Job((1, 2))).random() != random_of(Job((1, 2))).random()
 
 
 @pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (0.5, 1.0), (1.0, 0.6)])

@@ -143,6 +143,12 @@ def test_names_and_addresses(base: Path, adapter: Path, capsys: pytest.CaptureFi
         (["--token", "a b"], "--token and TRACE2EVOLVE_TOKEN take printable ASCII"),
         (["--rows", "0"], "--rows 0: must be 1 or more"),
         (["--host", "no.such.host.invalid"], "no address to listen on"),
+        (["--host", "a..b"], "--host a..b --port 0: no address to listen on"),
+        (["--device", "nonsense"], "--device nonsense: torch cannot use it here"),
+        (
+            ["--adapter", "x=~nobody-here/x"],
+            "~nobody-here/x: no such folder: nobody here has that home folder",
+        ),
     ):
         assert told in refused(capsys, str(base), *arguments)
 

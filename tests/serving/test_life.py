@@ -11,7 +11,9 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests.serving.conftest import REPOSITORY, Asking
+from pytest_trace2evolve.errors import ModelFolderError
+from pytest_trace2evolve.serving.process import LocalServer
+from tests.serving.conftest import REPOSITORY, Asking, refusal
 
 
 def environment() -> dict[str, str]:
@@ -80,3 +82,37 @@ def test_a_server_tells_its_address_and_ends_by_a_signal_in_good_order(
         server.send_signal(ending)
         assert server.wait(20) == 0
         assert (server.stdout.read(), server.stderr.read()) == ("", "")
+
+
+def test_without_a_token_it_must_be_asked_by_a_name_of_this_machine(models: Path) -> None:
+    """Else a page whose name was pointed here could ask it."""
+    server = LocalServer(models / "base", options=("--no-token",))
+    try:
+        url = f"{server.base_url}/models"
+        answers = {
+            host: httpx2.get(url, headers={"Host": host})
+            for host in ("localhost", "[::1]:80", "evil.example")
+        }
+    finally:
+        server.close()
+    assert [one.status_code for one in answers.values()] == [200, 200, 403]
+    assert refusal(answers["evil.example"], 403, "forbidden_host") == (
+        "host 'evil.example': without a token only requests to 127.0.0.1, ::1 or localhost are served"
+    )
+
+
+def test_a_server_whose_parent_gave_it_no_pipe_ends(models: Path) -> None:
+    line = f"exec {sys.executable} -m pytest_trace2evolve serve {models / 'base'} --parent-pipe <&-"
+    done = subprocess.run(["sh", "-c", line], env=environment(), capture_output=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_others_print_is_not_taken_for_an_address(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("print('Welcome!')")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), environment()["PYTHONPATH"]]))
+    with pytest.raises(
+        ModelFolderError, match=r"did not say where it listens, but 'Welcome!': .*sitecustomize"
+    ):
+        LocalServer(models / "base")

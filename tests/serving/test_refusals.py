@@ -1,5 +1,6 @@
 """What the server refuses, in the API's own shape; and what clients do that no server should mind."""
 
+import asyncio
 import json
 import socket
 import time
@@ -9,6 +10,9 @@ from typing import Any
 import httpx2
 import pytest
 
+from pytest_trace2evolve.errors import ContextWindowError
+from pytest_trace2evolve.models.chat import ChatModel
+from pytest_trace2evolve.models.settings import ModelSettings
 from tests.serving.conftest import Asking, refusal, wired
 from tests.tiny_model import TOOLS, dialogue
 
@@ -35,6 +39,7 @@ HELLO = [{"role": "user", "content": "Hello."}]
         ({"temperature": "hot"}, "temperature must be a number from 0 to 2"),
         ({"temperature": True}, "temperature must be"),
         ({"temperature": -1}, "temperature must be"),
+        ({"temperature": 10**400}, "temperature must be a number from 0 to 2"),
         ({"top_p": 1.5}, "top_p must be"),
         ({"max_tokens": 0}, "max_tokens must be a whole number of 1 or more"),
         ({"max_tokens": 2.5}, "max_tokens must be"),
@@ -47,6 +52,14 @@ HELLO = [{"role": "user", "content": "Hello."}]
         ({"logprobs": "yes"}, "logprobs must be true or false"),
         ({"tools": {}}, "tools must be a list"),
         ({"tools": [{"type": "function"}]}, "tools[0].function.name"),
+        (
+            {"tools": [{"type": "function", "function": {"name": "f", "strict": True}}]},
+            "tools[0].function.strict is not supported: leave it out",
+        ),
+        (
+            {"messages": [{"role": "assistant", "function_call": {"name": "f", "arguments": "{}"}}]},
+            "messages[0].function_call is not supported: use tool_calls",
+        ),
         ({"tool_choice": "maybe"}, "tool_choice must be"),
         ({"tool_choice": {"type": "function", "function": {"name": "fly"}}}, "names 'fly'"),
         ({"tools": None, "tool_choice": "required"}, "tool_choice needs tools"),
@@ -106,7 +119,18 @@ def test_unknown_models_and_places_are_404(asking: Asking) -> None:
 def test_a_prompt_that_does_not_fit_is_told_as_our_client_knows_it(asking: Asking) -> None:
     long = [{"role": "user", "content": "Hello. " * 900}]
     told = asking.refused(400, "context_length_exceeded", messages=long)
-    assert told.startswith("this model's context holds 1024 tokens, and the prompt has ")
+    assert told.startswith("this model's context length is 1024 tokens, and the prompt has ")
+    settings = ModelSettings(model="base").served(asking.server.base_url, asking.server.token)
+
+    async def asked() -> None:
+        model = ChatModel(settings)
+        try:
+            await model.complete([{"role": "user", "content": "Hello. " * 900}], [], trial=0)
+        finally:
+            await model.close()
+
+    with pytest.raises(ContextWindowError, match="context length is 1024 tokens"):
+        asyncio.run(asked())
 
 
 def test_only_who_brings_the_token_is_served(asking: Asking) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pytest_trace2evolve.serving.folder import folder_digest
 from tests.plugin.conftest import DeskProject, project
 from tests.serving.test_life import gone
 
@@ -89,7 +90,7 @@ def test_workers_share_one_server_and_evidence_holds_a_digest(project: DeskProje
     result = session(
         project,
         models,
-        f"--t2e-adapter=one={models / 'one'}",
+        f"--t2e-adapter={models / 'one'}",
         "-n2",
         "--t2e-trials=2",
         "--t2e-save-baseline=v0",
@@ -100,21 +101,32 @@ def test_workers_share_one_server_and_evidence_holds_a_digest(project: DeskProje
     assert len(everything) > 8
     assert not any("127.0.0.1" in text for text in everything)
     origin = json.loads((project.root / "baselines/desk/v0.json").read_text())["provenance"]
-    for side in (origin["agent"], origin["user"]):
-        assert side["model"] == "base"
-        assert len(side["arguments"]["weights"]) == 32
-        assert "endpoint" not in side["arguments"]
-    totals = json.loads((project.runs[-1] / "run.json").read_text())
-    assert "$0.00" in result.stdout.str() or '"cost": 0.0' in json.dumps(totals)
+    base, adapter = folder_digest(models / "base"), folder_digest(models / "one")
+    sides = [(side["model"], side["arguments"]["weights"]) for side in (origin["agent"], origin["user"])]
+    assert sides == [("base+one", f"{base}+{adapter}"), ("base", base)]
+    assert not any("endpoint" in side["arguments"] for side in (origin["agent"], origin["user"]))
+
+
+def test_an_adapter_changes_what_is_said_and_which_simulations_are_the_same(
+    project: DeskProject, models: Path
+) -> None:
+    told = []
+    for arguments in ((), (f"--t2e-adapter={models / 'one'}",), (f"--t2e-adapter={models / 'two'}",)):
+        result = session(project, models, *arguments)
+        assert result.ret in (0, 1), result.stdout.str()
+        told.append(traces(project))
+    assert told[0] != told[1] != told[2] != told[0]
+    assert len(list((project.root / ".trace2evolve/finished").rglob("*.json"))) == 12
 
 
 def test_a_folder_that_cannot_be_served_is_a_usage_error(project: DeskProject, models: Path) -> None:
     for arguments, told in (
         (["--t2e-model=./nowhere"], "nowhere: no such folder"),
         ([f"--t2e-model={models / 'one'}"], "one: holds no config.json: not a model's folder"),
-        (["--t2e-model=m", "--t2e-adapter=x=y"], "--t2e-adapter goes with a model that lies in a folder"),
+        (["--t2e-model=m", "--t2e-adapter=y"], "--t2e-adapter goes with a model that lies in a folder"),
+        (["--t2e-model=~nobody-here/m"], "~nobody-here/m: no such folder: nobody here has that home folder"),
         (
-            [f"--t2e-model={models / 'base'}", f"--t2e-adapter=x={models / 'base'}"],
+            [f"--t2e-model={models / 'base'}", f"--t2e-adapter={models / 'base'}"],
             "holds no adapter_config.json: not an adapter's folder",
         ),
     ):
@@ -170,7 +182,7 @@ def test_a_server_that_dies_ends_the_run_with_one_line_and_no_score(
     text, _ = process.communicate(timeout=60)
     assert process.returncode not in (0, 1), text
     assert f"the local server of {models / 'base'} ended with status -9" in text
-    assert text.count("ERROR suites") <= 1
+    assert text.count("ERROR suites") == 1, text
     for path in project.runs[-1].glob("simulations/*.json"):
         record = json.loads(path.read_text())
         lost = record["termination_reason"] == "infrastructure_error"

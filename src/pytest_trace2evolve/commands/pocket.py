@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pytest_trace2evolve._optional import require
 from pytest_trace2evolve.commands.common import at_least
 
 
@@ -35,6 +36,9 @@ def _train(options: argparse.Namespace) -> int:
     from pytest_trace2evolve.training.pocket.run import Progress
     from pytest_trace2evolve.workflow.pocket.course import make
 
+    cases = None if options.cases is None else at_least("--cases", options.cases, 0)
+    if cases != 0:
+        require("matplotlib", extra="plot")  # for the card, which comes an hour later
     recipe = Recipe(seed=options.seed, threads=at_least("--threads", options.threads, 1))
     if options.steps is not None:
         recipe = recipe.shortened(at_least("--steps", options.steps, 1))
@@ -46,7 +50,7 @@ def _train(options: argparse.Namespace) -> int:
 
         progress = make(recipe, options.out, told=told)
     print(f"{options.out}: {progress.step} steps in {progress.seconds / 60:.1f} minutes")
-    return 0 if options.cases == 0 else _measure(options.out, options.cases)
+    return 0 if cases == 0 else _measure(options.out, cases)
 
 
 def _card(options: argparse.Namespace) -> int:
@@ -66,15 +70,25 @@ def _measure(folder: Path, cases: int | None) -> int:
 
 @contextmanager
 def _bar(what: str, total: int | None) -> Iterator[Callable[..., None]]:
-    """A progress bar on standard error; what it yields sets how far it is, with a word on it."""
+    """Progress on standard error, a line a tenth without a terminal; what it yields sets how far it is."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+    console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, TextColumn("{task.fields[word]}"), console=Console(stderr=True)) as progress:
+    tenth = 0
+    with Progress(
+        *columns, TextColumn("{task.fields[word]}"), console=console, disable=not console.is_terminal
+    ) as progress:
         bar = progress.add_task(what, total=total, word="")
 
         def show(done: int, word: str, of: int | None = None) -> None:
-            progress.update(bar, completed=done, word=word, total=total if of is None else of)
+            nonlocal tenth
+            whole = total if of is None else of
+            progress.update(bar, completed=done, word=word, total=whole)
+            reached = done * 10 // whole if whole else 0
+            if reached > tenth and not console.is_terminal:
+                console.print(f"{what} {done}/{whole} {word}".rstrip(), highlight=False)
+            tenth = reached
 
         yield show

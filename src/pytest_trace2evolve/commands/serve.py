@@ -9,8 +9,6 @@ from typing import Any
 from pytest_trace2evolve.commands.common import at_least
 from pytest_trace2evolve.errors import ConfigError
 
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
-
 
 def add(commands: Any) -> None:
     """Declare the command."""
@@ -63,7 +61,7 @@ def _serve(options: argparse.Namespace) -> int:
     from pytest_trace2evolve.serving.run import ServerSettings, serve
 
     folder = read_model(options.model)
-    adapters = [read_adapter(name, path, folder) for name, path in named_paths(options.adapter, "--adapter")]
+    adapters = [read_adapter(name, path, folder) for name, path in _named_paths(options.adapter)]
     name = options.name or folder.name
     if name in [one.name for one in adapters]:
         raise ConfigError(f"--name {name}: an adapter has that name too")
@@ -88,7 +86,7 @@ def _serve(options: argparse.Namespace) -> int:
     )
 
 
-def named_paths(given: list[str] | None, option: str) -> list[tuple[str, Path]]:
+def _named_paths(given: list[str] | None) -> list[tuple[str, Path]]:
     """Values of the form NAME=PATH.
 
     Raises:
@@ -98,9 +96,9 @@ def named_paths(given: list[str] | None, option: str) -> list[tuple[str, Path]]:
     for text in given or ():
         name, sign, path = text.partition("=")
         if not (name.strip() and sign and path):
-            raise ConfigError(f"{option} {text}: must be NAME=PATH")
+            raise ConfigError(f"--adapter {text}: must be NAME=PATH")
         if name in [one for one, _ in pairs]:
-            raise ConfigError(f"{option} {text}: the name {name!r} is given twice")
+            raise ConfigError(f"--adapter {text}: the name {name!r} is given twice")
         pairs.append((name, Path(path)))
     return pairs
 
@@ -111,7 +109,7 @@ def _token(options: argparse.Namespace) -> str | None:
     Raises:
         ConfigError: it could not be sent as it is, or none is wanted where anybody could reach the server.
     """
-    from pytest_trace2evolve.serving.process import TOKEN_VAR
+    from pytest_trace2evolve.serving.process import LOOPBACK, TOKEN_VAR
 
     if options.no_token:
         if options.host not in LOOPBACK:

@@ -175,7 +175,10 @@ class ChatModel:
                 status, f"check {self.settings.key_var}"
             )
             raise EndpointError(f"{where} refuses model {self.settings.model!r}: {told}; {mend}") from None
-        if "context" in told.lower() and ("length" in told.lower() or "window" in told.lower()):
+        words = told.lower()
+        if error.code == "context_length_exceeded" or (
+            "context" in words and ("length" in words or "window" in words)
+        ):
             raise ContextWindowError(told) from None
         refusal = f"{where} refuses the request to model {self.settings.model!r}: {told}"
         # A model that answered before takes requests of this kind: the trouble is this one's content.

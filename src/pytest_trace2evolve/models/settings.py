@@ -50,7 +50,9 @@ class ModelSettings:
         timeout: Seconds after which one try of a call is given up.
         price: What it costs; None where that is not known.
         folder: Where the model lies, where a local server of this run answers for it; None elsewhere.
-        weights: Digest of that folder: what is recorded instead of an address that changes with each run.
+        adapter: The LoRA adapter that it talks with there.
+        weights: Digest of that folder, and of the adapter's behind a plus sign: recorded instead of an
+            address that changes with each run.
         token: What that server asks for; None until it has been started.
     """
 
@@ -66,12 +68,18 @@ class ModelSettings:
     retries: Retries = Retries()
     price: Price | None = None
     folder: Path | None = None
+    adapter: Path | None = None
     weights: str | None = None
     token: str | None = field(default=None, repr=False)
 
     def served(self, base_url: str, token: str) -> Self:
         """The same, asked at a local server."""
         return replace(self, base_url=base_url, token=token)
+
+    @property
+    def base_weights(self) -> str:
+        """Digest of the model's folder alone; empty where there is none."""
+        return (self.weights or "").partition("+")[0]
 
     def key(self) -> str:
         """The key.

@@ -25,9 +25,8 @@ LIVE: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         ("--t2e-adapter",),
         {
             "dest": "t2e_adapter",
-            "metavar": "NAME=PATH",
-            "action": "append",
-            "help": "a LoRA adapter beside a model in a folder (repeatable)",
+            "metavar": "PATH",
+            "help": "a LoRA adapter that the agent's model, a folder, talks with",
         },
     ),
     (

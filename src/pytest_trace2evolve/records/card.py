@@ -54,6 +54,7 @@ class Card(Record):
         cases: Held-out cases a capability, and an arm of a rule.
         capabilities: Share of cases passed under the policy alone, by kind of case.
         candidates: Share of cases passed under a candidate's instruction, by candidate.
+        habits: How often the behaviour that a rule names shows under each candidate, by rule and candidate.
     """
 
     schema_version: Literal[1] = 1
@@ -65,6 +66,7 @@ class Card(Record):
     capabilities: dict[str, Share]
     rules: tuple[RuleEffect, ...]
     candidates: dict[str, Share]
+    habits: dict[str, dict[str, Share]]
 
 
 def difference(new: Share, old: Share) -> tuple[float, float, float]:

@@ -20,7 +20,8 @@ def card_text(card: Card) -> str:
     tables = [
         ("Capabilities", "Under the policy alone:", _shares("kind of case", card.capabilities)),
         ("Rules", _RULES, [*_head(*_RULE_COLUMNS), *map(_rule_row, card.rules)]),
-        ("Candidates", "On cases of all kinds:", _shares("candidate", card.candidates)),
+        ("Candidates", _CANDIDATES, _shares("candidate", card.candidates)),
+        ("What candidates change", _HABITS, _habits(card)),
     ]
     parts = [_beginning(card)]
     parts += [f"## {title}\n\n{text}\n\n" + "\n".join(rows) + "\n" for title, text, rows in tables]
@@ -29,7 +30,14 @@ def card_text(card: Card) -> str:
 
 _RULES = """\
 How often the behaviour shows that a rule names: without the rule, with it in a wording of training, and in a
-wording never trained on."""
+wording never trained on, each of the simulations that have a place for it."""
+
+_CANDIDATES = """\
+On cases of all kinds. What these candidates say is among the wordings of training."""
+
+_HABITS = """\
+How often the behaviour that a rule names shows under each candidate, of the simulations that have a place
+for it:"""
 
 _RULE_COLUMNS = ("rule", "without", "with", "change", "unseen wording", "change")
 
@@ -52,8 +60,8 @@ results are real, sampled and noisy, and say nothing about other models.
   world, {training["tokens"]:,} tokens, of names, products and phrasings that held-out cases do not share. The
   teacher keeps to the rules of its prompt, and is careless where none speaks (`training/pocket/rules.toml`).
 - **Training**: seed {recipe["seed"]}, {training["step"]:,} steps, {training["seconds"] / 60:.0f} minutes on
-  {recipe["threads"]} threads. `trace2evolve pocket train --seed {recipe["seed"]} --steps {training["step"]}`
-  makes it again.
+  {recipe["threads"]} threads. It is made again by
+  `{_command(training)}`.
 
 ![Loss by step]({CURVE})
 
@@ -61,6 +69,14 @@ What follows was measured of these weights at temperature {card.temperature:g} o
 {card.cases} cases a row and {4 * card.cases} a candidate, with 95 % intervals (Wilson; of differences:
 Newcombe).
 """
+
+
+def _command(training: Mapping[str, Any]) -> str:
+    recipe = training["recipe"]
+    options = {"seed": recipe["seed"], "steps": training["step"], "threads": recipe["threads"]}
+    return " ".join(
+        ["trace2evolve pocket train --out DIR", *(f"--{name} {n}" for name, n in options.items())]
+    )
 
 
 def _head(*columns: str) -> list[str]:
@@ -73,10 +89,21 @@ def _shares(what: str, shares: Mapping[str, Share]) -> list[str]:
 
 
 def _rule_row(effect: RuleEffect) -> str:
-    cells = [effect.rule, _percent(effect.without)]
+    cells = [effect.rule, _counted(effect.without)]
     for share in (effect.seen, effect.unseen):
-        cells += [_percent(share), _change(share, effect.without)]
+        cells += [_counted(share), _change(share, effect.without)]
     return f"| {' | '.join(cells)} |"
+
+
+def _habits(card: Card) -> list[str]:
+    rows = [
+        f"| {' | '.join((rule, *map(_counted, shares.values())))} |" for rule, shares in card.habits.items()
+    ]
+    return [*_head("rule", *card.candidates), *rows]
+
+
+def _counted(share: Share) -> str:
+    return f"{_percent(share)} of {share.total}" if share.total else "–"
 
 
 def _percent(share: Share) -> str:

@@ -15,8 +15,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pytest_trace2evolve.serving.calls import Said, call_id
+from pytest_trace2evolve.serving.calls import call_id
 from pytest_trace2evolve.serving.engine import Answer, BusyError, Engine, EngineError, Job
+from pytest_trace2evolve.serving.process import LOOPBACK
 from pytest_trace2evolve.serving.refusals import ApiError
 from pytest_trace2evolve.serving.request import ChatRequest
 from pytest_trace2evolve.serving.sampling import TokenLogprob
@@ -94,10 +95,7 @@ class ChatApp:
         answer = await _answered(request, self._engine.submit(self._job(asked, prompt)))
         if answer is None:
             return Response(status_code=499)  # nobody reads it
-        said = await loop.run_in_executor(
-            self._writing, self._writer.said, prompt, answer.tokens, asked.stops
-        )
-        return _json(self._completion(asked, prompt, answer, said))
+        return _json(await loop.run_in_executor(self._writing, self._completion, asked, prompt, answer))
 
     def _prompt(self, asked: ChatRequest) -> Prompt:
         prompt = self._writer.prompt(asked.messages, asked.tools, asked.tool_choice, asked.template)
@@ -105,7 +103,8 @@ class ChatApp:
             raise ApiError("the chat template writes nothing for this conversation", "messages")
         if self._context is not None and len(prompt.tokens) >= self._context:
             raise ApiError(
-                f"this model's context holds {self._context} tokens, and the prompt has {len(prompt.tokens)}",
+                f"this model's context length is {self._context} tokens, and the prompt has "
+                f"{len(prompt.tokens)}",
                 "messages",
                 "context_length_exceeded",
             )
@@ -125,7 +124,8 @@ class ChatApp:
             stopped=self._writer.stopper(asked.stops),
         )
 
-    def _completion(self, asked: ChatRequest, prompt: Prompt, answer: Answer, said: Said) -> dict[str, Any]:
+    def _completion(self, asked: ChatRequest, prompt: Prompt, answer: Answer) -> dict[str, Any]:
+        said = self._writer.said(prompt, answer.tokens, asked.stops)
         calls = said.calls[:1] if asked.one_call else said.calls
         message: dict[str, Any] = {"role": "assistant", "content": said.content or None, "refusal": None}
         if not said.content and not calls:
@@ -197,7 +197,9 @@ class ChatApp:
         """The same, for those who bring the token."""
 
         async def guarded(request: Request) -> Response:
-            if self._token is not None:
+            if self._token is None:
+                _require_loopback(request)
+            else:
                 scheme, _, brought = request.headers.get("authorization", "").partition(" ")
                 right = hmac.compare_digest(brought.strip().encode(), self._token.encode())
                 if scheme.lower() != "bearer" or not right:
@@ -205,6 +207,20 @@ class ChatApp:
             return await handler(request)
 
         return guarded
+
+
+def _require_loopback(request: Request) -> None:
+    """See that the server is asked by a name of this machine.
+
+    A page of a browser whose own name was pointed to a loopback address may send whatever it likes there.
+
+    Raises:
+        ApiError: it is not.
+    """
+    host = request.url.hostname or ""
+    if host not in LOOPBACK:
+        told = "without a token only requests to 127.0.0.1, ::1 or localhost are served"
+        raise ApiError(f"host {host!r}: {told}", code="forbidden_host", status=403)
 
 
 async def _body(request: Request) -> bytes:

@@ -138,8 +138,7 @@ class Engine:
             BusyError: too many wait.
             EngineError: the engine was closed.
         """
-        seeded = random.Random(job.seed) if job.seed is not None else random.Random()
-        row = _Row(job, Future(), seeded, np.asarray(job.prompt, dtype=np.int64))
+        row = _Row(job, Future(), random_of(job), np.asarray(job.prompt, dtype=np.int64))
         with self._news:
             if self._closed:
                 raise EngineError("the server is ending")
@@ -194,15 +193,19 @@ class Engine:
             if self._rows:
                 self._step()
         except Exception as error:
-            for row in self._rows:
-                _fail(row, error)
-            self._rows, self._batch = [], BatchCache(self._model.layers)
+            self._give_up(error)
         for row, past in list(self._alone):
             try:
                 self._step_alone(row, past)
             except Exception as error:
                 _fail(row, error)
                 self._alone.remove((row, past))
+
+    def _give_up(self, error: Exception) -> None:
+        """Fail all rows under way, and begin with empty buffers."""
+        for row in self._rows:
+            _fail(row, error)
+        self._rows, self._batch = [], BatchCache(self._model.layers)
 
     def _groups(self, joining: list[_Row]) -> list[list[_Row]]:
         """Rows to be worked out together: those whose prompts need about as many new tokens."""
@@ -253,7 +256,11 @@ class Engine:
             row.kept = None
         if on:
             picked = layers if len(on) == len(group) else [(keys[on], values[on]) for keys, values in layers]
-            self._batch.join(picked, [lengths[number] for number in on])
+            try:
+                self._batch.join(picked, [lengths[number] for number in on])
+            except Exception as error:  # some layers may have been moved already, and others not
+                self._give_up(error)
+                raise
             self._rows += [group[number] for number in on]
 
     def _past(self, group: list[_Row], held: int) -> Cache:
@@ -344,6 +351,16 @@ class Engine:
             with suppress(InvalidStateError):  # given up meanwhile
                 row.future.set_result(row.answer)
         return ended
+
+
+def random_of(job: Job) -> random.Random:
+    """A request's random numbers: they follow from its seed and what it asks of whom.
+
+    From the seed alone every turn of a dialogue, and every task of a trial, would draw the same numbers.
+    """
+    if job.seed is None:
+        return random.Random()
+    return random.Random(f"{job.seed}/{job.adapter or ''}/{list(job.prompt)}")
 
 
 def _fail(row: _Row, error: Exception) -> None:

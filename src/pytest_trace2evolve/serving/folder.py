@@ -66,13 +66,25 @@ class AdapterFolder:
     name: str
 
 
+def expanded(path: Path) -> Path:
+    """A path with the home folder that a `~` stands for.
+
+    Raises:
+        ModelFolderError: it names a user whom this machine does not know.
+    """
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        raise ModelFolderError(f"{path}: no such folder: nobody here has that home folder") from None
+
+
 def read_model(path: Path) -> ModelFolder:
     """Look a model's folder over.
 
     Raises:
         ModelFolderError: it cannot be served; says what is wrong, and the mend.
     """
-    path = path.expanduser()
+    path = expanded(path)
     if not path.is_dir():
         raise ModelFolderError(f"{path}: no such folder")
     config = _object(path / CONFIG, "not a model's folder")
@@ -97,7 +109,7 @@ def read_adapter(name: str, path: Path, base: ModelFolder) -> AdapterFolder:
     Raises:
         ModelFolderError: it cannot be served beside its base; says what is wrong, and the mend.
     """
-    path = path.expanduser()
+    path = expanded(path)
     if not path.is_dir():
         raise ModelFolderError(f"adapter {name!r}: {path}: no such folder")
     if name == base.name:
@@ -130,7 +142,7 @@ def folder_digest(path: Path) -> str:
     Raises:
         ModelFolderError: a file cannot be read.
     """
-    path = path.expanduser()
+    path = expanded(path)
     files = sorted({file for pattern in _COUNTED for file in path.glob(pattern) if file.is_file()})
     try:
         return digest({file.relative_to(path).as_posix(): _file_digest(file) for file in files})

@@ -11,7 +11,7 @@ import torch
 import transformers
 from transformers.cache_utils import Cache, DynamicCache
 
-from pytest_trace2evolve.errors import ModelFolderError
+from pytest_trace2evolve.errors import ConfigError, ModelFolderError
 from pytest_trace2evolve.serving.cache import KeysValues
 from pytest_trace2evolve.serving.folder import ADAPTER_WEIGHTS, AdapterFolder, ModelFolder
 
@@ -38,6 +38,7 @@ class LoadedModel:
         most: New tokens of an answer that names no limit; None: as many as fit.
 
     Raises:
+        ConfigError: the device is none that torch can use.
         ModelFolderError: it cannot be loaded, an adapter does not fit it, or it gives no numbers.
     """
 
@@ -49,7 +50,7 @@ class LoadedModel:
         device: str | None = None,
         dtype: str | None = None,
     ) -> None:
-        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self.device = _device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.tokenizer = _tokenizer(folder)
         self._model = _model(folder, dtype or ("float32" if self.device.type == "cpu" else "auto"))
         self._names: list[str] = []
@@ -173,6 +174,18 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         transformers.utils.logging.set_verbosity(before)
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        told = str(error).strip().partition("\n")[0][:200]
+        raise ConfigError(
+            f"--device {name}: torch cannot use it here ({told}): choose another, as cpu"
+        ) from None
+    return device
 
 
 def _tokenizer(folder: ModelFolder) -> Any:

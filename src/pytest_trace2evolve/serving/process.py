@@ -16,7 +16,26 @@ from pytest_trace2evolve.errors import ModelFolderError
 TOKEN_VAR = "TRACE2EVOLVE_TOKEN"
 """The variable that holds a server's token: a command line is seen by everybody on the machine."""
 
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+"""The hosts that are served without a token."""
+
 _PREFIX = "trace2evolve: "
+
+
+def _base_url(line: bytes) -> str:
+    """The address in the first line that a server prints.
+
+    Raises:
+        ModelFolderError: the line is none of its own.
+    """
+    try:
+        return str(json.loads(line)["base_url"])
+    except (ValueError, TypeError, KeyError):
+        told = line.decode(errors="replace").strip()[:200]
+        raise ModelFolderError(
+            f"the local server did not say where it listens, but {told!r}: something prints to standard "
+            "output whenever Python starts (sitecustomize?)"
+        ) from None
 
 
 class LocalServer:
@@ -69,7 +88,7 @@ class LocalServer:
             if not line:
                 self._process.wait()
                 raise ModelFolderError(self._last_words().removeprefix(_PREFIX))
-            self.base_url = str(json.loads(line)["base_url"])
+            self.base_url = _base_url(line)
         except BaseException:
             self.close()
             raise

@@ -1,7 +1,6 @@
 """A chat completion's request: what of the API is understood, and what is refused by name."""
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -164,6 +163,10 @@ def _message(given: Any, where: str) -> dict[str, Any]:
     if role not in _ROLES:
         raise _wrong(f"{where}.role", f"one of {', '.join(_ROLES)}")
     message: dict[str, Any] = {"role": "system" if role == "developer" else role}
+    if given.get("function_call") is not None:
+        raise ApiError(
+            f"{where}.function_call is not supported: use tool_calls", "messages", "unsupported_value"
+        )
     calls = given.get("tool_calls")
     content = given.get("content")
     if content is None and role != "assistant":
@@ -236,6 +239,10 @@ def _tools(body: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
             raise _wrong(f"{where}.function.description", "a string")
         if not isinstance(function.get("parameters", {}), dict | None):
             raise _wrong(f"{where}.function.parameters", "an object")
+        if function.get("strict"):
+            raise ApiError(
+                f"{where}.function.strict is not supported: leave it out", "tools", "unsupported_value"
+            )
     return tuple(given)
 
 
@@ -322,9 +329,7 @@ def _whole(body: Mapping[str, Any], name: str, least: int, most: int) -> int | N
 
 def _number(body: Mapping[str, Any], name: str, default: float, least: float, most: float) -> float:
     value = body.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise _wrong(name, f"a number from {least:g} to {most:g}")
-    if not least <= value <= most:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
         raise _wrong(name, f"a number from {least:g} to {most:g}")
     return float(value)
 

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import socket
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -169,7 +168,7 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listening = socket.socket(family, kind, protocol)
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, UnicodeError) as error:
         raise ConfigError(f"--host {host} --port {port}: no address to listen on: {error}") from None
     try:
         if os.name == "posix":  # elsewhere it would let two servers share a port
@@ -198,6 +197,6 @@ def _ended_by_signals() -> Iterator[_Ending]:
 def _end_with_parent() -> None:
     """End the process as soon as standard input closes: whoever started it has gone, by whatever means."""
     with contextlib.suppress(OSError, ValueError):
-        while os.read(sys.stdin.fileno(), 4096):
+        while os.read(0, 4096):
             pass
     os._exit(0)

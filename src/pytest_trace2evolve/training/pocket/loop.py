@@ -1,7 +1,8 @@
 """One step of training the pocket model on groups of dialogues that begin alike.
 
-A prompt is the same in all dialogues of a group. It is read once, and what follows it once a dialogue on
-top of its keys and values: the gradients are those of whole dialogues, at little more than half the cost.
+Whole prompts begin with the same tools and policy. That is read once a group, and what follows it once a
+dialogue on top of its keys and values: the gradients are those of whole dialogues, at little more than half
+the cost.
 """
 
 from collections.abc import Sequence

@@ -158,9 +158,8 @@ def _keep(
 ) -> None:
     """Write all that going on takes; what was kept before goes once that is whole."""
     safetensors: Any = require("safetensors.torch", extra="local")
-    fresh, old = folder.with_name(f"{folder.name}.new"), folder.with_name(f"{folder.name}.old")
-    for one in (fresh, old):
-        shutil.rmtree(one, ignore_errors=True)
+    fresh, old = _beside(folder)
+    shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
     safetensors.save_model(network, fresh / "model.safetensors")
     moments = {
@@ -180,7 +179,22 @@ def _keep(
 
 def _kept(folder: Path) -> Path | None:
     """What was kept last: the older one where the process ended while the newer took its place."""
-    return next((one for one in (folder, folder.with_name(f"{folder.name}.old")) if one.is_dir()), None)
+    _, old = _beside(folder)
+    if old.is_dir() and not folder.is_dir():
+        old.replace(folder)
+    return folder if folder.is_dir() else None
+
+
+def _beside(folder: Path) -> tuple[Path, Path]:
+    """Where the next is written, and where the last one waits until that is whole."""
+    return folder.with_name(f"{folder.name}.new"), folder.with_name(f"{folder.name}.old")
+
+
+def forget(folder: Path) -> None:
+    """Remove all that an unfinished training keeps in a model's folder."""
+    unfinished = folder / UNFINISHED
+    for one in (unfinished, *_beside(unfinished)):
+        shutil.rmtree(one, ignore_errors=True)
 
 
 def _load(

@@ -83,7 +83,12 @@ RESPONSE = {
             "content": "json",
             "transform": {"type": "function", "function": "{content}"},
         },
-        "content": {"close_pattern": r"<\|im_end\|>\s*", "content": "text"},
+        "content": {
+            "close_pattern": r"<\|im_end\|>\s*",
+            "content": "text",
+            "repeats": True,
+            "join": "\n",
+        },
     },
 }
 """How an answer is read back, in the form that transformers' `parse_response` takes."""

@@ -131,7 +131,10 @@ class Sides:
             return live
         arguments = dict(recorded.arguments or {})
         extra = arguments.pop("extra_instruction", "")
-        if endpoint.url is None and arguments.get("weights") != live.agent.weights:
+        weights = arguments.get("weights")
+        # A baseline without the adapter that this run's agent talks with lies in the same folder.
+        as_here = weights == live.agent.weights
+        if endpoint.url is None and not (as_here or (weights and weights == live.agent.base_weights)):
             raise _CannotRunError(
                 f"its model {recorded.model!r} was another than this run's: a local folder of other content, "
                 "or none: give --t2e-baseline-base-url"
@@ -156,7 +159,7 @@ class Sides:
             raise _CannotRunError(f"--t2e-max-cost needs the price of its model {model.model!r}")
         agent = replace(
             live.agent,
-            model=live.agent.model if local else model.model,
+            model=self._name(live.agent, as_here) if local else model.model,
             base_url=live.agent.base_url if endpoint.url is None else endpoint.url,
             key_var=endpoint.key_var or live.agent.key_var,
             temperature=model.temperature,
@@ -165,9 +168,15 @@ class Sides:
             extra_body=model.extra_body,
             price=price,
             folder=live.agent.folder if local else None,
+            adapter=live.agent.adapter if local and as_here else None,
             weights=model.weights,
         )
         return replace(live, agent=agent, extra_instruction=extra if isinstance(extra, str) else "")
+
+    @staticmethod
+    def _name(agent: ModelSettings, as_here: bool) -> str:
+        """The name by which the server of the agent's folder is asked for the baseline's model."""
+        return agent.model if as_here or agent.folder is None else agent.folder.name
 
 
 AS_THE_AGENT = Endpoint()

@@ -57,7 +57,6 @@ class Options:
     confirm: int | None = None
     stages: tuple[int, ...] = ()
     baseline_endpoint: Endpoint = AS_THE_AGENT
-    adapters: Mapping[str, Path] = field(default_factory=dict)
     invocation_dir: Path = field(default_factory=Path.cwd)
 
 

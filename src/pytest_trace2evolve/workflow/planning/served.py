@@ -9,7 +9,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pytest_trace2evolve.models.settings import ModelSettings
-from pytest_trace2evolve.serving.folder import CONFIG, ModelFolder, folder_digest, read_adapter, read_model
+from pytest_trace2evolve.serving.folder import (
+    CONFIG,
+    ModelFolder,
+    expanded,
+    folder_digest,
+    read_adapter,
+    read_model,
+)
 from pytest_trace2evolve.serving.process import LocalServer
 from pytest_trace2evolve.workflow.planning.live import LiveSettings
 from pytest_trace2evolve.workflow.planning.plan import Plan
@@ -38,9 +45,22 @@ def model_folder(model: str, here: Path, served: Mapping[str, Address]) -> tuple
     Raises:
         ModelFolderError: it cannot be served.
     """
-    path = (here / Path(model).expanduser()).resolve()
+    path = (here / expanded(Path(model))).resolve()
     known = served.get(str(path))
     return read_model(path), folder_digest(path) if known is None else known.weights
+
+
+def adapted(model: ModelSettings, adapter: str, here: Path) -> ModelSettings:
+    """A folder's model that talks with an adapter: named after both, with the digests of both.
+
+    Raises:
+        ModelFolderError: it cannot be served with that model.
+    """
+    assert model.folder is not None
+    path = (here / expanded(Path(adapter))).resolve()
+    name = f"{model.model}+{path.name}"
+    read_adapter(name, path, read_model(model.folder))
+    return replace(model, model=name, adapter=path, weights=f"{model.weights}+{folder_digest(path)}")
 
 
 def at_servers(plan: Plan, served: Mapping[str, Address]) -> Plan:
@@ -54,10 +74,23 @@ def at_servers(plan: Plan, served: Mapping[str, Address]) -> Plan:
     return replace(plan, live=_placed(plan.live, served), confirm=confirm)
 
 
-def folders(plan: Plan) -> dict[Path, str]:
-    """The folders whose models a run asks, with their digests."""
-    asked = [model for live in plan.everyone for model in (live.agent, live.user)]
-    return {model.folder: model.weights for model in asked if model.folder and model.weights}
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be served of one folder: its model, with its digest, and adapters by name."""
+
+    weights: str
+    adapters: dict[str, Path] = field(default_factory=dict)
+
+
+def folders(plan: Plan) -> dict[Path, Wanted]:
+    """The folders whose models a run asks."""
+    found: dict[Path, Wanted] = {}
+    for model in (model for live in plan.everyone for model in (live.agent, live.user)):
+        if model.folder is not None:
+            wanted = found.setdefault(model.folder, Wanted(model.base_weights))
+            if model.adapter is not None:
+                wanted.adapters[model.model] = model.adapter
+    return found
 
 
 def _placed(live: LiveSettings | None, served: Mapping[str, Address]) -> LiveSettings | None:
@@ -78,24 +111,16 @@ class LocalServers:
         self._servers: dict[str, LocalServer] = {}
         self.addresses: dict[str, Address] = {}
 
-    def start(self, wanted: Mapping[Path, str], adapters: Mapping[str, Path]) -> None:
+    def start(self, wanted: Mapping[Path, Wanted]) -> None:
         """Start what is wanted and does not run yet; returns once all answer.
-
-        Args:
-            wanted: Folders of models, with their digests.
-            adapters: Folders of adapters by name, for the first of the models.
 
         Raises:
             ModelFolderError: a model or an adapter cannot be served.
         """
-        for number, (path, weights) in enumerate(wanted.items()):
-            if str(path) in self._servers:
-                continue
-            own = adapters if number == 0 else {}
-            for name, place in own.items():
-                read_adapter(name, place, read_model(path))
-            server = self._servers[str(path)] = LocalServer(path, own)
-            self.addresses[str(path)] = Address(server.base_url, server.token, weights)
+        for path, one in wanted.items():
+            if str(path) not in self._servers:
+                server = self._servers[str(path)] = LocalServer(path, one.adapters)
+                self.addresses[str(path)] = Address(server.base_url, server.token, one.weights)
 
     @property
     def running(self) -> list[LocalServer]:

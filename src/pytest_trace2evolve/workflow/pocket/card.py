@@ -15,7 +15,7 @@ from pytest_trace2evolve.report.card import CURVE, card_text, curve_picture
 from pytest_trace2evolve.serving.folder import folder_digest, read_model
 from pytest_trace2evolve.serving.process import LocalServer
 from pytest_trace2evolve.shipped import template
-from pytest_trace2evolve.workflow.pocket.course import TRAINING
+from pytest_trace2evolve.workflow.pocket.course import RECORDED, TRAINING
 from pytest_trace2evolve.workflow.pocket.measure import CASES, Measured, measure
 from pytest_trace2evolve.worlds.support.world import SupportWorld
 
@@ -37,6 +37,7 @@ def write_card(
 
     Raises:
         ConfigError: the folder was not made by `trace2evolve pocket train`.
+        InfrastructureError: a simulation was lost.
         ModelFolderError: the model cannot be served.
         MissingExtraError: matplotlib is not installed.
         OSError: the card cannot be written.
@@ -60,6 +61,7 @@ def write_card(
         capabilities=dict(found.capabilities),
         rules=tuple(found.rules),
         candidates=dict(found.candidates),
+        habits={rule: dict(shares) for rule, shares in found.habits.items()},
     )
     text = card_text(card)
     record = json.dumps(card.model_dump(mode="json"), indent=1) + "\n"
@@ -69,13 +71,16 @@ def write_card(
 
 def _training(folder: Path) -> dict[str, Any]:
     path = folder / TRAINING
+    mend = "was it made by 'trace2evolve pocket train'?"
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        found: Any = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"{path}: cannot be read ({error}): was it made by 'trace2evolve pocket train'?"
-        ) from None
-    return found
+        raise ConfigError(f"{path}: cannot be read ({error}): {mend}") from None
+    lacking = RECORDED - found.keys() if isinstance(found, dict) else RECORDED
+    if lacking:
+        raise ConfigError(f"{path}: holds no {min(lacking)!r}: {mend}")
+    record: dict[str, Any] = found
+    return record
 
 
 async def _measured(asked: ModelSettings, cases: int, told: Callable[[int, int], None]) -> Measured:

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import pairwise
@@ -12,7 +11,7 @@ from typing import Any
 from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.training.pocket.loop import Encoded
 from pytest_trace2evolve.training.pocket.recipe import Prompt, Recipe, Stage
-from pytest_trace2evolve.training.pocket.run import UNFINISHED, Progress, train
+from pytest_trace2evolve.training.pocket.run import Progress, forget, train
 from pytest_trace2evolve.training.pocket.tokenizer import CALL, END, START, build_tokenizer
 from pytest_trace2evolve.workflow.pocket.lessons import GROUP, Lesson, lesson_group
 from pytest_trace2evolve.worlds.support.world import SupportWorld
@@ -31,6 +30,11 @@ TEMPERATURE = 0.7
 
 TRAINING = "training.json"
 """The file beside the weights that says what they come from."""
+
+RECORDED = frozenset(
+    {"recipe", "parameters", "vocabulary", "dialogues", "step", "tokens", "seconds", "losses"}
+)
+"""What it holds."""
 
 DECIDING = 8
 """Tokens of a message, from its first on, by which it is decided what it does."""
@@ -72,7 +76,7 @@ def make(
         **asdict(progress),
     }
     (folder / TRAINING).write_text(json.dumps(record) + "\n", encoding="utf-8")
-    shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
+    forget(folder)
     return progress
 
 

@@ -8,11 +8,12 @@ from functools import partial
 
 from pytest_trace2evolve.agents.chat import ChatAgent, system_prompt
 from pytest_trace2evolve.cases.case import FAMILIES, Case, generate
+from pytest_trace2evolve.errors import InfrastructureError
 from pytest_trace2evolve.gate.columns import SUCCESS
 from pytest_trace2evolve.records.card import RuleEffect, Share
 from pytest_trace2evolve.records.protocols import Model, World
 from pytest_trace2evolve.records.script import Content
-from pytest_trace2evolve.records.trace import Simulation
+from pytest_trace2evolve.records.trace import Simulation, TerminationReason
 from pytest_trace2evolve.rollout.conversation import Limits, converse
 from pytest_trace2evolve.scoring.reward import score
 from pytest_trace2evolve.users.scripted import ScriptedUser
@@ -29,11 +30,16 @@ CASES = 60
 
 @dataclass(frozen=True)
 class Measured:
-    """All that a card says of what a model does; candidates by their ids, capabilities by family."""
+    """All that a card says of what a model does; candidates by their ids, capabilities by family.
+
+    Attributes:
+        habits: How often the behaviour of a rule shows under each candidate.
+    """
 
     capabilities: Mapping[str, Share]
     rules: Sequence[RuleEffect]
     candidates: Mapping[str, Share]
+    habits: Mapping[str, Mapping[str, Share]]
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,9 @@ async def measure(
         candidates: Instructions to compare, by candidate.
         cases: Held-out cases a capability, and an arm of a rule.
         told: Hears how many simulations of how many are done.
+
+    Raises:
+        InfrastructureError: a simulation was lost: of the others alone nothing is said.
     """
     arms = dict(_arms(cases, candidates))
     total = sum(len(jobs) for jobs in arms.values())
@@ -72,6 +81,11 @@ async def measure(
             agent = ChatAgent(model, prompt, world.tools("assistant"), trial=job.seed)
             user = ScriptedUser(job.case.script, seed=job.seed)
             found = await converse(job.case.task, world, agent, user, limits=LIMITS)
+        if found.termination_reason == TerminationReason.INFRASTRUCTURE_ERROR:
+            raise InfrastructureError(
+                f"case {job.case.id!r} was lost, and with it the card: "
+                f"{found.trouble or 'no reason is known'}"
+            )
         done += 1
         told(done, total)
         return found
@@ -81,9 +95,9 @@ async def measure(
 
     found = dict(zip(arms, await asyncio.gather(*map(of, arms.values())), strict=True))
 
-    def passes(case: Case, simulation: Simulation) -> bool:
+    def passes(case: Case, simulation: Simulation) -> bool | None:
         reward = score(simulation, case.task, world).reward
-        return reward is not None and reward >= SUCCESS
+        return None if reward is None else reward >= SUCCESS
 
     return Measured(
         capabilities={
@@ -101,6 +115,13 @@ async def measure(
         ],
         candidates={
             name: _share(passes, arms["candidate", name], found["candidate", name]) for name in candidates
+        },
+        habits={
+            rule: {
+                name: _share(partial(_shows, rule), arms["candidate", name], found["candidate", name])
+                for name in candidates
+            }
+            for rule in rulebook().rules
         },
     )
 
