@@ -24,21 +24,27 @@ test: check
 	$(BIN)/pytest tests -n 2 --dist worksteal --timeout 300
 
 DEMO := .trace2evolve/demo
-SUITES := support tau2-retail tau2-airline tau2-telecom
+
+# The verdict is the demo's result, whatever it is: only a run that reached none fails it.
+VERDICT := import json; found = json.load(open("$(DEMO)/verdict.json")); print(not found["stopped"] and found["verdict"])
 
 demo: install
 	@rm -rf $(DEMO)
-	@echo "1. The do-nothing agent on every suite: what it passes, a task does not ask for."
-	@$(BIN)/pytest suites --t2e-agent nop --t2e-run-folder=$(DEMO)/nop --no-header --tb=no -rN || test $$? -eq 1
-	@echo
-	@echo "2. The oracle, which performs the gold actions: what it fails, the benchmark cannot ask for."
-	@$(BIN)/pytest suites --t2e-agent oracle --t2e-run-folder=$(DEMO)/oracle --no-header --tb=no -rN
-	@for suite in $(SUITES); do \
-	  echo; echo "3. The gate: nop against oracle on $$suite."; \
-	  $(BIN)/trace2evolve compare $(DEMO)/nop/$$suite $(DEMO)/oracle/$$suite || exit 1; \
-	done
-	@echo
-	@echo "Evidence: $(DEMO). Next: pytest --candidate v6 --t2e-replay RESULTS --t2e-baseline RESULTS"
+	@$(BIN)/pytest --candidate v6 -n 2 --t2e-suite support --t2e-fresh --t2e-run-folder=$(DEMO) --no-header --tb=no; \
+	status=$$?; verdict=$$($(BIN)/python -c '$(VERDICT)' 2>/dev/null); \
+	case "$$verdict $$status" in \
+	  "promote 0"|"discard 1"|"inconclusive 10") ;; \
+	  *) echo "make demo: no verdict was reached: pytest's exit status is $$status"; exit 1 ;; \
+	esac; \
+	echo; \
+	echo "To try next, with $(BIN)/ before each:"; \
+	printf '  %-46s  # %s\n' \
+	  "trace2evolve show $(DEMO) TASK" "a conversation of the run" \
+	  "pytest --candidate v5 -n 2 --t2e-suite support" "another candidate, against the same baseline" \
+	  "pytest --candidate v7 -n 2 --t2e-suite support" "your own: candidates/v7.md, its parent v6" \
+	  "trace2evolve power --tasks 148 --trials 4" "what more trials would show"; \
+	echo; \
+	echo "pytest's exit status: $$status ($$verdict)"
 
 clean:
 	rm -rf $(VENV) .trace2evolve .pytest_cache .mypy_cache .ruff_cache

@@ -83,7 +83,7 @@ def test_an_unknown_agent_and_policy_are_named(project: DeskProject) -> None:
 def test_a_suite_without_any_agent_is_a_usage_error(project: DeskProject) -> None:
     result = project.pytester.runpytest_inprocess("--candidate=v1")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: suite 'desk' has no agent: give --t2e-agent or --t2e-replay, *"])
+    result.stderr.fnmatch_lines(["ERROR: suite 'desk' has no agent: give --t2e-model, --t2e-agent or *"])
 
 
 def test_no_suites_at_all_is_a_usage_error(project: DeskProject) -> None:

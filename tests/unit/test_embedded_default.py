@@ -27,24 +27,35 @@ def suite(*, cases: bool, default_agent: str | None = None) -> Suite:
 
 
 def test_it_talks_to_customers_who_follow_a_script() -> None:
-    options = Options(embedded=EMBEDDED, unheard="--t2e-temperature")
-    assert with_embedded(options, [suite(cases=True)] * 2).live is EMBEDDED
+    options, suites = Options(embedded=EMBEDDED, unheard="--t2e-temperature"), [suite(cases=True)] * 2
+    found, served = with_embedded(options, suites)
+    assert (found.live, served) == (EMBEDDED, suites)
+
+
+def test_suites_whose_customers_need_a_model_are_left_out_where_none_was_named() -> None:
+    scripted, other = suite(cases=True), suite(cases=False)
+    found, served = with_embedded(Options(embedded=EMBEDDED), [other, scripted])
+    assert (found.live, served) == (EMBEDDED, [scripted])
+    named = Options(embedded=EMBEDDED, suites=("some",))
+    assert with_embedded(named, [other, scripted]) == (named, [other, scripted])
 
 
 @pytest.mark.parametrize(
     "suites",
     [
         [suite(cases=False)],
-        [suite(cases=True), suite(cases=False)],
+        [suite(cases=True), suite(cases=True, default_agent="mine")],
         [suite(cases=True, default_agent="mine")],
     ],
 )
 def test_it_is_silent_where_a_customer_needs_a_model_or_a_suite_names_an_agent(suites: list[Suite]) -> None:
-    assert with_embedded(Options(embedded=EMBEDDED), suites).live is None
+    options = Options(embedded=EMBEDDED)
+    assert with_embedded(options, suites) == (options, suites)
     with pytest.raises(ConfigError, match="--t2e-temperature says nothing without --t2e-model"):
         with_embedded(Options(embedded=EMBEDDED, unheard="--t2e-temperature"), suites)
 
 
 def test_a_model_that_was_named_stays() -> None:
     named = Options(live=LiveSettings(agent=ModelSettings(model="named"), user=POCKET))
-    assert with_embedded(named, [suite(cases=True)]) is named
+    suites = [suite(cases=False), suite(cases=True)]
+    assert with_embedded(named, suites) == (named, suites)

@@ -65,6 +65,8 @@ results are real, sampled and noisy, and say nothing about other models.
 
 ![Loss by step]({CURVE})
 
+Dotted lines part the stages of training, which weigh tokens differently.
+
 What follows was measured of these weights at temperature {card.temperature:g} on held-out content,
 {card.cases} cases a row and {4 * card.cases} a candidate, with 95 % intervals (Wilson; of differences:
 Newcombe).
@@ -145,7 +147,8 @@ def curve_picture(training: Mapping[str, Any]) -> bytes:
             axis.axvline(place, color="#999999", linestyle=":", linewidth=1)
         axis.set_xlabel("step")
         axis.set_ylabel("loss, nats a token")
-        axis.set_ylim(bottom=0)
+        axis.set_yscale("log")
+        axis.yaxis.set_major_formatter("{x:g}")
         axis.legend(frameon=False)
         held = io.BytesIO()
         figure.savefig(held, format="svg", metadata={"Date": None})

@@ -42,7 +42,10 @@ class Prefixes:
     def longest(self, adapter: str | None, prompt: np.ndarray) -> tuple[Kept | None, int]:
         """What begins most like a prompt, and in how many tokens; the prompt's last is always worked out."""
         best, most = None, 0
-        for one in self._kept:
+        for one in reversed(self._kept):
+            # Whoever is to begin more alike must agree in the next token: that rules nearly all of them out.
+            if most >= min(len(one.tokens), len(prompt)) or one.tokens[most] != prompt[most]:
+                continue
             if one.adapter == adapter and (alike := _alike(one.tokens, prompt)) > most:
                 best, most = one, alike
         if best is not None:  # used last, given up last
@@ -56,9 +59,8 @@ class Prefixes:
         if size > self._most:
             return
         held = np.asarray(tokens, dtype=np.int64)
-        for one in [one for one in self._kept if one.adapter == adapter]:
-            if _alike(one.tokens, held) == len(one.tokens):
-                self._drop(one)
+        for one in [one for one in self._kept if one.adapter == adapter and _begins(held, one.tokens)]:
+            self._drop(one)
         while self._kept and self._size + size > self._most:
             self._drop(self._kept[0])
         self._kept.append(Kept(adapter, held, layers, size))
@@ -67,6 +69,12 @@ class Prefixes:
     def _drop(self, one: Kept) -> None:
         self._kept.remove(one)
         self._size -= one.size
+
+
+def _begins(whole: np.ndarray, part: np.ndarray) -> bool:
+    """Whether a row begins with another."""
+    size = len(part)
+    return size <= len(whole) and part[-1] == whole[size - 1] and bool((part == whole[:size]).all())
 
 
 def _alike(one: np.ndarray, other: np.ndarray) -> int:

@@ -30,7 +30,8 @@ class Stage:
         steps: How many.
         prompt: What of their prompts the dialogues have.
         rates: Shares of the recipe's learning rates at the first step and at the end; between, on a line.
-        wordings: How many of each rule's wordings prompts are made of; 0: all.
+        wordings: How many of each rule's wordings prompts are made of; 0: all. The first two of `survey`,
+            which are told together now and then, count as one.
         reach: Tokens after its prompt within which a dialogue is cut, behind a message of the agent's; 0:
             nowhere.
         decided: Weight of the first tokens of a message that a rule can change, against 1 of the agent's

@@ -90,12 +90,15 @@ def make_plan(
     recorded = read_replays(options.replays)
     suites = _select(options, project, suite_names, recorded)
     refuse_strays(recorded, suites, suites_named=bool(options.suites))
-    options = with_embedded(options, suites)
+    notes = [note for group in recorded.values() for note in group.notes]
+    if not listing:
+        options, served = with_embedded(options, suites)
+        notes += _left_out(suites, served)
+        suites = served
     chosen = {suite.name: "" if listing else _agent(options, suite, agents, recorded) for suite in suites}
     verify = shared is None and not listing
     locked = [_locked(suite, project, worlds, verify=verify) for suite in suites]
     run = shared or _new_run(options, project, name, stage, policy)
-    notes = [note for group in recorded.values() for note in group.notes]
     saving = None
     if shared is None:
         saving = _saving(options, project, locked)
@@ -267,7 +270,7 @@ def _agent(options: Options, suite: Suite, agents: Sequence[str], recorded: Mapp
     name = CHAT if options.live else options.agent or options.default_agent or suite.default_agent
     if name is None:
         raise ConfigError(
-            f"suite {suite.name!r} has no agent: give --t2e-agent or --t2e-replay, "
+            f"suite {suite.name!r} has no agent: give --t2e-model, --t2e-agent or --t2e-replay, "
             f"or a default_agent in {suite.name}.toml"
         )
     if name == REPLAY:
@@ -277,15 +280,27 @@ def _agent(options: Options, suite: Suite, agents: Sequence[str], recorded: Mapp
     return name
 
 
-def with_embedded(options: Options, suites: Sequence[Suite]) -> Options:
-    """The embedded model talks where nobody else was named, to customers who follow a script."""
-    if options.embedded is None:
-        return options
-    if all(suite.default_agent is None and suite.scripted for suite in suites):
-        return replace(options, live=options.embedded)
-    if options.unheard:
+def with_embedded(options: Options, suites: Sequence[Suite]) -> tuple[Options, list[Suite]]:
+    """The embedded model talks where nobody else was named, to customers who follow a script.
+
+    Returns:
+        The options with that model, and the suites whose customers do; the same as before where it is not
+        asked, because a suite names an agent or was named itself and its customers need a model.
+    """
+    if options.embedded is not None and not any(suite.default_agent for suite in suites):
+        served = [suite for suite in suites if suite.scripted]
+        if served and (len(served) == len(suites) or not options.suites):
+            return replace(options, live=options.embedded), served
+    if options.embedded is not None and options.unheard:
         raise ConfigError(f"{options.unheard} says nothing without --t2e-model")
-    return options
+    return options, list(suites)
+
+
+def _left_out(suites: Sequence[Suite], served: Sequence[Suite]) -> list[str]:
+    names = [suite.name for suite in suites if suite not in served]
+    return (
+        [f"left out, since their customers need a model (--t2e-model): {', '.join(names)}"] if names else []
+    )
 
 
 def _talker(options: Options, agents: Sequence[str]) -> str | None:

@@ -14,13 +14,13 @@ from pytest_trace2evolve.records.card import RuleEffect, Share
 from pytest_trace2evolve.records.protocols import Model, World
 from pytest_trace2evolve.records.script import Content
 from pytest_trace2evolve.records.trace import Simulation, TerminationReason
-from pytest_trace2evolve.rollout.conversation import Limits, converse
+from pytest_trace2evolve.rollout.conversation import converse
 from pytest_trace2evolve.scoring.reward import score
 from pytest_trace2evolve.users.scripted import ScriptedUser
 from pytest_trace2evolve.workflow.pocket.behaviour import BEHAVIOURS
 from pytest_trace2evolve.workflow.pocket.habits import rulebook
+from pytest_trace2evolve.workflow.pocket.lessons import LIMITS
 
-LIMITS = Limits(max_steps=60)
 AT_ONCE = 48
 """Simulations at once."""
 
