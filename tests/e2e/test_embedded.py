@@ -39,7 +39,7 @@ def run(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
 def said(folder: Path) -> dict[str, Any]:
     """Everything that was said and called in a run, by task and trial."""
     return {
-        f"{one.task_id} {one.trial}": [(message.role, message.content, message.tool_calls) for message in one.trace]
+        f"{one.task_id} {one.trial}": [(said.role, said.content, said.tool_calls) for said in one.trace]
         for one in read_results(folder).simulations
     }
 
