@@ -1,7 +1,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Bytecode is kept whatever the surroundings say: without it every process compiles everything anew.
+# Bytecode is kept whatever the surroundings say: without it every process compiles everything anew. pip leaves it
+# to whoever imports a module first (--no-compile): most of what is installed never is, and it took a minute.
 export PYTHONDONTWRITEBYTECODE :=
 STAMP := $(VENV)/.installed
 
@@ -12,7 +13,7 @@ install: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group dev --editable ".[all]"
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --group dev --editable ".[all]"
 	@touch $(STAMP)
 
 check: install
