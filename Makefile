@@ -43,7 +43,7 @@ demo: install
 	  "trace2evolve show $(DEMO) TASK" "a conversation of the run" \
 	  "pytest --candidate v5 -n 2 --t2e-suite support" "another candidate, against the same baseline" \
 	  "pytest --candidate v7 -n 2 --t2e-suite support" "your own: candidates/v7.md, its parent v6" \
-	  "trace2evolve power --tasks 148 --trials 4" "what more trials would show"; \
+	  "trace2evolve power --tasks 148 --trials 3" "what more trials would show"; \
 	echo; \
 	echo "pytest's exit status: $$status ($$verdict)"
 

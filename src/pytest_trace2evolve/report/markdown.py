@@ -68,7 +68,7 @@ def figure(value: float | None) -> str:
         return ""
     if abs(value) >= 1e6:
         return f"{value:.3g}"
-    return f"{value:.3f}" if value != int(value) or abs(value) <= 1 else str(int(value))
+    return f"{value:z.3f}" if value != int(value) or abs(value) <= 1 else str(int(value))
 
 
 def _visible(text: str) -> str:

@@ -150,7 +150,7 @@ def number(value: float | None) -> str:
     """A figure with three decimals, whole numbers above 1 bare, a dash where there is none."""
     if value is None:
         return _NOTHING
-    return f"{value:.3f}" if value != int(value) or abs(value) <= 1 else str(int(value))
+    return f"{value:z.3f}" if value != int(value) or abs(value) <= 1 else str(int(value))
 
 
 _NOTHING = "–"
