@@ -6,6 +6,7 @@ from typing import Any, Protocol, runtime_checkable
 from pytest_trace2evolve.records.answer import Answer
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.completion import Completion, Usage
+from pytest_trace2evolve.records.environment import Reaction
 from pytest_trace2evolve.records.message import Message, Requestor
 from pytest_trace2evolve.records.rules import Rules
 from pytest_trace2evolve.records.score import Check, JudgeUse, ToolType
@@ -164,3 +165,56 @@ class User(Protocol):
 
     async def respond(self, history: Sequence[Message]) -> Message:
         """The user's next message, given everything said so far."""
+
+
+class Generator(Protocol):
+    """Makes scenarios in which exactly one capability is paid, and grades what was done in them.
+
+    A scenario is a τ² task with its customer's script inside: `initial_state` holds its part of the database
+    and, as `message_history`, what was said before the agent's turn comes; the gold actions are the
+    expert's, those of the history first.
+
+    Attributes:
+        capability: The capability, in snake_case.
+        digest: Of everything that its scenarios and rewards depend on.
+    """
+
+    capability: str
+    digest: str
+
+    def scenario(self, seed: int) -> Task:
+        """The scenario of a seed: equal for equal seeds, different in substance for others."""
+
+    def grade(self, task: Task, trace: Sequence[Message], *, solved: bool) -> float:
+        """How far the capability was exercised: one of `records.environment.GRADES`.
+
+        Args:
+            task: The scenario.
+            trace: All that was said so far, the history included.
+            solved: Whether the databases are as after the gold actions, and all was said that must be.
+        """
+
+    def shortcut(self, task: Task) -> Sequence[Message]:
+        """What an agent says that lacks the capability and takes the nearest wrong way; must not be paid."""
+
+
+class Environment(Protocol):
+    """A seeded place to exercise one capability with the target's own tools.
+
+    Attributes:
+        capability: The capability, in snake_case.
+    """
+
+    capability: str
+
+    def tools(self) -> Sequence[ToolSchema]:
+        """The tools that it has: the target's own."""
+
+    def reset(self, seed: int) -> Sequence[Message]:
+        """Begin the scenario of a seed from nothing; what was said before it is the agent's turn."""
+
+    def step(self, message: Message) -> Reaction:
+        """Take the agent's next message: its tool calls are made, or the customer answers."""
+
+    def reward(self) -> float:
+        """The reward of what was done since the last reset: one of `records.environment.GRADES`."""
