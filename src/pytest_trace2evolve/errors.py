@@ -17,6 +17,7 @@
     ├── WorldError                a benchmark domain cannot be opened, or its data are at odds with a task
     ├── TraceError                one trace is malformed: it is not measured, and never scored
     ├── JudgeError                the judge of natural-language assertions gave no usable answer
+    ├── LabelError                a labeller's run cannot be trusted: none of its labels counts
     ├── ParticipantError          an agent or a user said nothing that a conversation could go on with
     │   └── ContextWindowError    the conversation no longer fits the model
     ├── BudgetError               the run's budget is spent, or the run was stopped: a simulation is not made
@@ -103,6 +104,10 @@ class TraceError(Trace2EvolveError):
 
 class JudgeError(Trace2EvolveError):
     """The judge gave no usable answer."""
+
+
+class LabelError(Trace2EvolveError):
+    """A labeller's run cannot be trusted: its labels are refused together."""
 
 
 class ParticipantError(Trace2EvolveError):

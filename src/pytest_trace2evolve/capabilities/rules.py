@@ -1,0 +1,264 @@
+"""The labeller by rules: deterministic, offline, from the trace, the gold actions and the world.
+
+A label tells what the trace shows, not whether it did harm: an agent that changes a record unread lacks the
+verification also where the guess was right. So passed traces can lack a capability, and the contrast of
+failures and successes says whether that matters. Where a trace leaves it open, it is present.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_trace2evolve.capabilities.conduct import Act, Conduct, Match, Wanted, record_of
+from pytest_trace2evolve.capabilities.dictionary import BUILT_IN
+from pytest_trace2evolve.records.capability import Label, LabelRun, Presence
+from pytest_trace2evolve.records.task import Action
+from pytest_trace2evolve.records.wire import MALFORMED
+
+VARIANTS = frozenset({"new_item_ids"})
+"""Arguments that say which variant of a product is wanted."""
+
+ADDRESS = frozenset({"address1", "address2", "city", "state", "zip", "country"})
+"""Arguments that say where something is sent."""
+
+TRIED = (Match.EXACT, Match.DIFFERING, Match.OTHER_TOOL, Match.FAILED)
+"""What became of a write whose record the agent had found."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a trace shows of one capability, where, and why."""
+
+    presence: Presence
+    message: int | None = None
+    why: str = ""
+
+
+NOT_CALLED_FOR = Seen(Presence.NA)
+Rule = Callable[[Conduct], Seen]
+
+
+def label_by_rules(conducts: Sequence[Conduct]) -> LabelRun:
+    """Label every trace for every capability of the dictionary. Rules agree with themselves: one run."""
+    labels = []
+    for conduct in conducts:
+        for capability in BUILT_IN:
+            seen = RULES[capability.name](conduct)
+            labels.append(
+                Label(
+                    trace=conduct.simulation.id,
+                    capability=capability.name,
+                    presence=seen.presence,
+                    message=seen.message,
+                    why=seen.why,
+                )
+            )
+    return LabelRun(run=1, labels=tuple(labels))
+
+
+def _lacking(message: int, why: str) -> Seen:
+    return Seen(Presence.LACKING, message, why)
+
+
+def _present(message: int, why: str) -> Seen:
+    return Seen(Presence.PRESENT, message, why)
+
+
+def precondition_verification(conduct: Conduct) -> Seen:
+    """Whether records were read, and their state allowed the change, before they were changed."""
+    if not conduct.writes:
+        return NOT_CALLED_FOR
+    for act in conduct.writes:
+        if act.record and conduct.was_read(act.record, act.message) is None:
+            return _lacking(act.message, f"{act.call.name} on {act.record}, which it had not read")
+        if (status := status_known(conduct, act)) and not _allowed(conduct, act, status):
+            return _lacking(
+                act.message, f"{act.call.name} on {act.record}, which it had read to be {status!r}"
+            )
+    for act in conduct.uncalled_for:
+        return _lacking(act.message, f"{act.call.name} on {act.record}, which the task does not call for")
+    return _present(conduct.writes[0].message, "every record was read before it was changed")
+
+
+def status_known(conduct: Conduct, act: Act) -> str:
+    """The status of an act's record as the agent last read it before; empty where nothing tells."""
+    if conduct.rules is None:
+        return ""
+    known = ""
+    for earlier in conduct.acts:
+        if earlier.message >= act.message:
+            break
+        if earlier.record == act.record and not earlier.error:
+            known = _field(earlier.result, conduct.rules.status) or known
+    return known
+
+
+def _allowed(conduct: Conduct, act: Act, status: str) -> bool:
+    writing = conduct.rules.writes.get(act.call.name) if conduct.rules is not None else None
+    return writing is None or not writing.statuses or status in writing.statuses
+
+
+def _field(result: str, name: str) -> str:
+    try:
+        record = json.loads(result)
+    except ValueError:
+        return ""
+    found = record.get(name) if isinstance(record, dict) else None
+    return found if isinstance(found, str) else ""
+
+
+def structured_data_reasoning(conduct: Conduct) -> Seen:
+    """Whether the right variant, order or figure was drawn from the records."""
+    shown: Seen | None = None
+    for one in conduct.wanted:
+        if one.act is None:
+            continue
+        if one.match is Match.OTHER_RECORD:
+            return _lacking(one.act.message, f"{one.action.name} on {one.act.record}; {one.record} is meant")
+        if VARIANTS & one.action.arguments.keys() and one.match in (Match.EXACT, Match.DIFFERING):
+            if VARIANTS & one.differing:
+                return _lacking(one.act.message, f"chose {_variants(one.act)}; {_variants(one)} is right")
+            if unread := [item for item in _items(one.act) if not conduct.told(item, one.act.message)]:
+                return _lacking(one.act.message, f"chose {unread[0]} without having read of it")
+            shown = shown or _present(one.act.message, "chose the right variants from what it had read")
+        elif one.match in TRIED and one.record and one.record.lower() not in conduct.heard:
+            shown = shown or _present(
+                one.act.message, f"found {one.record}, which the customer had not named"
+            )
+    for answer in conduct.answers:
+        if conduct.unread or conduct.told(answer.text):
+            continue
+        if answer.message is None:
+            return _lacking(
+                conduct.last_word, f"read all that {answer.text} follows from, and did not find it"
+            )
+        shown = shown or _present(answer.message, f"worked out {answer.text}")
+    return shown or NOT_CALLED_FOR
+
+
+def _items(act: Act) -> list[str]:
+    found = act.call.arguments.get("new_item_ids")
+    return [one for one in found if isinstance(one, str)] if isinstance(found, list) else []
+
+
+def _variants(of: Act | Wanted) -> str:
+    arguments = of.call.arguments if isinstance(of, Act) else of.action.arguments
+    found = arguments.get("new_item_ids")
+    return ", ".join(map(str, found)) if isinstance(found, list) else str(found)
+
+
+def multi_step_task_completion(conduct: Conduct) -> Seen:
+    """Whether everything that was asked for was tried, once something was."""
+    theirs = [one for one in conduct.task.actions if one.requestor == "user"]
+    steps = len(conduct.wanted) + len(conduct.answers) + len(theirs)
+    begun = [one for one in conduct.wanted if one.match is not Match.MISSING]
+    told = [one for one in conduct.answers if one.message is not None]
+    undone = conduct.undone_by_user
+    if steps < 2 or not (begun or told or len(undone) < len(theirs)):
+        return NOT_CALLED_FOR
+    done = f"{len(begun) + len(told) + len(theirs) - len(undone)} of {steps} steps were"
+    for one in conduct.wanted:
+        if one.match is Match.MISSING:
+            return _lacking(conduct.last_word, f"{one.action.name} on {one.record} was never tried, {done}")
+    for action in undone:
+        return _lacking(conduct.last_word, f"the customer never came to {action.name}, {done}")
+    for answer in conduct.answers:
+        if answer.message is None and conduct.told(answer.text):
+            return _lacking(conduct.last_word, f"had read {answer.text}, and never told it")
+    return _present(conduct.last_word, "tried all that was asked for")
+
+
+def tool_calling_precision(conduct: Conduct) -> Seen:
+    """Whether calls that change something were right in tool and arguments."""
+    for act in conduct.acts:
+        if act.error and (problem := _argument_error(conduct, act)):
+            return _lacking(act.message, problem)
+    tried = [one for one in conduct.wanted if one.match in TRIED and one.act is not None]
+    for one in tried:
+        assert one.act is not None
+        if one.match is Match.OTHER_TOOL:
+            return _lacking(
+                one.act.message, f"{one.act.call.name} on {one.record}; {one.action.name} is asked for"
+            )
+        wrong = one.differing - VARIANTS - ADDRESS
+        if wrong and one.match is Match.DIFFERING:
+            name = min(wrong)
+            return _lacking(
+                one.act.message,
+                f"{one.action.name} with {name} {one.act.call.arguments.get(name)!r}; "
+                f"{one.action.arguments.get(name)!r} is right",
+            )
+    if not tried or tried[0].act is None:
+        return NOT_CALLED_FOR
+    return _present(tried[0].act.message, "the right tools with the right ids")
+
+
+def _argument_error(conduct: Conduct, act: Act) -> str:
+    """Why a tool refused a call, where it was for the call itself; empty where a record's state was why."""
+    if act.call.name not in conduct.types:
+        return f"called {act.call.name}, which is no tool"
+    if MALFORMED in act.call.arguments:
+        return f"called {act.call.name} with arguments that are no JSON object"
+    if act not in conduct.writes:
+        return ""
+    words = act.result.lower()
+    states = (
+        {status for one in conduct.rules.writes.values() for status in one.statuses} if conduct.rules else ()
+    )
+    if any(status in words for status in states):
+        return ""
+    return f"{act.call.name} was refused: {' '.join(act.result.split())[:120]}"
+
+
+def account_address_inference(conduct: Conduct) -> Seen:
+    """Whether an address that the customer only referred to was taken from the records."""
+    shown: Seen | None = None
+    for one in conduct.wanted:
+        line = one.action.arguments.get("address1")
+        if not isinstance(line, str) or not line or line.lower() in conduct.heard:
+            continue
+        if one.act is None or (one.match is not Match.DIFFERING and one.match is not Match.EXACT):
+            if not conduct.reads:
+                continue
+            return _lacking(conduct.last_word, f"never wrote {line!r}, which stands in the records")
+        if ADDRESS & one.differing:
+            return _lacking(
+                one.act.message, f"wrote {one.act.call.arguments.get('address1')!r}; {line!r} is right"
+            )
+        if not conduct.told(line, one.act.message):
+            return _lacking(one.act.message, f"wrote {line!r} without having read it")
+        shown = shown or _present(one.act.message, f"took {line!r} from the records")
+    return shown or NOT_CALLED_FOR
+
+
+def conditional_detail_retrieval(conduct: Conduct) -> Seen:
+    """Whether what an answer or a decision depends on was fetched."""
+    unread = [_named(conduct, action) for action in conduct.unread]
+    shown: Seen | None = None
+    for answer in conduct.answers:
+        if answer.message is None:
+            if unread:
+                return _lacking(conduct.last_word, f"never fetched {unread[0]}, and never told {answer.text}")
+            continue
+        if unread and not conduct.told(answer.text, answer.message):
+            return _lacking(answer.message, f"told {answer.text} without having fetched {unread[0]}")
+        shown = shown or _present(answer.message, f"fetched what {answer.text} stands in")
+    if conduct.wanted and not conduct.writes and unread:
+        return _lacking(conduct.last_word, f"gave up before it had fetched {unread[0]}")
+    return shown or NOT_CALLED_FOR
+
+
+def _named(conduct: Conduct, action: Action) -> str:
+    record = record_of(action.name, action.arguments, conduct.rules)
+    return f"{action.name} of {record}" if record else action.name
+
+
+RULES: Mapping[str, Rule] = {
+    "precondition_verification": precondition_verification,
+    "structured_data_reasoning": structured_data_reasoning,
+    "multi_step_task_completion": multi_step_task_completion,
+    "tool_calling_precision": tool_calling_precision,
+    "account_address_inference": account_address_inference,
+    "conditional_detail_retrieval": conditional_detail_retrieval,
+}
+"""By capability, how a trace is read for it."""

@@ -1,0 +1,177 @@
+"""Which capabilities count as missing.
+
+Thresholds alone would select, from 20 failed and 20 passed traces, a capability that is not missing in 30 to
+70 % of draws. So Δ's interval must lie above 0 too, at a level at which the intervals of all capabilities
+hold together: of several that are not missing, each is another chance to look missing.
+"""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pytest_trace2evolve.capabilities.contrast import by_capability, check_partition, clusters, contrast
+from pytest_trace2evolve.capabilities.interval import difference_interval
+from pytest_trace2evolve.records.capability import (
+    Assessment,
+    Capability,
+    Contrast,
+    LabelRun,
+    Outcome,
+    Presence,
+    Shown,
+)
+
+EXAMPLES_MOST = 8
+"""Failures that are shown of a capability."""
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When a capability counts as missing.
+
+    Attributes:
+        coverage: ρ, the least share of failures that lack it.
+        delta: δ, the least contrast.
+        runs: The least share of runs in which both are reached.
+    """
+
+    coverage: float = 0.10
+    delta: float = 0.20
+    runs: float = 0.8
+
+    def least_runs(self, runs: int) -> int:
+        """K of N runs."""
+        return math.ceil(self.runs * runs - 1e-9)
+
+    def reached(self, found: Contrast) -> bool:
+        """Whether one run reaches both."""
+        measured = found.coverage is not None and found.delta is not None
+        return measured and found.coverage >= self.coverage and found.delta >= self.delta  # type: ignore[operator]  # both are known here
+
+
+def assess(
+    capabilities: Sequence[Capability],
+    runs: Sequence[LabelRun],
+    outcomes: Sequence[Outcome],
+    thresholds: Thresholds = Thresholds(),
+) -> list[Assessment]:
+    """Hold failures against successes, capability by capability; the selected ones first, then by Δ.
+
+    Args:
+        capabilities: What was labelled.
+        runs: The labels, one or more runs.
+        outcomes: The traces.
+        thresholds: When one counts as missing.
+
+    Raises:
+        LabelError: a run does not partition the traces.
+    """
+    names = [one.name for one in capabilities]
+    for run in runs:
+        check_partition(run, outcomes, names)
+    labelled = [by_capability(run) for run in runs]
+    contrasts = {
+        name: tuple(contrast(labels.get(name, {}), outcomes) for labels in labelled) for name in names
+    }
+    compared = sum(any(one.delta is not None for one in found) for found in contrasts.values())
+    assessed = []
+    for capability in capabilities:
+        own = [labels.get(capability.name, {}) for labels in labelled]
+        interval = difference_interval(
+            clusters(own, outcomes, passed=False), clusters(own, outcomes, passed=True), comparisons=compared
+        )
+        examples = _examples(capability.name, runs, outcomes)
+        assessed.append(_assessment(capability, contrasts[capability.name], interval, thresholds, examples))
+    return sorted(assessed, key=lambda one: (not one.selected, -_or_least(one.delta), one.name))
+
+
+def _assessment(
+    capability: Capability,
+    found: tuple[Contrast, ...],
+    interval: tuple[float, float] | None,
+    thresholds: Thresholds,
+    examples: tuple[Shown, ...],
+) -> Assessment:
+    coverage = [one.coverage for one in found if one.coverage is not None]
+    delta = [one.delta for one in found if one.delta is not None]
+    passed = sum(map(thresholds.reached, found))
+    low, high = interval or (None, None)
+    reason = _why_not(found, passed, thresholds, low)
+    return Assessment(
+        name=capability.name,
+        description=capability.description,
+        merged=capability.merged,
+        coverage=_mean(coverage),
+        error_rate_failed=_mean([one.error_rate_failed for one in found]),
+        error_rate_passed=_mean([one.error_rate_passed for one in found]),
+        delta=_mean(delta),
+        coverage_std=_std(coverage),
+        delta_std=_std(delta),
+        delta_low=low,
+        delta_high=high,
+        runs_passed=passed,
+        selected=not reason,
+        reason=reason,
+        examples=examples,
+        lost=sum(one.lost for one in found),
+        by_run=found,
+    )
+
+
+def _why_not(found: Sequence[Contrast], passed: int, thresholds: Thresholds, low: float | None) -> str:
+    """Why a capability is not selected; empty where it is."""
+    if all(one.coverage is None for one in found):
+        return "nothing failed"
+    if all(one.error_rate_failed is None for one in found):
+        return "no failed trace calls for it"
+    if all(one.error_rate_passed is None for one in found):
+        return "no passed trace calls for it: there is nothing to hold the failures against"
+    least = thresholds.least_runs(len(found))
+    if passed < least:
+        short = [
+            name
+            for name, value, threshold in (
+                ("coverage", _mean([one.coverage for one in found]), thresholds.coverage),
+                ("Δ", _mean([one.delta for one in found]), thresholds.delta),
+            )
+            if value is not None and value < threshold
+        ]
+        runs = f"reached in {passed} of {len(found)} runs, {least} are needed" if len(found) > 1 else ""
+        below = " and ".join(
+            f"{name} is below {thresholds.coverage if name == 'coverage' else thresholds.delta:.2f}"
+            for name in short
+        )
+        return "; ".join(part for part in (below, runs) if part)
+    if low is None or low <= 0:
+        return "Δ's interval holds 0: it may be chance"
+    return ""
+
+
+def _examples(name: str, runs: Sequence[LabelRun], outcomes: Sequence[Outcome]) -> tuple[Shown, ...]:
+    """Failures that lack it, those first that most runs agree on."""
+    failed = {one.trace: one for one in outcomes if not one.passed}
+    found: dict[str, list[Shown]] = {}
+    for run in runs:
+        for label in run.labels:
+            one = failed.get(label.trace)
+            if label.capability == name and label.presence is Presence.LACKING and one is not None:
+                shown = Shown(
+                    trace=one.trace, task=one.task, trial=one.trial, message=label.message, why=label.why
+                )
+                found.setdefault(label.trace, []).append(shown)
+    agreed = sorted(found.values(), key=len, reverse=True)
+    return tuple(shown[0] for shown in agreed[:EXAMPLES_MOST])
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None
+
+
+def _std(values: Sequence[float]) -> float | None:
+    return statistics.stdev(values) if len(values) > 1 else None
+
+
+def _or_least(delta: float | None) -> float:
+    return -2.0 if delta is None else delta

@@ -1,0 +1,173 @@
+"""Capabilities, the labels of traces, and what the contrast of failures and successes says of them."""
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from pytest_trace2evolve.records.base import Record
+from pytest_trace2evolve.records.score import Unit
+
+CapabilityName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9]*(_[a-z0-9]+)*$", max_length=80)]
+"""In snake_case."""
+
+Delta = Annotated[float, Field(ge=-1, le=1)]
+"""A difference of two shares."""
+
+
+class Capability(Record):
+    """Something that an agent can do, or lacks.
+
+    Attributes:
+        description: What it is, in about two sentences.
+        tasks: Ids of tasks in which it was seen to matter, where somebody proposed it from traces.
+        merged: Other names under which the same was proposed.
+    """
+
+    name: CapabilityName
+    description: str
+    tasks: tuple[str, ...] = ()
+    merged: tuple[str, ...] = ()
+
+
+class Presence(StrEnum):
+    """What a trace shows of a capability.
+
+    `na`: there was no call for it. `lost`: the labeller gave no label that can be trusted; like `na` it
+    enters no rate.
+    """
+
+    PRESENT = "present"
+    LACKING = "lacking"
+    NA = "na"
+    LOST = "lost"
+
+
+class Label(Record):
+    """What one trace shows of one capability in one run of a labeller.
+
+    Attributes:
+        trace: The id of the simulation.
+        message: The place of the message in the trace that shows it; None for `na` and `lost`.
+        why: In one line.
+    """
+
+    trace: str
+    capability: str
+    presence: Presence
+    message: Annotated[int, Field(ge=0)] | None = None
+    why: str = ""
+
+
+class Outcome(Record):
+    """A trace that is labelled: its simulation, its task, and whether it passed."""
+
+    trace: str
+    task: str
+    trial: int = 0
+    passed: bool
+
+
+class Contrast(Record):
+    """What one run's labels say of one capability.
+
+    Attributes:
+        coverage: Share of all failed traces that lack it; None where none failed.
+        error_rate_failed: ER⁻, share of lacking among the failed traces that show it or lack it; None where
+            there is none.
+        error_rate_passed: ER⁺, the same among the passed traces.
+        delta: ER⁻ − ER⁺; None where either is not measured.
+        lost: Labels of it that were lost.
+    """
+
+    coverage: Unit | None
+    error_rate_failed: Unit | None
+    error_rate_passed: Unit | None
+    delta: Delta | None
+    lost: Annotated[int, Field(ge=0)] = 0
+
+
+class Assessment(Record):
+    """What all runs together say of one capability.
+
+    Attributes:
+        coverage, error_rate_failed, error_rate_passed, delta: Means over the runs in which they were
+            measured; None where they were in none.
+        coverage_std, delta_std: Standard deviations over runs; None below two runs.
+        delta_low, delta_high: Newcombe's interval of Δ, clustered by task, at a level at which all intervals
+            of the report hold together.
+        runs_passed: Runs in which coverage and Δ reached their thresholds.
+        selected: Whether it counts as missing.
+        reason: Why it was not selected; empty where it was.
+        examples: Traces of failures that lack it.
+        lost: Labels of it that were lost, in all runs.
+        by_run: Coverage and Δ run by run.
+    """
+
+    name: CapabilityName
+    description: str
+    merged: tuple[str, ...] = ()
+    coverage: Unit | None
+    error_rate_failed: Unit | None
+    error_rate_passed: Unit | None
+    delta: Delta | None
+    coverage_std: float | None = None
+    delta_std: float | None = None
+    delta_low: Delta | None = None
+    delta_high: Delta | None = None
+    runs_passed: int
+    selected: bool
+    reason: str = ""
+    examples: tuple["Shown", ...] = ()
+    lost: int = 0
+    by_run: tuple[Contrast, ...] = ()
+
+
+class Shown(Record):
+    """A place in a trace that shows a capability lacking, or a kind of failure."""
+
+    trace: str
+    task: str
+    trial: int
+    message: int | None
+    why: str
+
+
+class FailureKind(Record):
+    """One kind of failure of the taxonomy, and the failed traces that are of it."""
+
+    name: CapabilityName
+    description: str
+    count: int
+    share: Unit | None
+    examples: tuple[Shown, ...] = ()
+
+
+class LabelRun(Record):
+    """All labels of one run of a labeller."""
+
+    run: int
+    labels: tuple[Label, ...]
+
+
+class CapabilityReport(Record):
+    """What `trace2evolve capabilities` found.
+
+    Attributes:
+        labeller: `rules`, or the judge's model.
+        runs: Runs of the labeller; the rules are deterministic and have one.
+        traces, failed: Traces that were labelled, and those of them that failed.
+        unexplained: Failed traces without a lacking capability (in the first run) and without a kind.
+        notes: What was left out, and why.
+    """
+
+    schema_version: Literal[1] = 1
+    labeller: str
+    runs: int
+    traces: int
+    failed: int
+    capabilities: tuple[Assessment, ...]
+    labels: tuple[LabelRun, ...]
+    taxonomy: tuple[FailureKind, ...]
+    unexplained: tuple[Shown, ...] = ()
+    notes: tuple[str, ...] = ()
