@@ -10,6 +10,7 @@ from pytest_trace2evolve import __version__
 from pytest_trace2evolve.commands import (
     baselines,
     calibrate,
+    capabilities,
     cases,
     comment,
     compare,
@@ -71,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
         cases,
         serve,
         pocket,
+        capabilities,
     ):
         command.add(commands)
     return parser

@@ -12,7 +12,7 @@ from pytest_trace2evolve.cli import main
 from pytest_trace2evolve.evidence.ledger import Ledger
 from pytest_trace2evolve.records.ledger import Seen
 from pytest_trace2evolve.report.inert import inert, inert_line
-from pytest_trace2evolve.workflow.recorded import show as module
+from pytest_trace2evolve.workflow.recorded import looks as module
 from tests.plugin.conftest import SUITE, DeskProject
 
 Shown = tuple[int, list[str], str]

@@ -96,6 +96,7 @@ class Conduct:
         gold_reads: Reads among the gold actions, those that identify the customer left out.
         gold_writes: Writes among the gold actions that have an effect.
         found: What breaks an invariant.
+        run: The run that it is of.
     """
 
     simulation: Simulation
@@ -108,6 +109,7 @@ class Conduct:
     gold_reads: tuple[Action, ...]
     gold_writes: tuple[Action, ...]
     found: tuple[Finding, ...] = ()
+    run: str = ""
 
     @property
     def trace(self) -> Sequence[Message]:
@@ -281,6 +283,7 @@ def read_conduct(
     *,
     passed: bool,
     found: Sequence[Finding] = (),
+    run: str = "",
 ) -> Conduct:
     """Read a simulation.
 
@@ -289,6 +292,7 @@ def read_conduct(
         world: Its domain; the gold actions are tried on it, since those that fail have no effect.
         passed: Whether its reward is 1.
         found: What breaks an invariant in it.
+        run: The run that it is of.
 
     Raises:
         WorldError: the task's initial state does not fit the world.
@@ -306,6 +310,7 @@ def read_conduct(
         gold_reads=reads,
         gold_writes=writes,
         found=tuple(found),
+        run=run,
     )
 
 

@@ -50,11 +50,15 @@ class Thresholds:
         return measured and found.coverage >= self.coverage and found.delta >= self.delta  # type: ignore[operator]  # both are known here
 
 
+STANDARD = Thresholds()
+"""TRACE's thresholds."""
+
+
 def assess(
     capabilities: Sequence[Capability],
     runs: Sequence[LabelRun],
     outcomes: Sequence[Outcome],
-    thresholds: Thresholds = Thresholds(),
+    thresholds: Thresholds = STANDARD,
 ) -> list[Assessment]:
     """Hold failures against successes, capability by capability; the selected ones first, then by Δ.
 
@@ -157,7 +161,12 @@ def _examples(name: str, runs: Sequence[LabelRun], outcomes: Sequence[Outcome]) 
             one = failed.get(label.trace)
             if label.capability == name and label.presence is Presence.LACKING and one is not None:
                 shown = Shown(
-                    trace=one.trace, task=one.task, trial=one.trial, message=label.message, why=label.why
+                    trace=one.trace,
+                    run=one.run,
+                    task=one.task,
+                    trial=one.trial,
+                    message=label.message,
+                    why=label.why,
                 )
                 found.setdefault(label.trace, []).append(shown)
     agreed = sorted(found.values(), key=len, reverse=True)

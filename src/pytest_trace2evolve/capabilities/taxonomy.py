@@ -125,6 +125,7 @@ def taxonomy(conducts: Sequence[Conduct]) -> tuple[list[FailureKind], set[str]]:
 def _shown(conduct: Conduct, message: int | None, why: str) -> Shown:
     return Shown(
         trace=conduct.simulation.id,
+        run=conduct.run,
         task=conduct.task.id,
         trial=conduct.simulation.trial or 0,
         message=message,

@@ -5,8 +5,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pytest_trace2evolve.commands.common import at_least, judge_of, judge_options, nearest_project, share
-from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.commands.common import (
+    at_least,
+    judge_of,
+    judge_options,
+    nearest_project,
+    refuse_picture,
+    share,
+)
 
 
 def add(commands: Any) -> None:
@@ -55,7 +61,7 @@ def _calibrate(options: argparse.Namespace) -> int:
         live=options.live,
     )
     if options.picture is not None:
-        _refuse_picture(options.picture)
+        refuse_picture(options.picture)
     findings = calibrate_files(
         options.results,
         Worlds(),
@@ -73,20 +79,3 @@ def _calibrate(options: argparse.Namespace) -> int:
         )
     print(json.dumps(calibration_json(findings), indent=2) if options.json else calibration_text(findings))
     return 0
-
-
-def _refuse_picture(path: Path) -> None:
-    """Before anything is worked out: the picture can be drawn, and its file written.
-
-    Raises:
-        ConfigError: its name ends otherwise, or its folder does not exist.
-        MissingExtraError: matplotlib is not installed.
-    """
-    from pytest_trace2evolve._optional import require
-    from pytest_trace2evolve.report.picture import FORMATS
-
-    if path.suffix[1:].lower() not in FORMATS:
-        raise ConfigError(f"--picture {path}: must end in .{' or .'.join(FORMATS)}")
-    if not path.parent.is_dir():
-        raise ConfigError(f"--picture {path}: its folder does not exist; make it first")
-    require("matplotlib", extra="plot")

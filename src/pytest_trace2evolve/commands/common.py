@@ -1,6 +1,8 @@
-"""What several subcommands share: the judge, the project they stand in."""
+"""What several subcommands share: the judge, the project they stand in, pictures and progress."""
 
 import argparse
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from pytest_trace2evolve.errors import ConfigError
@@ -62,3 +64,46 @@ def share(option: str, number: float) -> float:
     if not 0 < number < 1:
         raise ConfigError(f"{option} {number:g}: must lie between 0 and 1; five points are 0.05")
     return number
+
+
+def refuse_picture(path: Path) -> None:
+    """Before anything is worked out: the picture can be drawn, and its file written.
+
+    Raises:
+        ConfigError: its name ends otherwise, or its folder does not exist.
+        MissingExtraError: matplotlib is not installed.
+    """
+    from pytest_trace2evolve._optional import require
+    from pytest_trace2evolve.report.picture import FORMATS
+
+    if path.suffix[1:].lower() not in FORMATS:
+        raise ConfigError(f"--picture {path}: must end in .{' or .'.join(FORMATS)}")
+    if not path.parent.is_dir():
+        raise ConfigError(f"--picture {path}: its folder does not exist; make it first")
+    require("matplotlib", extra="plot")
+
+
+@contextmanager
+def progress_bar(what: str, total: int | None) -> Iterator[Callable[..., None]]:
+    """Progress on standard error, a line a tenth without a terminal; what it yields sets how far it is."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    tenth = 0
+    with Progress(
+        *columns, TextColumn("{task.fields[word]}"), console=console, disable=not console.is_terminal
+    ) as progress:
+        bar = progress.add_task(what, total=total, word="")
+
+        def show(done: int, word: str, of: int | None = None) -> None:
+            nonlocal tenth
+            whole = total if of is None else of
+            progress.update(bar, completed=done, word=word, total=whole)
+            reached = done * 10 // whole if whole else 0
+            if reached > tenth and not console.is_terminal:
+                console.print(f"{what} {done}/{whole} {word}".rstrip(), highlight=False)
+            tenth = reached
+
+        yield show

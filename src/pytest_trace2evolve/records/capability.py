@@ -60,9 +60,10 @@ class Label(Record):
 
 
 class Outcome(Record):
-    """A trace that is labelled: its simulation, its task, and whether it passed."""
+    """A trace that is labelled: its simulation, the run and the task it is of, and whether it passed."""
 
     trace: str
+    run: str = ""
     task: str
     trial: int = 0
     passed: bool
@@ -127,6 +128,7 @@ class Shown(Record):
     """A place in a trace that shows a capability lacking, or a kind of failure."""
 
     trace: str
+    run: str
     task: str
     trial: int
     message: int | None

@@ -1,36 +1,27 @@
 """Opening a trace: finding it, and writing down that it was looked at before anything of it is told."""
 
-import getpass
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 
 from pytest_trace2evolve.errors import (
     ConfigError,
-    LedgerError,
     MissingExtraError,
-    ResultsError,
     WorldError,
     nearest,
 )
-from pytest_trace2evolve.evidence.ledger import Ledger
 from pytest_trace2evolve.evidence.results import ResultsFile, combine, read_results
 from pytest_trace2evolve.evidence.tau2_format import written_findings
 from pytest_trace2evolve.records.evidence import Provenance
-from pytest_trace2evolve.records.ledger import Seen
 from pytest_trace2evolve.records.protocols import rules_of
 from pytest_trace2evolve.records.rules import Finding
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.scoring.invariants import broken
 from pytest_trace2evolve.suites import Role
 from pytest_trace2evolve.workflow.project import Project
-from pytest_trace2evolve.workflow.recorded.baselines import is_path
+from pytest_trace2evolve.workflow.recorded.looks import Place, find_run, record_look, splits_with
 from pytest_trace2evolve.workflow.recorded.sides import domain_of, expand, provenance
 from pytest_trace2evolve.worlds.registry import Worlds
-
-Place = tuple[str, str]
-"""A suite and one of its splits."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +65,7 @@ def open_trace(
         ResultsError: the run cannot be read.
         LedgerError: the look could not be recorded; nothing of the trace was told.
     """
-    path = _find(run, project, here)
+    path = find_run(run, project, here)
     file = _holding([read_results(one) for one in expand([path])], task, suite, run)
     origin = provenance(file)
     simulations = {one.trial or 0: one for one in combine([file])[0] if one.task_id == task}
@@ -86,7 +77,7 @@ def open_trace(
     name = origin.run_id or path.name
     for place in places:
         assert project is not None
-        _record(project, place, domain_of(file), task, chosen, name)
+        record_look(project, place, domain_of(file), task, (chosen,), name)
     simulation = simulations[chosen]
     return Opened(
         simulation, origin, name, tuple(sorted(simulations)), tuple(places), note, _found(simulation, origin)
@@ -104,22 +95,6 @@ def _found(simulation: Simulation, origin: Provenance) -> tuple[Finding, ...]:
     except (WorldError, MissingExtraError):
         return ()
     return () if rules is None else broken(simulation.trace, rules)
-
-
-def _find(run: str, project: Project | None, here: Path) -> Path:
-    """Where a run lies."""
-    if is_path(here / run):
-        return here / run
-    if project is None:
-        raise ConfigError(f"{run}: no such path, and no project here whose runs could be meant; give --root")
-    folder = project.runs_folder
-    names = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
-    found = [name for name in names if name.startswith(run)] if run else []
-    if len(found) == 1 or run in found:
-        return folder / (run if run in found else found[0])
-    if found:
-        raise ConfigError(f"run {run!r} is the beginning of several: {', '.join(found[:5])}")
-    raise ConfigError(f"{run!r} is no path and no run in {folder}; {nearest(run, names[-20:])}")
 
 
 def _holding(files: Sequence[ResultsFile], task: str, suite: str, run: str) -> ResultsFile:
@@ -150,53 +125,10 @@ def _places(
         )
     if project is None:
         return (), "nothing was recorded: there is no project here"
-    holding = list(_splits_with(project, domain, task))
+    holding = list(splits_with(project, domain, task))
     sealed = [(suite, split) for suite, split in holding if project.splits[split].role is not Role.REPORT]
     if sealed:
         return sealed, ""
     if holding:
         return (), f"nothing was recorded: {'::'.join(holding[0])} may be read"
     return (), f"nothing was recorded: no suite of {project.root.name} holds the task"
-
-
-def _splits_with(project: Project, domain: str, task: str) -> Iterator[Place]:
-    """Every split of the project that holds a task: it is one task, whichever suite it was run in."""
-    for suite, lock in project.lock.suites.items():
-        for split, tasks in lock.splits.items():
-            if lock.domain != domain or task not in tasks:
-                continue
-            if split not in project.splits:
-                raise ResultsError(f"{project.lock_path}: unknown split {split!r}; run 'trace2evolve lock'")
-            yield suite, split
-
-
-def _record(project: Project, place: Place, domain: str, task: str, trial: int, run: str) -> None:
-    def make(root: str, parents: tuple[str, ...], at: datetime) -> Seen:
-        return Seen(
-            root=root,
-            parents=parents,
-            at=at,
-            domain=domain,
-            suite=place[0],
-            split=place[1],
-            task=task,
-            trials=(trial,),
-            run=run,
-            who=_who(),
-            day=at.astimezone().date(),
-        )
-
-    try:
-        Ledger(project.ledger_folder).append(make)
-    except OSError as error:
-        raise LedgerError(
-            f"{project.ledger_folder}: the look could not be recorded ({error.strerror or error}), and so "
-            "nothing is shown; make the folder writable"
-        ) from None
-
-
-def _who() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError, ImportError):
-        return "unknown"

@@ -1,0 +1,1 @@
+"""From runs to the capabilities that are missing."""
