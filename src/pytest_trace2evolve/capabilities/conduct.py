@@ -30,6 +30,7 @@ class Match(StrEnum):
         OTHER_TOOL: Something else was done to the record.
         OTHER_RECORD: It was done to a record for which the task does not ask for it.
         FAILED: It was tried, and the tool refused.
+        REFUSED: Something else was tried on the record, and the tool refused.
         MISSING: Nothing of the kind was tried.
     """
 
@@ -38,6 +39,7 @@ class Match(StrEnum):
     OTHER_TOOL = "other tool"
     OTHER_RECORD = "other record"
     FAILED = "failed"
+    REFUSED = "refused"
     MISSING = "missing"
 
 
@@ -203,7 +205,7 @@ class Conduct:
         left = list(self.writes)
         found: dict[int, Wanted] = {}
         asked = {(one.name, record_of(one.name, one.arguments, self.rules)) for one in self.gold_writes}
-        for match in (Match.EXACT, Match.DIFFERING, Match.FAILED, Match.OTHER_TOOL, Match.OTHER_RECORD):
+        for match in _ORDER:
             for place, gold in enumerate(self.gold_writes):
                 if place in found:
                     continue
@@ -239,10 +241,23 @@ REPEATED = 3
 """How often a call is made before it counts as a loop."""
 
 
+_ORDER = (
+    Match.EXACT,
+    Match.DIFFERING,
+    Match.FAILED,
+    Match.OTHER_TOOL,
+    Match.REFUSED,
+    Match.OTHER_RECORD,
+)
+"""What is looked for first."""
+
+
 def _fits(match: Match, gold: Action, record: str, act: Act, asked: set[tuple[str, str]]) -> bool:
     same_tool, same_record = act.call.name == gold.name, act.record == record
     if match is Match.FAILED:
         return act.error and same_tool and same_record
+    if match is Match.REFUSED:
+        return act.error and same_record and (act.call.name, act.record) not in asked
     if act.error:
         return False
     if match is Match.EXACT:

@@ -217,10 +217,10 @@ def account_address_inference(conduct: Conduct) -> Seen:
         line = one.action.arguments.get("address1")
         if not isinstance(line, str) or not line or line.lower() in conduct.heard:
             continue
-        if one.act is None or (one.match is not Match.DIFFERING and one.match is not Match.EXACT):
-            if not conduct.reads:
-                continue
+        if one.match is Match.MISSING and conduct.reads:
             return _lacking(conduct.last_word, f"never wrote {line!r}, which stands in the records")
+        if one.act is None or one.match not in (Match.EXACT, Match.DIFFERING):
+            continue
         if ADDRESS & one.differing:
             return _lacking(
                 one.act.message, f"wrote {one.act.call.arguments.get('address1')!r}; {line!r} is right"
