@@ -16,7 +16,7 @@ from pytest_trace2evolve.records.task import Action, Task
 
 
 class Deficit(StrEnum):
-    """How an agent lacks a capability."""
+    """How an agent lacks a capability. Where there is no wrong way that does harm, a slip is left of it."""
 
     SLIP = "slip"
     HARM = "harm"
@@ -49,16 +49,12 @@ class DeficientAgent:
         spoiler = _Spoiler(task, random.Random(seed))
         self._turns: list[tuple[Calls, str]] = []
         rest = list(task.actions)
-        written = 0
         for turn in script.turns:
             calls, rest = rest[: turn.actions], rest[turn.actions :]
             told = _outcome(turn, silent=lacks.get("conditional_detail_retrieval") is Deficit.HARM)
             for name, spoil in SPOILED.items():
                 if name in lacks:
                     calls = spoil(spoiler, calls, turn, lacks[name])
-            if lacks.get("multi_step_task_completion") is Deficit.HARM:
-                calls = _without_writes(calls, written)
-            written += sum(map(_writes, calls))
             self._turns.append((calls, told))
         self._place = 0
         self._left = list(self._turns[0][0])
@@ -99,17 +95,6 @@ def _writes(action: Action) -> bool:
     return not action.name.startswith(("find_", "get_", "list_"))
 
 
-def _without_writes(calls: Calls, written: int) -> Calls:
-    """The calls with one write in all at most, the one of an earlier turn counted."""
-    kept = []
-    for action in calls:
-        if _writes(action) and written:
-            continue
-        written += _writes(action)
-        kept.append(action)
-    return kept
-
-
 class _Spoiler:
     """Wrong ways on one case."""
 
@@ -119,6 +104,7 @@ class _Spoiler:
         assert state.initialization_data is not None
         self.tables: Mapping[str, Any] = state.initialization_data.agent_data or {}
         self.drawn = drawn
+        self._written = False
 
     def precondition(self, calls: Calls, turn: Turn, deficit: Deficit) -> Calls:
         """Write unread; with harm, what the order's state does not allow."""
@@ -234,8 +220,15 @@ class _Spoiler:
         return [one for one in calls if one.name != _ORDER]
 
     def multi_step(self, calls: Calls, turn: Turn, deficit: Deficit) -> Calls:
-        """There is no harmless way to stop after the first step; harm is done turn by turn."""
-        return calls
+        """Stop after the first write of all turns; there is no harmless way to do that."""
+        kept = []
+        for action in calls:
+            if _writes(action) and deficit is Deficit.HARM:
+                if self._written:
+                    continue
+                self._written = True
+            kept.append(action)
+        return kept
 
 
 def _with(action: Action, **changed: Any) -> Action:
