@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from pytest_trace2evolve.capabilities.conduct import Act, Conduct, Match, Wanted, record_of
 from pytest_trace2evolve.capabilities.dictionary import BUILT_IN
+from pytest_trace2evolve.capabilities.wording import chose, other_figure, withdrawn, wrote
 from pytest_trace2evolve.records.capability import Label, LabelRun, Presence
 from pytest_trace2evolve.records.task import Action
 from pytest_trace2evolve.records.wire import MALFORMED
@@ -20,6 +21,9 @@ VARIANTS = frozenset({"new_item_ids"})
 
 ADDRESS = frozenset({"address1", "address2", "city", "state", "zip", "country"})
 """Arguments that say where something is sent."""
+
+METHOD = "payment_method_id"
+"""The argument that says who pays."""
 
 TRIED = (Match.EXACT, Match.DIFFERING, Match.OTHER_TOOL, Match.FAILED)
 """What became of a write whose record the agent had found."""
@@ -121,18 +125,17 @@ def structured_data_reasoning(conduct: Conduct) -> Seen:
             if unread := [item for item in _items(one.act) if not conduct.told(item, one.act.message)]:
                 return _lacking(one.act.message, f"chose {unread[0]} without having read of it")
             shown = shown or _present(one.act.message, "chose the right variants from what it had read")
-        elif one.match in TRIED and one.record and one.record.lower() not in conduct.heard:
+        elif one.match in TRIED and one.record and one.record.lower().lstrip("#") not in conduct.heard:
             shown = shown or _present(
                 one.act.message, f"found {one.record}, which the customer had not named"
             )
     for answer in conduct.answers:
         if conduct.unread or conduct.told(answer.text):
             continue
-        if answer.message is None:
-            return _lacking(
-                conduct.last_word, f"read all that {answer.text} follows from, and did not find it"
-            )
-        shown = shown or _present(answer.message, f"worked out {answer.text}")
+        if answer.message is not None:
+            shown = shown or _present(answer.message, f"worked out {answer.text}")
+        elif (instead := other_figure(conduct, answer.text)) is not None:
+            return _lacking(instead[0], f"told {instead[1]}; {answer.text} follows from what it had read")
     return shown or NOT_CALLED_FOR
 
 
@@ -158,7 +161,7 @@ def multi_step_task_completion(conduct: Conduct) -> Seen:
         return NOT_CALLED_FOR
     done = f"{len(begun) + len(told) + len(theirs) - len(undone)} of {steps} steps were"
     for one in conduct.wanted:
-        if one.match is Match.MISSING:
+        if one.match is Match.MISSING and not withdrawn(conduct, one):
             return _lacking(conduct.last_word, f"{one.action.name} on {one.record} was never tried, {done}")
     for action in undone:
         return _lacking(conduct.last_word, f"the customer never came to {action.name}, {done}")
@@ -181,6 +184,8 @@ def tool_calling_precision(conduct: Conduct) -> Seen:
                 one.act.message, f"{one.act.call.name} on {one.record}; {one.action.name} is asked for"
             )
         wrong = one.differing - VARIANTS - ADDRESS
+        if METHOD in wrong and chose(conduct, one.act.call.arguments.get(METHOD), one.act.message):
+            wrong -= {METHOD}
         if wrong and one.match is Match.DIFFERING:
             name = min(wrong)
             return _lacking(
@@ -188,9 +193,8 @@ def tool_calling_precision(conduct: Conduct) -> Seen:
                 f"{one.action.name} with {name} {one.act.call.arguments.get(name)!r}; "
                 f"{one.action.arguments.get(name)!r} is right",
             )
-    if not tried or tried[0].act is None:
-        return NOT_CALLED_FOR
-    return _present(tried[0].act.message, "the right tools with the right ids")
+    exact = next((one.act for one in tried if one.match is Match.EXACT), None)
+    return NOT_CALLED_FOR if exact is None else _present(exact.message, "the right tools with the right ids")
 
 
 def _argument_error(conduct: Conduct, act: Act) -> str:
@@ -217,7 +221,9 @@ def account_address_inference(conduct: Conduct) -> Seen:
         line = one.action.arguments.get("address1")
         if not isinstance(line, str) or not line or line.lower() in conduct.heard:
             continue
-        if one.match is Match.MISSING and conduct.reads:
+        if one.match is Match.MISSING and wrote(conduct, line):
+            continue  # it was found, and not written for another reason
+        if one.match is Match.MISSING and conduct.reads and not withdrawn(conduct, one):
             return _lacking(conduct.last_word, f"never wrote {line!r}, which stands in the records")
         if one.act is None or one.match not in (Match.EXACT, Match.DIFFERING):
             continue

@@ -1,0 +1,99 @@
+"""What words in a trace change about a label: wishes taken back, methods that were chosen, wrong figures.
+
+Words are read only to take a label back, or to find the figure that was told instead of the right one. Each
+of these rules was added where a label on a recorded run was read by hand and found wrong.
+"""
+
+import re
+from collections.abc import Iterator
+
+from pytest_trace2evolve.capabilities.conduct import Conduct, Wanted
+
+_SENTENCE = re.compile(r"[^.!?\n]+")
+_NOT_ANY_MORE = re.compile(
+    r"\b((do not|don't|dont|no need to|won't|rather not|not want to|not) "
+    r"(\w+ ){0,2}(change|modify|update|cancel|return|exchange|proceed|touch)"
+    r"|never ?mind|skip|forget|changed my mind|by myself|on my own)\b"
+)
+_AMOUNT = re.compile(r"(?<![\w.#])\$?(\d[\d,]*\.\d{1,2})(?![\d%])")
+_COUNT = re.compile(r"(?<![\w.#$-])(\d{1,4})(?![\w.-]|\.\d)")
+_WORD = re.compile(r"[a-z][a-z-]{3,}")
+_METHODS = {"gift_card": ("gift card",), "paypal": ("paypal",), "credit_card": ("credit card", "card ending")}
+"""How a customer names a kind of payment method, by how its id begins."""
+
+ANOTHER = ("other card", "other method", "other payment", "different card", "different payment")
+
+
+def withdrawn(conduct: Conduct, one: Wanted) -> bool:
+    """Whether the customer took a wish back: a sentence of theirs that names the change and says not to."""
+    named = _words_of(conduct, one)
+    return any(
+        _NOT_ANY_MORE.search(sentence) and any(word in sentence for word in named)
+        for sentence in _sentences(conduct, "user")
+    )
+
+
+def _words_of(conduct: Conduct, one: Wanted) -> tuple[str, ...]:
+    """How words begin that name a change: as the world's rules say, else the parts of the tool's name."""
+    writing = conduct.rules.writes.get(one.action.name) if conduct.rules is not None else None
+    if writing is not None:
+        return writing.named
+    return tuple(part for part in one.action.name.split("_")[1:] if len(part) > 3)
+
+
+def _sentences(conduct: Conduct, role: str) -> Iterator[str]:
+    for message in conduct.trace:
+        if message.role == role:
+            yield from _SENTENCE.findall((message.content or "").lower())
+
+
+def chose(conduct: Conduct, method: object, before: int) -> bool:
+    """Whether the customer named a payment method themselves, by its kind, before a place in the trace."""
+    said = " ".join((one.content or "") for one in conduct.trace[:before] if one.role == "user").lower()
+    kinds = [words for begin, words in _METHODS.items() if str(method).startswith(begin)]
+    return any(word in said for words in (*kinds, ANOTHER) for word in words)
+
+
+def wrote(conduct: Conduct, text: str) -> bool:
+    """Whether the agent said a text to the customer."""
+    return any(
+        text.lower() in (one.content or "").lower() for one in conduct.trace if one.role == "assistant"
+    )
+
+
+def other_figure(conduct: Conduct, wanted: str) -> tuple[int, str] | None:
+    """The place and text of a figure that the agent worked out and told instead of the wanted one.
+
+    Of amounts, one that stands in no record and that the customer did not name. Of counts, one in a sentence
+    that shares a word with the customer's question for a number. None where there is no such figure.
+    """
+    if "." in wanted:
+        return _other_amount(conduct)
+    return _other_count(conduct, wanted) if wanted.isdecimal() else None
+
+
+def _other_amount(conduct: Conduct) -> tuple[int, str] | None:
+    for place, message in enumerate(conduct.trace):
+        if message.role != "assistant":
+            continue
+        for amount in _AMOUNT.findall(message.content or ""):
+            plain = amount.replace(",", "")
+            spellings = {plain, amount, plain.rstrip("0").rstrip(".")}
+            if not any(conduct.told(spelling, place) for spelling in spellings):
+                return place, amount
+    return None
+
+
+def _other_count(conduct: Conduct, wanted: str) -> tuple[int, str] | None:
+    asked: set[str] = set()
+    for sentence in _sentences(conduct, "user"):
+        if "how many" in sentence or "number of" in sentence:
+            asked |= set(_WORD.findall(sentence)) - {"many", "number", "have", "there"}
+    for place, message in enumerate(conduct.trace):
+        if message.role != "assistant":
+            continue
+        for sentence in _SENTENCE.findall((message.content or "").lower()):
+            counts = [one for one in _COUNT.findall(sentence) if one != wanted]
+            if counts and asked & set(_WORD.findall(sentence)):
+                return place, counts[0]
+    return None
