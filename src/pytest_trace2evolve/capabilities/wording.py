@@ -16,7 +16,7 @@ _NOT_ANY_MORE = re.compile(
     r"|never ?mind|skip|forget|changed my mind|by myself|on my own)\b"
 )
 _AMOUNT = re.compile(r"(?<![\w.#])\$?(\d[\d,]*\.\d{1,2})(?![\d%])")
-_COUNT = re.compile(r"(?<![\w.#$-])(\d{1,4})(?![\w.-]|\.\d)")
+_COUNT = re.compile(r"(?<![\w.#$-])(\d{1,3})(?![\w.-]|\.\d)")
 _WORD = re.compile(r"[a-z][a-z-]{3,}")
 _METHODS = {"gift_card": ("gift card",), "paypal": ("paypal",), "credit_card": ("credit card", "card ending")}
 """How a customer names a kind of payment method, by how its id begins."""
