@@ -28,7 +28,7 @@ class Match(StrEnum):
         EXACT: It was made as it should be.
         DIFFERING: The tool and the record are right, other arguments are not.
         OTHER_TOOL: Something else was done to the record.
-        OTHER_RECORD: It was done to a record for which the task does not ask for it.
+        OTHER_RECORD: It was done, or tried, on a record for which the task does not ask for it.
         FAILED: It was tried, and the tool refused.
         REFUSED: Something else was tried on the record, and the tool refused.
         MISSING: Nothing of the kind was tried.
@@ -96,7 +96,8 @@ class Conduct:
         types: What each tool does.
         acts: The agent's tool calls in order.
         gold_reads: Reads among the gold actions, those that identify the customer left out.
-        gold_writes: Writes among the gold actions that have an effect.
+        gold_writes: Writes among the gold actions that have an effect, and those without one that the agent
+            made otherwise.
         found: What breaks an invariant.
         run: The run that it is of.
     """
@@ -183,6 +184,13 @@ class Conduct:
                 found.append(action)
         return tuple(found)
 
+    def as_gold(self, act: Act) -> bool:
+        """Whether the expert makes the same call, in vain or not."""
+        return any(
+            act.call.name == one.name and in_one_order(act.call.arguments) == in_one_order(one.arguments)
+            for one in self.task.actions
+        )
+
     @cached_property
     def undone_by_user(self) -> tuple[Action, ...]:
         """Gold actions of the customer that nobody carried out: the agent has to ask for them."""
@@ -258,15 +266,15 @@ def _fits(match: Match, gold: Action, record: str, act: Act, asked: set[tuple[st
         return act.error and same_tool and same_record
     if match is Match.REFUSED:
         return act.error and same_record and (act.call.name, act.record) not in asked
+    if match is Match.OTHER_RECORD:
+        return same_tool and bool(act.record) and (act.call.name, act.record) not in asked
     if act.error:
         return False
     if match is Match.EXACT:
         return same_tool and in_one_order(act.call.arguments) == in_one_order(gold.arguments)
     if match is Match.DIFFERING:
         return same_tool and same_record
-    if match is Match.OTHER_TOOL:
-        return same_record and (act.call.name, act.record) not in asked
-    return same_tool and (act.call.name, act.record) not in asked
+    return same_record and (act.call.name, act.record) not in asked
 
 
 def in_one_order(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -313,7 +321,8 @@ def read_conduct(
         WorldError: the task's initial state does not fit the world.
     """
     rules, types = rules_of(world), world.tool_types()
-    reads, writes = _gold(task, world, types, rules)
+    acts = tuple(_acts(simulation.trace, rules))
+    reads, writes = _gold(task, world, types, rules, acts)
     return Conduct(
         simulation=simulation,
         task=task,
@@ -321,7 +330,7 @@ def read_conduct(
         passed=passed,
         rules=rules,
         types=types,
-        acts=tuple(_acts(simulation.trace, rules)),
+        acts=acts,
         gold_reads=reads,
         gold_writes=writes,
         found=tuple(found),
@@ -330,7 +339,11 @@ def read_conduct(
 
 
 def _gold(
-    task: Task, world: World, types: Mapping[str, ToolType], rules: Rules | None
+    task: Task,
+    world: World,
+    types: Mapping[str, ToolType],
+    rules: Rules | None,
+    acts: Sequence[Act],
 ) -> tuple[tuple[Action, ...], tuple[Action, ...]]:
     session = world.open()
     session.initialise(task.initial_state)
@@ -342,13 +355,26 @@ def _gold(
             session.perform(action)
             continue
         result = session.call(action.name, action.arguments, "assistant")
-        if result.error or action.name in identify:
+        if action.name in identify:
+            continue
+        if result.error and not _made_otherwise(action, acts, rules):
             continue
         if types.get(action.name) is ToolType.WRITE:
             writes.append(action)
         elif types.get(action.name) is ToolType.READ:
             reads.append(action)
     return tuple(reads), tuple(writes)
+
+
+def _made_otherwise(action: Action, acts: Sequence[Act], rules: Rules | None) -> bool:
+    """Whether the agent made a change that the gold action, refused by its tool, only tried."""
+    record = record_of(action.name, action.arguments, rules)
+    return any(
+        not act.error
+        and (act.call.name, act.record) == (action.name, record)
+        and in_one_order(act.call.arguments) != in_one_order(action.arguments)
+        for act in acts
+    )
 
 
 def _acts(trace: Sequence[Message], rules: Rules | None) -> Iterator[Act]:

@@ -11,7 +11,15 @@ from dataclasses import dataclass
 
 from pytest_trace2evolve.capabilities.conduct import Act, Conduct, Match, Wanted, record_of
 from pytest_trace2evolve.capabilities.dictionary import BUILT_IN
-from pytest_trace2evolve.capabilities.wording import chose, other_figure, withdrawn, wrote
+from pytest_trace2evolve.capabilities.wording import (
+    changed_elsewhere,
+    chose,
+    item_names,
+    offered,
+    other_figure,
+    withdrawn,
+    wrote,
+)
 from pytest_trace2evolve.records.capability import Label, LabelRun, Presence
 from pytest_trace2evolve.records.task import Action
 from pytest_trace2evolve.records.wire import MALFORMED
@@ -75,7 +83,8 @@ def precondition_verification(conduct: Conduct) -> Seen:
     for act in conduct.writes:
         if act.record and conduct.was_read(act.record, act.message) is None:
             return _lacking(act.message, f"{act.call.name} on {act.record}, which it had not read")
-        if (status := status_known(conduct, act)) and not _allowed(conduct, act, status):
+        status = "" if conduct.as_gold(act) else status_known(conduct, act)
+        if status and not _allowed(conduct, act, status):
             return _lacking(
                 act.message, f"{act.call.name} on {act.record}, which it had read to be {status!r}"
             )
@@ -118,8 +127,12 @@ def structured_data_reasoning(conduct: Conduct) -> Seen:
         if one.act is None:
             continue
         if one.match is Match.OTHER_RECORD:
+            if conduct.was_read(one.record) is None:
+                continue  # it could not be chosen: see conditional_detail_retrieval
             return _lacking(one.act.message, f"{one.action.name} on {one.act.record}; {one.record} is meant")
         if VARIANTS & one.action.arguments.keys() and one.match in (Match.EXACT, Match.DIFFERING):
+            if VARIANTS & one.differing and all(offered(conduct, one.act, item) for item in _missed(one)):
+                continue  # the customer chose otherwise
             if VARIANTS & one.differing:
                 return _lacking(one.act.message, f"chose {_variants(one.act)}; {_variants(one)} is right")
             if unread := [item for item in _items(one.act) if not conduct.told(item, one.act.message)]:
@@ -144,6 +157,13 @@ def _items(act: Act) -> list[str]:
     return [one for one in found if isinstance(one, str)] if isinstance(found, list) else []
 
 
+def _missed(one: Wanted) -> list[str]:
+    """The right variants that an act does not choose."""
+    chosen = _items(one.act) if one.act is not None else []
+    right = one.action.arguments.get("new_item_ids")
+    return [str(item) for item in (right if isinstance(right, list) else ()) if item not in chosen]
+
+
 def _variants(of: Act | Wanted) -> str:
     arguments = of.call.arguments if isinstance(of, Act) else of.action.arguments
     found = arguments.get("new_item_ids")
@@ -154,28 +174,39 @@ def multi_step_task_completion(conduct: Conduct) -> Seen:
     """Whether everything that was asked for was tried, once something was."""
     theirs = [one for one in conduct.task.actions if one.requestor == "user"]
     steps = len(conduct.wanted) + len(conduct.answers) + len(theirs)
-    begun = [one for one in conduct.wanted if one.match is not Match.MISSING]
+    begun = [one for one in conduct.wanted if one.match not in (Match.MISSING, Match.OTHER_RECORD)]
     told = [one for one in conduct.answers if one.message is not None]
     undone = conduct.undone_by_user
     if steps < 2 or not (begun or told or len(undone) < len(theirs)):
         return NOT_CALLED_FOR
     done = f"{len(begun) + len(told) + len(theirs) - len(undone)} of {steps} steps were"
     for one in conduct.wanted:
-        if one.match is Match.MISSING and not withdrawn(conduct, one):
+        if one.match is Match.MISSING and _within_reach(conduct, one) and not withdrawn(conduct, one):
             return _lacking(conduct.last_word, f"{one.action.name} on {one.record} was never tried, {done}")
     for action in undone:
         return _lacking(conduct.last_word, f"the customer never came to {action.name}, {done}")
     for answer in conduct.answers:
-        if answer.message is None and conduct.told(answer.text):
+        if not told and conduct.told(answer.text):
             return _lacking(conduct.last_word, f"had read {answer.text}, and never told it")
     return _present(conduct.last_word, "tried all that was asked for")
+
+
+def _within_reach(conduct: Conduct, one: Wanted) -> bool:
+    """Whether a change could be made: its record was read or named by the customer, and so were its items."""
+    known = conduct.was_read(one.record) is not None or one.record.lower().lstrip("#") in conduct.heard
+    if not one.record or not known:
+        return not one.record
+    names = item_names(conduct, one.action.arguments.get("item_ids"))
+    return not names or any(name.lower() in conduct.heard for name in names)
 
 
 def tool_calling_precision(conduct: Conduct) -> Seen:
     """Whether calls that change something were right in tool and arguments."""
     for act in conduct.acts:
-        if act.error and (problem := _argument_error(conduct, act)):
+        if act.error and not conduct.as_gold(act) and (problem := _argument_error(conduct, act)):
             return _lacking(act.message, problem)
+        if not act.error and [] in act.call.arguments.values() and act in conduct.writes:
+            return _lacking(act.message, f"{act.call.name} on {act.record} without an item")
     tried = [one for one in conduct.wanted if one.match in TRIED and one.act is not None]
     for one in tried:
         assert one.act is not None
@@ -184,6 +215,8 @@ def tool_calling_precision(conduct: Conduct) -> Seen:
                 one.act.message, f"{one.act.call.name} on {one.record}; {one.action.name} is asked for"
             )
         wrong = one.differing - VARIANTS - ADDRESS
+        if "item_ids" in wrong and changed_elsewhere(conduct, one):
+            wrong -= {"item_ids"}
         if METHOD in wrong and chose(conduct, one.act.call.arguments.get(METHOD), one.act.message):
             wrong -= {METHOD}
         if wrong and one.match is Match.DIFFERING:
@@ -251,7 +284,16 @@ def conditional_detail_retrieval(conduct: Conduct) -> Seen:
         shown = shown or _present(answer.message, f"fetched what {answer.text} stands in")
     if conduct.wanted and not conduct.writes and unread:
         return _lacking(conduct.last_word, f"gave up before it had fetched {unread[0]}")
+    for one in conduct.wanted:
+        missed = one.match in (Match.MISSING, Match.OTHER_RECORD) and one.record in _records(conduct)
+        if missed and one.record.lower().lstrip("#") not in conduct.heard and not withdrawn(conduct, one):
+            return _lacking(conduct.last_word, f"never fetched {one.record}, which is the one that is meant")
     return shown or NOT_CALLED_FOR
+
+
+def _records(conduct: Conduct) -> set[str]:
+    """Records that the expert reads and the agent did not."""
+    return {record_of(one.name, one.arguments, conduct.rules) for one in conduct.unread} - {""}
 
 
 def _named(conduct: Conduct, action: Action) -> str:

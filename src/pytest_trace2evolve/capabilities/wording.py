@@ -4,10 +4,12 @@ Words are read only to take a label back, or to find the figure that was told in
 of these rules was added where a label on a recorded run was read by hand and found wrong.
 """
 
+import json
 import re
 from collections.abc import Iterator
+from typing import Any
 
-from pytest_trace2evolve.capabilities.conduct import Conduct, Wanted
+from pytest_trace2evolve.capabilities.conduct import Act, Conduct, Wanted
 
 _SENTENCE = re.compile(r"[^.!?\n]+")
 _NOT_ANY_MORE = re.compile(
@@ -59,6 +61,55 @@ def wrote(conduct: Conduct, text: str) -> bool:
     return any(
         text.lower() in (one.content or "").lower() for one in conduct.trace if one.role == "assistant"
     )
+
+
+def offered(conduct: Conduct, act: Act, item: str) -> bool:
+    """Whether the agent had told the customer of a variant, by its id or its price, before an act."""
+    price = next((one.get("price") for one in _items(conduct) if one.get("item_id") == item), None)
+    signs = [item] if price is None else [item, f"{price:.2f}" if isinstance(price, float) else str(price)]
+    return any(
+        sign in (one.content or "")
+        for one in conduct.trace[: act.message]
+        if one.role == "assistant"
+        for sign in signs
+    )
+
+
+def item_names(conduct: Conduct, items: object) -> set[str]:
+    """The names of items, as far as the agent has read of them."""
+    wanted = set(map(str, items)) if isinstance(items, list) else set()
+    found = {one.get("name") for one in _items(conduct) if one.get("item_id") in wanted}
+    return {name for name in found if isinstance(name, str)}
+
+
+def changed_elsewhere(conduct: Conduct, one: Wanted) -> bool:
+    """Whether the items that an act leaves out stand in another change: they were wanted otherwise."""
+    if one.act is None:
+        return False
+    mine = set(map(str, one.act.call.arguments.get("item_ids") or ()))
+    left = set(map(str, one.action.arguments.get("item_ids") or ())) - mine
+    others = {value for act in conduct.writes if act is not one.act for value in act.values}
+    return bool(left) and left <= others
+
+
+def _items(conduct: Conduct) -> Iterator[dict[str, Any]]:
+    """Everything with an item's id in what the tools answered."""
+    for act in conduct.reads:
+        try:
+            yield from _with_item_id(json.loads(act.result))
+        except ValueError:
+            continue
+
+
+def _with_item_id(value: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(value, dict):
+        if "item_id" in value:
+            yield value
+        for one in value.values():
+            yield from _with_item_id(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from _with_item_id(one)
 
 
 def other_figure(conduct: Conduct, wanted: str) -> tuple[int, str] | None:
