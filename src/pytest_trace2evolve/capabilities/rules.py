@@ -30,9 +30,6 @@ VARIANTS = frozenset({"new_item_ids"})
 ADDRESS = frozenset({"address1", "address2", "city", "state", "zip", "country"})
 """Arguments that say where something is sent."""
 
-METHOD = "payment_method_id"
-"""The argument that says who pays."""
-
 TRIED = (Match.EXACT, Match.DIFFERING, Match.OTHER_TOOL, Match.FAILED)
 """What became of a write whose record the agent had found."""
 
@@ -217,8 +214,7 @@ def tool_calling_precision(conduct: Conduct) -> Seen:
         wrong = one.differing - VARIANTS - ADDRESS
         if "item_ids" in wrong and changed_elsewhere(conduct, one):
             wrong -= {"item_ids"}
-        if METHOD in wrong and chose(conduct, one.act.call.arguments.get(METHOD), one.act.message):
-            wrong -= {METHOD}
+        wrong -= {name for name in wrong if chose(conduct, one.act, name)}
         if wrong and one.match is Match.DIFFERING:
             name = min(wrong)
             return _lacking(

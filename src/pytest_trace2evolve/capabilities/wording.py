@@ -23,6 +23,9 @@ _WORD = re.compile(r"[a-z][a-z-]{3,}")
 _METHODS = {"gift_card": ("gift card",), "paypal": ("paypal",), "credit_card": ("credit card", "card ending")}
 """How a customer names a kind of payment method, by how its id begins."""
 
+METHOD = "payment_method_id"
+"""The argument that says who pays."""
+
 ANOTHER = ("other card", "other method", "other payment", "different card", "different payment")
 
 
@@ -49,10 +52,20 @@ def _sentences(conduct: Conduct, role: str) -> Iterator[str]:
             yield from _SENTENCE.findall((message.content or "").lower())
 
 
-def chose(conduct: Conduct, method: object, before: int) -> bool:
-    """Whether the customer named a payment method themselves, by its kind, before a place in the trace."""
-    said = " ".join((one.content or "") for one in conduct.trace[:before] if one.role == "user").lower()
-    kinds = [words for begin, words in _METHODS.items() if str(method).startswith(begin)]
+def chose(conduct: Conduct, act: Act, name: str) -> bool:
+    """Whether the customer chose an argument of a call themselves, in words before it.
+
+    A payment method by its kind, as another one, or as the original one where the order was paid with it;
+    anything else word for word.
+    """
+    said = " ".join((one.content or "") for one in conduct.trace[: act.message] if one.role == "user").lower()
+    value = str(act.call.arguments.get(name))
+    if name != METHOD:
+        return len(value) > 3 and value.lower() in said
+    paid = conduct.was_read(act.record, act.message)
+    if "original" in said and paid is not None and f'"{METHOD}": "{value}"' in paid.result:
+        return True
+    kinds = [words for begin, words in _METHODS.items() if value.startswith(begin)]
     return any(word in said for words in (*kinds, ANOTHER) for word in words)
 
 
