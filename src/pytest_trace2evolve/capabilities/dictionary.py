@@ -31,8 +31,8 @@ BUILT_IN = (
     Capability(
         name="tool_calling_precision",
         description=(
-            "The agent calls the right tool with the right ids, items, payment method and reason. No call is "
-            "refused for its arguments."
+            "The agent calls the right tool with the right items, payment method and reason; which variant "
+            "or address is right is not part of it. No call is refused for its arguments."
         ),
     ),
     Capability(

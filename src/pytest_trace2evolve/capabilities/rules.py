@@ -222,8 +222,11 @@ def tool_calling_precision(conduct: Conduct) -> Seen:
                 f"{one.action.name} with {name} {one.act.call.arguments.get(name)!r}; "
                 f"{one.action.arguments.get(name)!r} is right",
             )
-    exact = next((one.act for one in tried if one.match is Match.EXACT), None)
-    return NOT_CALLED_FOR if exact is None else _present(exact.message, "the right tools with the right ids")
+    # Also where another variant or address was written: those are other capabilities, and a label that came
+    # only with success would make this one look missing wherever they are.
+    if not tried or tried[0].act is None:
+        return NOT_CALLED_FOR
+    return _present(tried[0].act.message, "the right tools with the right arguments")
 
 
 def _argument_error(conduct: Conduct, act: Act) -> str:
