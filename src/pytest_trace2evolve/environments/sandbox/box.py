@@ -1,11 +1,11 @@
-"""The parent's side of the sandbox: starts the process, asks it, and ends it when it does anything but answer.
+"""The parent's side of the sandbox: starts the process, asks it, ends it when it does anything but answer.
 
     with Sandbox(source, "precondition_verification") as box:
         task = box.call("scenario", 7)
         grade = box.call("grade", task, trace, True)
 
-Whatever comes from the child is data of a hostile origin: it is JSON of bounded size, or the child is killed. There
-is no unprotected way to run: where the platform cannot lock the child, nothing is started.
+Whatever comes from the child is data of a hostile origin: it is JSON of bounded size, or the child is
+killed. There is no unprotected way to run: where the platform cannot lock the child, nothing is started.
 """
 
 import os
@@ -51,7 +51,7 @@ class Limits:
 
 @cache
 def missing() -> str:
-    """What this platform lacks to hold generated code; empty if nothing. Tried once in a child, not guessed."""
+    """What this platform lacks to hold generated code, tried once in a child; empty if nothing."""
     return missing_part()
 
 
@@ -114,7 +114,7 @@ class Sandbox:
             What it returned, as JSON has it: tuples are lists, and keys are texts.
 
         Raises:
-            GeneratedCodeError: it raised, there is no such function, or its answer is no JSON. The sandbox goes on.
+            GeneratedCodeError: it raised, does not exist, or its answer is no JSON. The sandbox goes on.
             SandboxEndedError: it broke a limit or tried what is forbidden, now or before.
             SandboxError: the sandbox was closed, or the request is longer than allowed.
             TypeError, ValueError: an argument has no JSON form.

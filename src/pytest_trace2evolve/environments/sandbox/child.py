@@ -1,7 +1,7 @@
-"""The process in which one generated module runs: started by `box`, locked by `kernel` before it reads the source.
+"""The process of one generated module: started by `box`, locked by `kernel` before it reads the source.
 
-It speaks a line of JSON at a time. First it says that it is locked. Then it is given the source, and then one call
-after another:
+It speaks a line of JSON at a time. First it says that it is locked. Then it is given the source, and then
+one call after another:
 
     {"source": …, "name": …}                   {"id": 0, "value": null}
     {"id": 7, "call": "scenario", "arguments": [3]}  →  {"id": 7, "value": …}
@@ -120,12 +120,12 @@ def _locked() -> tuple[_Wire, dict[str, ModuleType]]:
 
 
 def _let_go() -> None:
-    """Leave nothing open or findable that the lock would make a call to death: a lookup fails softly instead."""
+    """Leave nothing open or findable: a look for a file would kill from now on; it fails softly instead."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(nothing, standard)
     os.close(nothing)
-    sys.stdout = sys.stderr = _Sink()  # type: ignore[assignment]
+    sys.stdout = sys.stderr = _Sink()
     sys.stdin = None
     sys.path.clear()
     sys.meta_path.clear()

@@ -1,7 +1,7 @@
 """The child as a process: started with three pipes and nothing else, ended with all that it may have started.
 
-The third pipe carries nothing. Only the parent holds its other end, so the kernel closes it when the parent ends in
-any way, and by that kills the child.
+The third pipe carries nothing. Only the parent holds its other end, so the kernel closes it when the parent
+ends in any way, and by that kills the child.
 """
 
 import os
@@ -31,7 +31,7 @@ _FLAGS = ("-P", "-s", "-S", "-B")
 """Isolated but for the environment, which is ours: `-I` would ignore the seed of hashes in it."""
 
 _ENVIRONMENT = {"PYTHONHASHSEED": "0", "TZ": "UTC0", "LC_ALL": "C.UTF-8"}
-"""All of the child's environment: equal seeds must give equal scenarios, so sets have one order everywhere."""
+"""All of the child's environment. Sets have one order, for equal seeds must give equal scenarios."""
 
 
 class Jail:

@@ -1,12 +1,13 @@
 """The lock of the child: what the kernel takes from a process, for good, before it sees a generated source.
 
-Python cannot hold hostile Python. So the kernel is asked to: after `lock` the process may compute, read requests
-from one pipe and write answers to another, and nothing else. Every other system call kills it at once (SIGSYS).
+Python cannot hold hostile Python. So the kernel is asked to: after `lock` the process may compute, read
+requests from one pipe and write answers to another, and nothing else. Every other system call kills it at
+once (SIGSYS).
 
-- *seccomp* filters the system calls. Files, sockets, processes, threads, signals: none has a call left. Memory
-  may never be executable, so no machine code can be brought along either.
-- *Landlock*, where the kernel has it, takes the whole file system, the network and the signals a second time, in
-  case a listed call ever grew a way to them.
+- *seccomp* filters the system calls. Files, sockets, processes, threads, signals: none has a call left.
+  Memory may never be executable, so no machine code can be brought along either.
+- *Landlock*, where the kernel has it, takes the whole file system, the network and the signals a second
+  time, in case a listed call ever grew a way to them.
 - *Limits* bound memory and processor time, and no capability is left: root is no more than anybody.
 
 Imported by the child alone. Nothing here can be undone, so nobody else should call it.
@@ -109,7 +110,7 @@ def _prctl(what: str, option: int, value: int, pointer: bytes | None = None) -> 
 
 
 def _landlock() -> bool:
-    """Deny files, and with later kernels TCP and signals to others; False where this kernel has no Landlock."""
+    """Deny files, and with later kernels TCP and signals to others; False where there is no Landlock."""
     libc = ctypes.CDLL(None, use_errno=True)
     version = libc.syscall(ctypes.c_long(_LANDLOCK_CREATE), None, ctypes.c_size_t(0), ctypes.c_uint32(1))
     if version < 1:

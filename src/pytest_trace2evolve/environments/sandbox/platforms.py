@@ -1,9 +1,9 @@
 """Where the lock can be had, and the numbers of the system calls that it leaves.
 
-The list is what an interpreter calls that computes and talks over two pipes, found by tracing one. None of them
-takes a path, makes a descriptor, or reaches another process. Two that are often on such lists are not on this one:
-`futex`, which one thread alone never needs, and `madvise`, by which a process of root may retire the machine's
-memory.
+The list is what an interpreter calls that computes and talks over two pipes, found by tracing one. None of
+them takes a path, makes a descriptor, or reaches another process. Two that are often on such lists are not
+on this one: `futex`, which one thread alone never needs, and `madvise`, by which a process of root may
+retire the machine's memory.
 """
 
 import os

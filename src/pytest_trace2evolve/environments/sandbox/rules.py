@@ -59,7 +59,7 @@ _SYNTAX = (
 )
 
 _HIDDEN_PREFIXES = ("gi_", "cr_", "ag_", "tb_", "co_", "f_", "func_")
-"""Beginnings of attributes that lead from a generator, an exception or a function to frames and namespaces."""
+"""Beginnings of attributes that lead from generators, exceptions and functions to namespaces."""
 
 _HIDDEN = {
     "format": "it looks attributes up by text; use an f-string",
@@ -136,7 +136,7 @@ def _check_names_are_ascii(source: str, name: str) -> None:
     """Python reads `ｅｖａｌ` as `eval`; a name that is not what it looks like is refused as such."""
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type in (tokenize.NAME, tokenize.ERRORTOKEN) and not token.string.isascii():
-            told = f"the name {ascii(token.string)}; names are of ASCII letters, digits and underscores"
+            told = f"the name {token.string!a}; names are of ASCII letters, digits and underscores"
             raise _refused(name, token.start[0], told)
 
 

@@ -1,11 +1,11 @@
-"""What generated code sees of Python while it runs: the listed builtins, and copies of modules with the listed names.
+"""What generated code sees of Python while it runs: listed builtins, and modules with the listed names.
 
-The rules read the source; these hold what the source can do by other ways, such as keeping a module in a variable.
-A view is a module of its own with nothing in it but what `allowed` lists. Three things that it lists are mended
-here, since their library evaluates or looks up names that it was given as text:
+The rules read the source; these hold what the source can do by other ways, such as keeping a module in a
+variable. A view is a module of its own with nothing in it but what `allowed` lists. Two things that it
+lists are mended here, since their library evaluates or looks up names that it was given as text:
 
-- `dataclasses.dataclass` builds a source from the names of fields, and `dataclasses.field` gives back an object
-  whose name can be changed afterwards: together they run any text.
+- `dataclasses.dataclass` builds a source from the names of fields, and `dataclasses.field` gives back an
+  object whose name can be changed afterwards: together they run any text.
 - `enum.Enum("X", {...})` makes a class with any special methods.
 """
 
@@ -13,6 +13,7 @@ import builtins
 import dataclasses
 import enum
 import importlib
+import inspect
 import keyword
 import sys
 from collections.abc import Callable, Mapping
@@ -25,7 +26,7 @@ GENERATED = "generated"
 """The name by which the generated module knows itself."""
 
 _LOADED_BY_C = {"_strptime", "time"}
-"""What functions of the listed modules import when they are first called: loaded before, for no file opens later."""
+"""What listed functions import when they are first called: loaded before, for no file opens later."""
 
 
 def preload() -> dict[str, ModuleType]:
@@ -118,7 +119,7 @@ def _dataclass(cls: type | None = None, /, **options: Any) -> Any:
     if cls is None:
         return lambda decorated: _dataclass(decorated, **options)
     for one in cls.__mro__:
-        for name in one.__dict__.get("__annotations__", ()):
+        for name in inspect.get_annotations(one):
             _check_name(name)
     return dataclasses.dataclass(**options)(cls)
 
@@ -132,4 +133,4 @@ def _mend_enum() -> None:
     def refuse(*arguments: object, **options: object) -> NoReturn:
         raise TypeError("an Enum is written as a class here")
 
-    enum.EnumType._create_ = refuse  # type: ignore[assignment,method-assign]
+    setattr(enum.EnumType, "_create_", refuse)  # noqa: B010 - its stub does not know the method

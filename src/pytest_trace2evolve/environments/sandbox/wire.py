@@ -1,4 +1,4 @@
-"""The lines between parent and child, as the parent makes and reads them: JSON in, and nothing but JSON out."""
+"""The lines between parent and child, as the parent makes and reads them: JSON in, only JSON out."""
 
 import json
 import re
