@@ -87,11 +87,15 @@ class _Wire:
 def main() -> NoReturn:
     """Lock, load the module, answer calls until the parent is gone."""
     wire, modules = _locked()
-    first = wire.read()
-    module = _Module(wire, first["name"], modules)
-    module.load(first["source"])
-    while True:
-        module.call(wire.read())
+    try:
+        first = wire.read()
+        module = _Module(wire, first["name"], modules)
+        module.load(first["source"])
+        while True:
+            module.call(wire.read())
+    except BaseException:
+        # The interpreter would look for files to print the error with, and die of that instead.
+        os._exit(70)
 
 
 def probe() -> NoReturn:

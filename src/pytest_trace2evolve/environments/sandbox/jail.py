@@ -27,8 +27,9 @@ MAIN = "from pytest_trace2evolve.environments.sandbox import child; child.main()
 PROBE = MAIN.replace("main()", "probe()")
 """What tries whether the lock holds."""
 
-_FLAGS = ("-P", "-s", "-S", "-B")
-"""Isolated but for the environment, which is ours: `-I` would ignore the seed of hashes in it."""
+_FLAGS = ("-P", "-s", "-S", "-B", "-W", "ignore")
+"""Isolated but for the environment, which is ours: `-I` would ignore the seed of hashes in it. A warning
+would be printed with its line of source, and looking for that is death."""
 
 _ENVIRONMENT = {"PYTHONHASHSEED": "0", "TZ": "UTC0", "LC_ALL": "C.UTF-8"}
 """All of the child's environment. Sets have one order, for equal seeds must give equal scenarios."""

@@ -7,6 +7,7 @@ tree, so it knows names and not values: `views` holds what values can do, `kerne
 import ast
 import io
 import tokenize
+import warnings
 from collections.abc import Iterator, Mapping
 
 from pytest_trace2evolve.environments.sandbox.allowed import BUILTINS, METHODS, MODULES
@@ -89,20 +90,22 @@ def check(source: str, name: str) -> ast.Module:
     tree = _parsed(source, name)
     known = _bound_names(tree) | BUILTINS
     modules = _modules(tree)
-    depths: list[tuple[ast.AST, int]] = [(tree, 0)]
+    waiting: list[tuple[ast.AST, int, int]] = [(tree, 0, 0)]
     count = 0
     found: list[Finding] = []
-    while depths:
-        node, depth = depths.pop()
+    while waiting:
+        node, depth, above = waiting.pop()
+        # Some nodes have no line of their own.
+        line = int(getattr(node, "lineno", above))
         count += 1
         if count > MOST_NODES:
             raise _refused(
                 name, 0, f"more than {MOST_NODES} nodes of syntax; write less, or compute the tables"
             )
         if depth > MOST_DEPTH:
-            raise _refused(name, _line(node), f"nested more than {MOST_DEPTH} levels deep; write it flatter")
-        found += _findings(node, known, modules)
-        depths += [(child, depth + 1) for child in ast.iter_child_nodes(node)]
+            raise _refused(name, line, f"nested more than {MOST_DEPTH} levels deep; write it flatter")
+        found += [(line, told) for told in _findings(node, known, modules)]
+        waiting += [(child, depth + 1, line) for child in ast.iter_child_nodes(node)]
     if found:
         line, told = min(found, key=lambda one: one[0])
         raise _refused(name, line, told)
@@ -122,7 +125,10 @@ def _parsed(source: str, name: str) -> ast.Module:
         if odd is not None:
             raise _refused(name, number, f"the invisible character U+{ord(odd):04X}; write it as an escape")
     try:
-        tree = ast.parse(source)
+        with warnings.catch_warnings():
+            # What Python thinks of an escape is no concern of the session's.
+            warnings.simplefilter("ignore")
+            tree = ast.parse(source)
         if not source.isascii():
             _check_names_are_ascii(source, name)
     except SyntaxError as error:
@@ -142,10 +148,6 @@ def _check_names_are_ascii(source: str, name: str) -> None:
 
 def _refused(name: str, line: int, told: str) -> SourceRefusedError:
     return SourceRefusedError(f"{name}, line {line}: {told}" if line else f"{name}: {told}")
-
-
-def _line(node: ast.AST) -> int:
-    return int(getattr(node, "lineno", 0))
 
 
 def _bound_names(tree: ast.Module) -> frozenset[str]:
@@ -175,27 +177,24 @@ def _modules(tree: ast.Module) -> dict[str, str]:
     }
 
 
-def _findings(node: ast.AST, known: frozenset[str], modules: Mapping[str, str]) -> Iterator[Finding]:
+def _findings(node: ast.AST, known: frozenset[str], modules: Mapping[str, str]) -> Iterator[str]:
     """What one node does that it must not."""
-    line = _line(node)
     if not isinstance(node, NODES):
-        yield line, f"`{type(node).__name__}` is not allowed; allowed are {_SYNTAX}"
+        yield f"`{type(node).__name__}` is not allowed; allowed are {_SYNTAX}"
     elif isinstance(node, ast.Import | ast.ImportFrom):
-        yield from ((line, told) for told in _wrong_import(node))
+        yield from _wrong_import(node)
     elif isinstance(node, ast.Attribute):
-        told = _wrong_attribute(node, modules)
-        if told:
-            yield line, told
+        yield from _wrong_attribute(node, modules)
     elif isinstance(node, ast.Name):
         if node.id.startswith("__"):
-            yield line, _underscored(node.id)
+            yield _underscored(node.id)
         elif isinstance(node.ctx, ast.Load) and node.id not in known:
             listed = f"allowed builtins are {', '.join(sorted(BUILTINS))}"
-            yield line, f"`{node.id}` is not allowed and nothing defines it; {listed}"
+            yield f"`{node.id}` is not allowed and nothing defines it; {listed}"
     elif isinstance(node, ast.ClassDef) and node.keywords:
-        yield line, f"the keyword `{node.keywords[0].arg or '**'}` of a class is not allowed; name bases only"
+        yield f"the keyword `{node.keywords[0].arg or '**'}` of a class is not allowed; name bases only"
     else:
-        yield from ((line, _underscored(one)) for one in _other_names(node) if one.startswith("__"))
+        yield from (_underscored(one) for one in _other_names(node) if one.startswith("__"))
 
 
 def _other_names(node: ast.AST) -> Iterator[str]:
@@ -220,25 +219,20 @@ def _underscored(name: str) -> str:
     )
 
 
-def _wrong_attribute(node: ast.Attribute, modules: Mapping[str, str]) -> str:
-    """What is wrong with an attribute; empty if nothing is."""
+def _wrong_attribute(node: ast.Attribute, modules: Mapping[str, str]) -> Iterator[str]:
     name = node.attr
-    if name.startswith("_"):
-        if name == "__init__" and _is_super(node.value):
-            return ""
-        return f"the attribute {_underscored(name)}"
-    if name.startswith(_HIDDEN_PREFIXES):
-        return (
-            f"the attribute `{name}` is not allowed: names like it lead to frames and code; use another name"
-        )
-    if name in _HIDDEN:
-        return f"the attribute `{name}` is not allowed: {_HIDDEN[name]}"
     module = _module(node.value, modules)
-    if module and f"{module}.{name}" not in MODULES and name not in MODULES[module]:
-        return _unknown_name(module, name)
-    if module and not isinstance(node.ctx, ast.Load):
-        return f"`{module}.{name}` must not be changed; allowed are names of your own"
-    return ""
+    if name.startswith("_"):
+        if name != "__init__" or not _is_super(node.value):
+            yield f"the attribute {_underscored(name)}"
+    elif name.startswith(_HIDDEN_PREFIXES):
+        yield f"the attribute `{name}` is not allowed: names like it lead to frames; use another"
+    elif name in _HIDDEN:
+        yield f"the attribute `{name}` is not allowed: {_HIDDEN[name]}"
+    elif module and f"{module}.{name}" not in MODULES and name not in MODULES[module]:
+        yield _unknown_name(module, name)
+    elif module and not isinstance(node.ctx, ast.Load):
+        yield f"`{module}.{name}` must not be changed; allowed are names of your own"
 
 
 def _module(node: ast.expr, modules: Mapping[str, str]) -> str:

@@ -26,12 +26,16 @@ GENERATED = "generated"
 """The name by which the generated module knows itself."""
 
 _LOADED_BY_C = {"_strptime", "time"}
-"""What listed functions import when they are first called: loaded before, for no file opens later."""
+"""What listed functions in C import when they are first called: loaded before, for no file opens later."""
+
+
+_LOADED_LATE = {"heapq", "unicodedata", "warnings"}
+"""The same for functions in Python (`Counter.most_common`), which ask the interpreter's own importer."""
 
 
 def preload() -> dict[str, ModuleType]:
     """The views of all listed modules. Imports them, so it must come before the lock."""
-    for name in _LOADED_BY_C:
+    for name in _LOADED_BY_C | _LOADED_LATE:
         importlib.import_module(name)
     _mend_enum()
     views = {name: _view(name, names) for name, names in MODULES.items()}
