@@ -30,7 +30,10 @@ _TOLD = (
 )
 """Beginnings of the events after which the kernel may kill: the parent is told the last one."""
 
-_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+# A circle is found by its depth: to keep book of every list on the way costs a tenth.
+_encode = json.JSONEncoder(
+    check_circular=False, ensure_ascii=False, allow_nan=False, separators=(",", ":")
+).encode
 
 
 class _Sink:
