@@ -3,23 +3,29 @@
 python benchmarks/sandbox.py [STEP_MS]
 
 A rollout is a scenario of about 15 kB, twelve tool calls of an in-process world (STEP_MS each, 0.2 unless
-given), and a grade that is given the task and a trace of twenty messages. The two sides take turns, so that
-other work on the machine falls on both.
+given), and a grade that is given the task and a trace of twenty messages. On a busy machine the clock counts
+waits of two processes where outside there is one; the time of the processors does not.
 """
 
 import json
-import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
-from pytest_trace2evolve.environments.sandbox.box import Json, Limits, Sandbox
+from pydantic import TypeAdapter
 
-ROLLOUTS = 300
+from pytest_trace2evolve.environments.sandbox.box import Json, Sandbox, missing
+from pytest_trace2evolve.records.message import Message, ToolCall
+from pytest_trace2evolve.records.task import Task
+
+MESSAGES = TypeAdapter(list[Message])
+
 STEPS = 12
-REPEATS = 7
+BATCH = 10
+BATCHES = 80
 
 SOURCE = """
 import random
@@ -65,28 +71,33 @@ def scenario(seed):
     target = rng.choice(sorted(users))
     order = rng.choice(sorted(users[target]["orders"]))
     return {
-        "id": f"precondition_{seed}", "user": f"You are {target}. Cancel {order} if it is pending.",
-        "initial_state": {"users": users, "message_history": []},
-        "actions": [{"name": "get_order", "arguments": {"order_id": order}}],
+        "id": f"precondition_{seed}",
+        "user_scenario": f"You are {target}. Cancel {order} if it is pending.",
+        "initial_state": {"initialization_data": {"agent_data": {"users": users}}},
+        "evaluation_criteria": {"actions": [{"name": "get_order", "arguments": {"order_id": order}}]},
     }
 
 
 def grade(task, trace, solved):
-    wanted = task["actions"][0]["arguments"]["order_id"]
+    wanted = task["evaluation_criteria"]["actions"][0]["arguments"]["order_id"]
     calls = [call for message in trace for call in message.get("tool_calls") or ()]
     looked = any(call["name"] == "get_order" and call["arguments"]["order_id"] == wanted for call in calls)
     return 1.0 if looked and solved else 0.2 if looked else 0.0
 """
 
 
-def trace_of(task: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Twenty messages about a task: calls, results of a few hundred characters, words."""
-    orders = [order for user in task["initial_state"]["users"].values() for order in user["orders"].values()]
-    made: list[dict[str, Any]] = []
+def trace_of(task: Task) -> list[Message]:
+    """Twenty messages about a task: calls, and results of a few hundred characters."""
+    state = task.initial_state
+    assert state is not None
+    assert state.initialization_data is not None
+    users = (state.initialization_data.agent_data or {})["users"]
+    orders = [order for user in users.values() for order in user["orders"].values()]
+    made: list[Message] = []
     for order in orders[:10]:
-        call = {"id": order["order_id"], "name": "get_order", "arguments": {"order_id": order["order_id"]}}
-        made.append({"role": "assistant", "content": None, "tool_calls": [call]})
-        made.append({"role": "tool", "id": order["order_id"], "content": json.dumps(order)})
+        call = ToolCall(id=order["order_id"], name="get_order", arguments={"order_id": order["order_id"]})
+        made.append(Message(role="assistant", tool_calls=[call]))
+        made.append(Message(role="tool", id=call.id, content=json.dumps(order)))
     return made
 
 
@@ -97,71 +108,101 @@ def spin(seconds: float) -> None:
         pass
 
 
-def rollout(
-    seed: int, ask: Callable[..., Any], send: Callable[[Any], Any], step: float, steps: int = STEPS
-) -> float:
+class Outside:
+    """The generator in this process: what it returns is passed on as it is."""
+
+    def __init__(self) -> None:
+        self._functions: dict[str, Any] = {}
+        exec(compile(SOURCE, "<generator>", "exec"), self._functions)
+
+    def scenario(self, seed: int) -> Any:
+        return self._functions["scenario"](seed)
+
+    def grade(self, raw: Any, task: Task, trace: Sequence[Message]) -> float:
+        messages = [message.model_dump(exclude_unset=True) for message in trace]
+        return float(self._functions["grade"](raw, messages, True))
+
+
+class Inside:
+    """The generator in the sandbox: records go in as the text that they write themselves."""
+
+    def __init__(self, box: Sandbox) -> None:
+        self._box = box
+
+    def scenario(self, seed: int) -> Any:
+        return self._box.call("scenario", seed)
+
+    def grade(self, raw: Any, task: Task, trace: Sequence[Message]) -> float:
+        text = Json(task.model_dump_json(exclude_unset=True))
+        messages = Json(MESSAGES.dump_json(list(trace), exclude_unset=True).decode())
+        return float(self._box.call("grade", text, messages, True))
+
+
+def rollout(side: Outside | Inside, seed: int, step: float) -> float:
     """One rollout's reward."""
-    task = ask("scenario", seed)
-    for _ in range(steps):
+    raw = side.scenario(seed)
+    task = Task.model_validate(raw)
+    for _ in range(STEPS):
         spin(step)
-    return float(ask("grade", send(task), send(trace_of(task)), True))
+    return side.grade(raw, task, trace_of(task))
 
 
-def inside(function: Mapping[str, Any]) -> Callable[..., Any]:
-    """Ask a generator in this process."""
-    return lambda name, *arguments: function[name](*arguments)
+class Meter:
+    """Takes the time of runs: by the clock, and of the processors that parent and child had."""
 
+    def __init__(self, child: int) -> None:
+        self._child = Path(f"/proc/{child}/schedstat")
 
-def milliseconds(run: Callable[[int], object], count: int) -> float:
-    """Milliseconds a run, over seeds."""
-    begun = time.perf_counter()
-    for seed in range(count):
-        run(seed)
-    return (time.perf_counter() - begun) * 1000 / count
+    def _now(self) -> tuple[float, float]:
+        child = int(self._child.read_text(encoding="ascii").split()[0]) / 1e9
+        return time.perf_counter(), time.process_time() + child
 
+    def milliseconds(self, run: Callable[[], object]) -> tuple[float, float]:
+        """Of one run by the clock and by the processors, over a batch."""
+        begun = self._now()
+        for _ in range(BATCH):
+            run()
+        ended = self._now()
+        return (ended[0] - begun[0]) * 1000 / BATCH, (ended[1] - begun[1]) * 1000 / BATCH
 
-def row(what: str, runs: Sequence[Callable[[int], object]]) -> None:
-    """Print both sides' medians, measured in turns, and what isolation adds."""
-    taken: list[list[float]] = [[], []]
-    for _ in range(REPEATS):
-        for side, run in enumerate(runs):
-            taken[side].append(milliseconds(run, ROLLOUTS))
-    plain, boxed = (statistics.median(one) for one in taken)
-    added = statistics.median(b - a for a, b in zip(*taken, strict=True))
-    share = f"{added / plain:+.0%}"
-    print(f"{what:28} {plain:>10.3f} {boxed:>10.3f} {1000 / boxed:>10.0f} {added:>+9.3f} {share:>8}")
+    def row(self, what: str, *runs: Callable[[], object]) -> None:
+        """Print both sides and what isolation adds: the fastest tenth of batches, which take turns."""
+        taken: tuple[list[tuple[float, float]], ...] = ([], [])
+        for _ in range(BATCHES):
+            for side, run in zip(taken, runs, strict=True):
+                side.append(self.milliseconds(run))
+        shown = f"{what:28}"
+        for kind in (0, 1):
+            plain, boxed = (statistics.quantiles([one[kind] for one in side], n=10)[0] for side in taken)
+            shown += f" {plain:>10.3f} {boxed:>10.3f} {boxed / plain - 1:>+8.0%} {1000 / boxed:>8.0f}/s"
+        print(shown)
 
 
 def main() -> None:
     """Print one row a kind of call, and one for a whole rollout."""
     step = float(sys.argv[1]) / 1000 if len(sys.argv) > 1 else 0.0002
-    functions: dict[str, Any] = {}
-    exec(compile(SOURCE, "<generator>", "exec"), functions)
-    ask = inside(functions)
+    outside = Outside()
+    missing()
     begun = time.perf_counter()
-    with Sandbox(SOURCE, "generator", Limits()) as box:
-        print(f"started and locked in {(time.perf_counter() - begun) * 1000:.0f} ms; {os.cpu_count()} cores")
-        task = ask("scenario", 1)
+    with Sandbox(SOURCE, "generator") as box:
+        inside = Inside(box)
+        raw = outside.scenario(1)
+        task = Task.model_validate(raw)
         trace = trace_of(task)
-        print(f"a scenario of {len(json.dumps(task))} bytes, a trace of {len(json.dumps(trace))}")
-        assert box.call("scenario", 1) == task
-        print(f"{'':28} {'outside ms':>10} {'sandbox ms':>10} {'calls/s':>10} {'added ms':>9} {'added':>8}")
-        text = Json(json.dumps(task))
-        row("scenario", [lambda seed: ask("scenario", seed), lambda seed: box.call("scenario", seed)])
-        row(
-            "grade",
-            [lambda _: ask("grade", task, trace, True), lambda _: box.call("grade", task, trace, True)],
-        )
-        row(
-            "grade, task as text",
-            [lambda _: ask("grade", task, trace, True), lambda _: box.call("grade", text, trace, True)],
-        )
-        row(
+        print(f"started, locked and loaded in {(time.perf_counter() - begun) * 1000:.0f} ms")
+        print(f"a task of {len(json.dumps(raw))} bytes, a trace of {len(MESSAGES.dump_json(trace))}")
+        assert inside.scenario(1) == raw
+        assert inside.grade(raw, task, trace) == outside.grade(raw, task, trace)
+        columns = f" {'outside':>10} {'sandbox':>10} {'added':>8} {'':>10}"
+        print("milliseconds by the clock, then of the processors")
+        print(f"{'':28}{columns * 2}")
+        meter = Meter(box.pid)
+        meter.row("scenario", lambda: outside.scenario(1), lambda: inside.scenario(1))
+        meter.row("grade", lambda: outside.grade(raw, task, trace), lambda: inside.grade(raw, task, trace))
+        meter.row(
             f"rollout, {STEPS} steps of {step * 1000:g} ms",
-            [
-                lambda seed: rollout(seed, ask, lambda one: one, step),
-                lambda seed: rollout(seed, box.call, lambda one: one, step),
-            ],
+            lambda: rollout(outside, 1, step),
+            lambda: rollout(inside, 1, step),
         )
 
 

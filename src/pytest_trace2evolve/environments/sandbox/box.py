@@ -25,7 +25,9 @@ from pytest_trace2evolve.errors import GeneratedCodeError, SandboxEndedError, Sa
 
 __all__ = ["Json", "Limits", "Sandbox", "missing"]
 
-_CHUNK = 1 << 18
+_CHUNK = 1 << 16
+"""Bytes of one read: what a pipe holds."""
+
 _STARTING_SECONDS = 60.0
 """Seconds until a child is locked: it runs only our own code till then, on a machine that may be busy."""
 

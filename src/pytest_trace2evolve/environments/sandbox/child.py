@@ -11,6 +11,7 @@ An answer never leads to anything but data in the parent. Whoever breaks out of 
 likes to the parent, and do nothing else.
 """
 
+import gc
 import json
 import os
 import sys
@@ -22,7 +23,11 @@ from pytest_trace2evolve.environments.sandbox import views
 from pytest_trace2evolve.environments.sandbox.kernel import Bounds, LockError, lock, tie_to_parent
 
 _WORDS = 500
-_CHUNK = 1 << 20
+_ALLOCATIONS = 20_000
+"""How many objects more before circles are looked for: a call makes thousands, and hardly any circle."""
+
+_CHUNK = 1 << 16
+"""Bytes of one read: what a pipe holds. More would be asked from the kernel and given back at each call."""
 
 _TOLD = (
     *("open", "socket.", "os.", "subprocess.", "ctypes.dlsym", "mmap.", "fcntl.", "signal.", "shutil."),
@@ -115,6 +120,8 @@ def _locked() -> tuple[_Wire, dict[str, ModuleType]]:
     try:
         tie_to_parent(life, bool(by_thread))
         modules = views.preload()
+        gc.freeze()
+        gc.set_threshold(_ALLOCATIONS)
         _let_go()
         walled = lock(requests, answers, Bounds(memory, cpu))
     except Exception as error:
