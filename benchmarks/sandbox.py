@@ -4,7 +4,8 @@ python benchmarks/sandbox.py [STEP_MS]
 
 A rollout is a scenario of about 15 kB, twelve tool calls of an in-process world (STEP_MS each, 0.2 unless
 given), and a grade that is given the task and a trace of twenty messages. On a busy machine the clock counts
-waits of two processes where outside there is one; the time of the processors does not.
+waits of two processes where outside there is one; the time of the processors does not. Training makes a group
+of rollouts of each seed and needs the scenario once; the last row is such a group.
 """
 
 import json
@@ -24,8 +25,9 @@ from pytest_trace2evolve.records.task import Task
 MESSAGES = TypeAdapter(list[Message])
 
 STEPS = 12
-BATCH = 10
-BATCHES = 80
+GROUP = 16
+BATCH = 5
+BATCHES = 60
 
 SOURCE = """
 import random
@@ -138,13 +140,16 @@ class Inside:
         return float(self._box.call("grade", text, messages, True))
 
 
-def rollout(side: Outside | Inside, seed: int, step: float) -> float:
-    """One rollout's reward."""
+def rollouts(side: Outside | Inside, seed: int, step: float, group: int) -> float:
+    """The sum of rewards of a group of rollouts, which are of one scenario."""
     raw = side.scenario(seed)
     task = Task.model_validate(raw)
-    for _ in range(STEPS):
-        spin(step)
-    return side.grade(raw, task, trace_of(task))
+    rewards = 0.0
+    for _ in range(group):
+        for _ in range(STEPS):
+            spin(step)
+        rewards += side.grade(raw, task, trace_of(task))
+    return rewards
 
 
 class Meter:
@@ -199,11 +204,12 @@ def main() -> None:
         meter = Meter(box.pid)
         meter.row("scenario", lambda: outside.scenario(1), lambda: inside.scenario(1))
         meter.row("grade", lambda: outside.grade(raw, task, trace), lambda: inside.grade(raw, task, trace))
-        meter.row(
-            f"rollout, {STEPS} steps of {step * 1000:g} ms",
-            lambda: rollout(outside, 1, step),
-            lambda: rollout(inside, 1, step),
-        )
+        for group in (1, GROUP):
+            meter.row(
+                f"{group} x {STEPS} steps of {step * 1000:g} ms",
+                lambda group=group: rollouts(outside, 1, step, group),
+                lambda group=group: rollouts(inside, 1, step, group),
+            )
 
 
 if __name__ == "__main__":

@@ -109,6 +109,7 @@ def check(source: str, name: str) -> ast.Module:
     if found:
         line, told = min(found, key=lambda one: one[0])
         raise _refused(name, line, told)
+    _check_it_compiles(tree, name)
     return tree
 
 
@@ -136,6 +137,18 @@ def _parsed(source: str, name: str) -> ast.Module:
     except (ValueError, RecursionError, MemoryError, tokenize.TokenError) as error:
         raise _refused(name, 0, f"it cannot be parsed ({type(error).__name__}); write it flatter") from None
     return tree
+
+
+def _check_it_compiles(tree: ast.Module, name: str) -> None:
+    """What the parser lets pass (`return` outside a function) is refused here too, where it can be told."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(tree, f"<{name}>", "exec", dont_inherit=True)
+    except SyntaxError as error:
+        raise _refused(name, error.lineno or 0, f"no Python: {error.msg}") from None
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise _refused(name, 0, f"it cannot be compiled ({type(error).__name__}); write it flatter") from None
 
 
 def _check_names_are_ascii(source: str, name: str) -> None:
