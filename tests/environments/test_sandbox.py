@@ -350,7 +350,7 @@ def test_an_answer_before_the_question_ends_it() -> None:
     with Locked(source) as one:
         assert one.call("attack") == 1, "the forger may answer for itself"
         time.sleep(0.3)
-        with pytest.raises(SandboxEndedError, match="it answered before it was asked"):
+        with pytest.raises(SandboxEndedError, match=r"it answered (before it was asked|what was not asked)"):
             one.call("attack")
 
 

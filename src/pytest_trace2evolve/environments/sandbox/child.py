@@ -67,13 +67,13 @@ class _Wire:
 
     def read(self) -> Any:
         """The next request; the end of this process where there is none any more."""
-        got = b""
+        got = bytearray()
         while not got.endswith(b"\n"):
             chunk = os.read(self._requests, _CHUNK)
             if not chunk:
                 os._exit(0)
             got += chunk
-        return json.loads(got)
+        return json.loads(got.decode())
 
     def write(self, answer: dict[str, Any]) -> None:
         """Send an answer.
