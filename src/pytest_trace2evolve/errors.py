@@ -20,6 +20,10 @@
     ├── LabelError                a labeller's run cannot be trusted: none of its labels counts
     ├── ParticipantError          an agent or a user said nothing that a conversation could go on with
     │   └── ContextWindowError    the conversation no longer fits the model
+    ├── SandboxError              code that a model wrote cannot be run
+    │   ├── SourceRefusedError    its source breaks the rules: nothing of it ran
+    │   ├── GeneratedCodeError    it raised, or its answer is no JSON: the sandbox goes on
+    │   └── SandboxEndedError     it was stopped while it ran: every further call says so again
     ├── BudgetError               the run's budget is spent, or the run was stopped: a simulation is not made
     └── InfrastructureError       a simulation was lost to the machine or the network, not to the agent
 
@@ -116,6 +120,22 @@ class ParticipantError(Trace2EvolveError):
 
 class ContextWindowError(ParticipantError):
     """The conversation no longer fits the model."""
+
+
+class SandboxError(Trace2EvolveError):
+    """Code that a model wrote cannot be run, or misbehaved."""
+
+
+class SourceRefusedError(SandboxError):
+    """A source breaks the rules of the sandbox: nothing of it ran."""
+
+
+class GeneratedCodeError(SandboxError):
+    """Generated code raised or gave no JSON; its sandbox goes on."""
+
+
+class SandboxEndedError(SandboxError):
+    """Generated code was stopped while it ran, and its process with it."""
 
 
 class BudgetError(Trace2EvolveError):

@@ -1,0 +1,1 @@
+"""Environments of capabilities: where they come from, and where code that a model wrote may run."""

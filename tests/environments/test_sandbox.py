@@ -1,0 +1,500 @@
+"""A sandbox at work: fair modules run and repeat, unfair ones are stopped with a story, nothing is left."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from pytest_trace2evolve.environments.sandbox import box as module
+from pytest_trace2evolve.environments.sandbox import jail
+from pytest_trace2evolve.environments.sandbox.box import Json, Limits, Sandbox, missing
+from pytest_trace2evolve.errors import GeneratedCodeError, SandboxEndedError, SandboxError, SourceRefusedError
+from tests.environments.boxes import Locked
+from tests.environments.test_rules import FAIR
+
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
+
+FINE = """
+import datetime, functools, itertools, json, random, re
+from collections import Counter, namedtuple
+from dataclasses import dataclass, field
+from decimal import Decimal
+from enum import Enum
+from fractions import Fraction
+
+class Kind(Enum):
+    A = "a"
+
+@dataclass(order=True)
+class Item:
+    price: float
+    name: str
+    tags: list = field(default_factory=list)
+
+count = [0]
+
+def scenario(seed):
+    print("not an answer", seed)
+    rng = random.Random(seed)
+    items = sorted(Item(rng.random(), f"item {i:03}") for i in range(20))
+    when = datetime.datetime.strptime("2024-05-06", "%Y-%m-%d") + datetime.timedelta(days=rng.randint(0, 99))
+    return {
+        "names": [item.name.title() for item in items],
+        "prices": {item.name: round(item.price, 3) for item in items},
+        "set": list({item.name for item in items}),
+        "when": f"{when:%d %B %Y}",
+        "kind": Kind.A.value,
+        "exact": str(Decimal("0.1") + Decimal("0.2")),
+        "part": str(Fraction(1, 3)),
+        "words": re.findall(r"\\\\w+", "a b"),
+        "most": Counter("aab").most_common(1),
+        "point": namedtuple("Point", "x y")(1, 2),
+        "umlaut": "Zoë \\\\u2028 😀",
+    }
+
+def counted():
+    count[0] += 1
+    return count[0]
+
+def echo(*values):
+    return values
+
+def fails(x):
+    y = 1 // x
+    return y
+""".replace("\\\\", "\\")
+
+
+@pytest.fixture(scope="module")
+def fine() -> Sandbox:
+    one = Sandbox(FINE, "fine")
+    yield one
+    one.close()
+
+
+def _gone(pid: int, seconds: float = 5.0) -> bool:
+    """Whether a process ends within some time; one that nobody has waited for yet has ended too."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def test_a_fair_module_works(fine: Sandbox) -> None:
+    made = fine.call("scenario", 7)
+    assert len(made["names"]) == 20
+    assert made["exact"] == "0.3"
+    assert made["words"] == ["a", "b"]
+    assert made["most"] == [["a", 2]]
+    assert made["point"] == [1, 2]
+    assert made["umlaut"] == "Zoë \u2028 😀"
+
+
+def test_equal_seeds_give_equal_scenarios_in_any_process(fine: Sandbox) -> None:
+    again = fine.call("scenario", 7)
+    with Sandbox(FINE, "other") as other:
+        assert other.call("scenario", 7) == again
+        assert other.call("scenario", 8) != again
+
+
+def test_calls_share_one_process(fine: Sandbox) -> None:
+    first = fine.call("counted")
+    assert [fine.call("counted") for _ in range(3)] == [first + 1, first + 2, first + 3]
+
+
+def test_what_goes_in_comes_out(fine: Sandbox) -> None:
+    values = [None, True, -1, 1.5, "Zoë\n\ud83d\ude00", [{"a": []}], 10**40, "x" * 300_000]
+    assert fine.call("echo", *values) == [*values[:4], "Zoë\n😀", *values[5:]]
+    assert fine.call("echo", Json('{"a":[1,2]}'), 1) == [{"a": [1, 2]}, 1]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), {1, 2}, Json('{"a":\n1}')])
+def test_what_is_no_json_does_not_go_in(fine: Sandbox, value: object) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        fine.call("echo", value)
+    assert fine.call("echo", 1) == [1]
+
+
+def test_an_exception_is_told_with_its_line_and_the_sandbox_goes_on(fine: Sandbox) -> None:
+    line = FINE.splitlines().index("    y = 1 // x") + 1
+    with pytest.raises(GeneratedCodeError) as raised:
+        fine.call("fails", 0)
+    assert str(raised.value) == (
+        f"fine, line {line}: fails() failed: ZeroDivisionError: integer division or modulo by zero"
+    )
+    with pytest.raises(GeneratedCodeError, match=r"fine: missing\(\) failed: it has no such function"):
+        fine.call("missing")
+    with pytest.raises(GeneratedCodeError, match=r"TypeError: fails\(\) takes 1 positional argument"):
+        fine.call("fails", 1, 2)
+    assert fine.call("fails", 1) == 1
+
+
+def test_what_python_warns_of_is_let_be() -> None:
+    source = "import re\nx = '\\d'\ndef attack():\n    return [x, bool(re.match('[[a]', 'a'))]\n"
+    with Sandbox(source, "warned") as one:
+        assert one.call("attack") == ["\\d", True]
+
+
+def test_a_module_that_raises_is_not_loaded() -> None:
+    with pytest.raises(GeneratedCodeError, match="bad, line 2: loading it failed: ZeroDivisionError"):
+        Sandbox("x = 1\ny = 1 / 0\n", "bad")
+
+
+def test_the_rules_are_asked_first() -> None:
+    with pytest.raises(SourceRefusedError, match="bad, line 1: `os` must not be imported"):
+        Sandbox("import os", "bad")
+
+
+def test_what_a_model_writes_loads() -> None:
+    with (
+        Sandbox(FAIR, "fair") as one,
+        pytest.raises(
+            GeneratedCodeError, match="its answer is not JSON as needed: TypeError: Object of type"
+        ),
+    ):
+        one.call("scenario", 1)
+
+
+LOOP = "def attack():\n    while True:\n        pass\n"
+BACKTRACKS = "import re\ndef attack():\n    return bool(re.match('(a+)+$', 'a' * LENGTH + 'b'))\n"
+LAZY = "class A(Exception):\n    def SPECIAL:\n        while True: pass\ndef attack():\n"
+SLOW = {
+    "a loop": (LOOP, ""),
+    "a loop that catches": (
+        "def attack():\n    while 1:\n        try: attack()\n        except Exception: pass\n",
+        "",
+    ),
+    "a regex": (BACKTRACKS.replace("LENGTH", "60"), BACKTRACKS.replace("LENGTH", "6")),
+    "a power": ("def attack():\n    return 10**10**9\n", "def attack():\n    return 10**10**1\n"),
+    "a sum": (
+        "import itertools\ndef attack():\n    return sum(itertools.repeat(1))\n",
+        "import itertools\ndef attack():\n    return sum(itertools.repeat(1, 10))\n",
+    ),
+    "a sort": (f"{LAZY.replace('SPECIAL', '__lt__(self, other)')}    return sorted([A(), A()])\n", ""),
+    "an exception's words": (f"{LAZY.replace('SPECIAL', '__str__(self)')}    raise A()\n", ""),
+}
+
+
+@pytest.mark.parametrize(("source", "fair"), SLOW.values(), ids=SLOW)
+def test_a_call_without_end_is_stopped(source: str, fair: str) -> None:
+    with Sandbox(source, "slow", Limits(seconds=0.3)) as one:
+        begun = time.monotonic()
+        with pytest.raises(
+            SandboxEndedError, match=r"^slow: stopped at attack\(\): it took longer than 0.3 s$"
+        ):
+            one.call("attack")
+        assert time.monotonic() - begun < 3
+        assert _gone(one.pid)
+    if fair:
+        with Sandbox(fair, "fair", Limits(seconds=0.3)) as one:
+            one.call("attack")
+
+
+def test_a_module_that_loads_without_end_is_stopped() -> None:
+    with pytest.raises(SandboxEndedError, match=r"slow: stopped at loading it: it took longer than 0\.3 s"):
+        Sandbox("while True:\n    pass\n", "slow", Limits(seconds=0.3))
+
+
+def test_processor_time_is_bounded_over_all_calls() -> None:
+    source = "def attack():\n    return sum(range(3_000_000))\n"
+
+    def attack_often() -> None:
+        for _ in range(1000):
+            one.call("attack")
+
+    told = r"it used more than 1 s of processor time \(SIGXCPU\)"
+    with Sandbox(source, "busy", Limits(cpu_seconds=1)) as one, pytest.raises(SandboxEndedError, match=told):
+        attack_often()
+
+
+MEMORY = {
+    "a text": "def attack():\n    return len('x' * 300_000_000)\n",
+    "a list": "def attack():\n    return len([0] * 40_000_000)\n",
+    "a growing list": (
+        "def attack():\n    made = []\n    for _ in range(400):\n        made.append('x' * 1_000_000)\n"
+        "    return len(made)\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("source", MEMORY.values(), ids=MEMORY)
+def test_memory_is_bounded(source: str) -> None:
+    with (
+        Sandbox(source, "large", Limits(memory_mib=64)) as one,
+        pytest.raises(GeneratedCodeError, match=r"it needs more than 64 MiB of memory \(MemoryError\)"),
+    ):
+        one.call("attack")
+    with Sandbox(source, "large", Limits(memory_mib=1024)) as one:
+        assert one.call("attack") > 0
+
+
+ANSWERS = {
+    "NaN": ("float('nan')", "ValueError: Out of range float values are not JSON compliant"),
+    "infinity": ("1e999", "ValueError: Out of range float values are not JSON compliant"),
+    "a set": ("{1}", "TypeError: Object of type set is not JSON serializable"),
+    "a function": ("attack", "TypeError: Object of type function is not JSON serializable"),
+    "a generator": ("(i for i in 'ab')", "TypeError: Object of type generator is not JSON serializable"),
+    "bytes": ("b'x'", "TypeError: Object of type bytes is not JSON serializable"),
+    "a circle": ("circle", "RecursionError: maximum recursion depth exceeded"),
+    "half of a character": ("chr(0xD800)", "UnicodeEncodeError"),
+    "deep": ("deep", "RecursionError"),
+    "long": ("'x' * 2_000_000", "ValueError: an answer of 2000"),
+    "100 MB": ("'x' * 100_000_000", "ValueError: an answer of 1000"),
+    "evil keys": ("{Evil(): 1}", "TypeError: keys must be str, int, float, bool or None, not Evil"),
+    "a class": ("Evil", "TypeError: Object of type type is not JSON serializable"),
+    "deep recursion": ("attack()", "RecursionError: maximum recursion depth exceeded"),
+    "a long number": ("int('9' * 4000) ** 2", "ValueError: Exceeds the limit"),
+}
+CIRCLE = """
+class Evil:
+    def __str__(self):
+        return attack()
+circle = []
+circle.append(circle)
+deep = []
+for _ in range(100_000):
+    deep = [deep]
+def attack():
+    return ANSWER
+def fine():
+    return 1
+"""
+
+
+@pytest.mark.parametrize(("answer", "told"), ANSWERS.values(), ids=ANSWERS)
+def test_an_answer_that_is_no_json_is_told(answer: str, told: str) -> None:
+    with Sandbox(CIRCLE.replace("ANSWER", answer), "odd", Limits(memory_mib=512)) as one:
+        with pytest.raises(GeneratedCodeError) as raised:
+            one.call("attack")
+        assert told in str(raised.value)
+        assert one.call("fine") == 1
+
+
+ENDS = {
+    "exit": ("import os\ndef attack():\n    os._exit(3)\n", "it ended by itself with status 3"),
+    "a crash": ("import ctypes\ndef attack():\n    ctypes.string_at(0)\n", r"it crashed \(SIGSEGV\)"),
+    "abort": ("import os\ndef attack():\n    os.abort()\n", r"the kernel killed it \(SIGSYS\)"),
+}
+
+
+@pytest.mark.parametrize(("source", "told"), ENDS.values(), ids=ENDS)
+def test_an_end_is_told_and_told_again(source: str, told: str) -> None:
+    with Locked(source) as one:
+        with pytest.raises(SandboxEndedError, match=rf"^attempt: stopped at attack\(\): .*{told}") as first:
+            one.call("attack")
+        with pytest.raises(SandboxEndedError) as second:
+            one.call("fine")
+        assert str(second.value) == str(first.value)
+        assert _gone(one.pid)
+
+
+@pytest.mark.parametrize("raised", ["SystemExit(0)", "KeyboardInterrupt()", "GeneratorExit()"])
+def test_raising_the_end_is_an_error_like_others(raised: str) -> None:
+    with Locked(f"def attack():\n    raise {raised}\ndef fine():\n    return 1\n") as one:
+        with pytest.raises(GeneratedCodeError, match=raised.partition("(")[0]):
+            one.call("attack")
+        assert one.call("fine") == 1
+
+
+FORGED = {
+    "text": ("b'hello\\n'", "its answer is no JSON"),
+    "no object": ("b'[1]\\n'", "its answer is no JSON: it is no object"),
+    "no text": ("b'\\xff\\n'", "its answer is no JSON"),
+    "NaN": ('b\'{"id":1,"value":NaN}\\n\'', "its answer is no JSON: NaN is no finite number"),
+    "infinity": ('b\'{"id":1,"value":1e999}\\n\'', "its answer is no JSON: 1e999 is no finite number"),
+    "long infinity": (
+        "b'{\"id\":1,\"value\":' + b'9' * 250 + b'e99}\\n'",
+        "its answer is no JSON: 99999999999999999999 is no finite number",
+    ),
+    "half of a character": ('b\'{"id":1,"value":"\\\\ud800"}\\n\'', "its answer is no JSON"),
+    "deep": ("b'[' * 500_000 + b'\\n'", "its answer is no JSON"),
+    "a long number": ("b'{\"id\":1,\"value\":' + b'9' * 9999 + b'}\\n'", "its answer is no JSON"),
+    "another call": ('b\'{"id":2,"value":1}\\n\'', "it answered what was not asked"),
+    "no call": ('b\'{"id":true,"value":1}\\n\'', "it answered what was not asked"),
+    "more": ('b\'{"id":1,"value":1,"x":1}\\n\'', "it answered what was not asked"),
+    "an error without words": ('b\'{"id":1,"error":1,"line":1}\\n\'', "it answered what was not asked"),
+    "twice": ('b\'{"id":1,"value":1}\\n\' * 2', "it answered more than it was asked"),
+    "a flood": ("b'x' * 3_000_000", "it sent more than 1048576 bytes"),
+    "a flood of hints": ('b\'{"tries":"x"}\\n\' * 200_000', "it answered more than it was asked"),
+}
+
+
+@pytest.mark.parametrize(("line", "told"), FORGED.values(), ids=FORGED)
+def test_a_forged_answer_ends_it(line: str, told: str) -> None:
+    source = f"import os, sys\ndef attack():\n    rest = {line}\n    while rest:\n"
+    source += "        rest = rest[os.write(int(sys.argv[2]), rest):]\n    while True: pass\n"
+    with Locked(source) as one, pytest.raises(SandboxEndedError, match=told):
+        one.call("attack")
+
+
+def test_an_answer_before_the_question_ends_it() -> None:
+    source = (
+        "import os, sys\ndef attack():\n"
+        '    os.write(int(sys.argv[2]), b\'{"id":1,"value":1}\\n\')\n'
+        "    x = sum(range(3_000_000))\n    return 2\n"
+    )
+    with Locked(source) as one:
+        assert one.call("attack") == 1, "the forger may answer for itself"
+        time.sleep(0.3)
+        with pytest.raises(SandboxEndedError, match=r"it answered (before it was asked|what was not asked)"):
+            one.call("attack")
+
+
+def test_an_error_from_inside_cannot_paint_the_terminal() -> None:
+    source = "def attack():\n    raise ValueError('\\x1b[31m\\nred\\u202e' * 99)\n"
+    with Sandbox(source, "red") as one, pytest.raises(GeneratedCodeError) as raised:
+        one.call("attack")
+    assert str(raised.value).isprintable()
+    assert len(str(raised.value)) < 400
+
+
+def test_a_child_killed_from_outside_is_told() -> None:
+    with Sandbox(FINE, "fine") as one:
+        os.kill(one.pid, signal.SIGKILL)
+        assert _gone(one.pid)
+        with pytest.raises(SandboxEndedError, match="it was killed from outside"):
+            one.call("counted")
+
+
+def test_patches_inside_do_not_reach_the_parent() -> None:
+    source = (
+        "import builtins, json, random\ndef attack():\n"
+        "    json.loads = json.dumps = random.Random = builtins.sum = lambda *a, **k: 'evil'\n    return 1\n"
+    )
+    with Locked(source) as one:
+        assert one.call("attack") == 1
+        with pytest.raises(SandboxEndedError, match="it ended by itself with status 70"):
+            one.call("attack")
+    assert (sum([1]), json.loads("[1]"), random.Random(1).random() < 1) == (1, [1], True)
+
+
+def test_nothing_is_left_behind() -> None:
+    folder = Path(tempfile.gettempdir())
+    missing()
+    open_before = len(list(Path("/proc/self/fd").iterdir()))
+    threads = threading.active_count()
+    for _ in range(3):
+        with Sandbox(FINE, "fine") as one:
+            one.call("counted")
+            assert os.getsid(one.pid) == one.pid
+            cwd = Path(f"/proc/{one.pid}/cwd").readlink()
+            assert not list(folder.glob(cwd.name.split(" ")[0]))
+        assert _gone(one.pid)
+    assert len(list(Path("/proc/self/fd").iterdir())) == open_before
+    assert threading.active_count() == threads
+
+
+def test_a_closed_sandbox_says_so() -> None:
+    one = Sandbox(FINE, "fine")
+    one.close()
+    one.close()
+    with pytest.raises(SandboxError, match=r"fine: counted was called after the sandbox was closed"):
+        one.call("counted")
+
+
+def test_one_that_nobody_closed_ends_when_it_is_forgotten() -> None:
+    one = Sandbox(FINE, "fine")
+    pid = one.pid
+    del one
+    assert _gone(pid)
+
+
+def test_a_thread_that_ends_takes_no_sandbox_with_it() -> None:
+    made: list[Sandbox] = []
+    thread = threading.Thread(target=lambda: made.append(Sandbox(FINE, "fine")))
+    thread.start()
+    thread.join()
+    with made[0] as one:
+        time.sleep(0.1)
+        assert one.call("counted") == 1
+
+
+PARENT = """
+import sys, threading
+from pytest_trace2evolve.environments.sandbox.box import Limits, Sandbox
+def main():
+    with Sandbox(sys.argv[1], "left", Limits(seconds=60)) as one:
+        print(one.pid, flush=True)
+        if sys.argv[2] == "busy":
+            one.call("attack")
+        sys.stdin.read()
+if sys.argv[3] == "thread":
+    thread = threading.Thread(target=main)
+    thread.start()
+    thread.join()
+else:
+    main()
+"""
+
+
+@pytest.mark.parametrize("where", ["main", "thread"])
+@pytest.mark.parametrize("doing", ["busy", "idle"])
+def test_a_killed_parent_leaves_no_child(doing: str, where: str) -> None:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, LOOP, doing, where], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert parent.stdout is not None
+    assert parent.stdin is not None
+    with parent.stdout, parent.stdin:
+        child = int(parent.stdout.readline())
+        time.sleep(0.1)
+        os.kill(child, 0)
+        parent.kill()
+        parent.wait()
+        assert _gone(child)
+
+
+def test_a_platform_without_isolation_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jail, "architecture", lambda: None)
+    lacking = jail.missing_part()
+    assert lacking.startswith("the sandbox needs Linux on x86_64 or aarch64, and this is ")
+    monkeypatch.setattr(module, "missing", lambda: lacking)
+    with pytest.raises(
+        SandboxError, match="fine: not run, for this platform cannot isolate it: the sandbox needs"
+    ):
+        Sandbox(FINE, "fine")
+
+
+@pytest.mark.parametrize(
+    ("main", "told"),
+    [
+        ("child.lock = lambda *given: False; child.probe()", "a locked child can still open a file"),
+        ("raise SystemExit", "does not come to lock itself"),
+        ("kernel._SECCOMP_FILTER = 9; child.probe()", "the kernel refuses seccomp filters"),
+    ],
+)
+def test_a_lock_that_does_not_hold_is_found(main: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = "from pytest_trace2evolve.environments.sandbox import child, kernel; "
+    monkeypatch.setattr(jail, "PROBE", begin + main)
+    assert told in jail.missing_part()
+
+
+def test_the_interpreter_of_the_child_brings_little() -> None:
+    """Whatever is loaded is there for who breaks out of the names: nothing of ours but the child."""
+    source = "import sys\ndef seen():\n    return sorted(sys.modules)\n"
+    with Locked(source) as one:
+        seen = one.call("seen")
+    assert [name for name in seen if name.startswith("pytest_trace2evolve.")] == [
+        "pytest_trace2evolve.environments",
+        "pytest_trace2evolve.environments.sandbox",
+        "pytest_trace2evolve.environments.sandbox.allowed",
+        "pytest_trace2evolve.environments.sandbox.child",
+        "pytest_trace2evolve.environments.sandbox.kernel",
+        "pytest_trace2evolve.environments.sandbox.platforms",
+        "pytest_trace2evolve.environments.sandbox.views",
+    ]
+    assert not {"socket", "subprocess", "threading", "pydantic"} & set(seen)
