@@ -1,0 +1,81 @@
+"""The manifest of an adapter: what it was trained on, on which base, and what the gate said of it."""
+
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from pytest_trace2evolve.records.base import Record
+from pytest_trace2evolve.records.capability import CapabilityName
+from pytest_trace2evolve.records.score import Unit
+from pytest_trace2evolve.records.verdict import Decision
+
+MANIFEST = "manifest.json"
+"""The manifest's file in an adapter's folder, beside `adapter_model.safetensors`."""
+
+
+class AdapterState(StrEnum):
+    """Where an adapter stands: only a promoted one enters the router's table."""
+
+    TRAINED = "trained"
+    PROMOTED = "promoted"
+    DISCARDED = "discarded"
+    INCONCLUSIVE = "inconclusive"
+
+
+class AdapterVerdict(Record):
+    """What the gate said of an adapter.
+
+    Attributes:
+        run: The run whose evidence it rests on.
+        candidate: The candidate that talked with it, such as `v6+precondition_verification`.
+        baseline: What it was compared with.
+    """
+
+    decision: Decision
+    run: str
+    candidate: str
+    baseline: str = ""
+    policy: str = ""
+
+
+class Measured(Record):
+    """Mean rewards on held-out scenarios, before and after training."""
+
+    before: Unit
+    after: Unit
+    rollouts: Annotated[int, Field(ge=0)]
+
+
+class AdapterManifest(Record):
+    """What is written beside an adapter's weights.
+
+    Attributes:
+        capability: What it was trained for.
+        base: The base model's name, and `base_digest` the digest of its folder.
+        environments: Digests of the environments that it was trained in, by capability.
+        difficulty: Of these environments, by capability.
+        seed: Of the training.
+        recipe: The hyperparameters.
+        steps, rollouts, seconds: What the training took.
+        evidence: Ids of the runs whose failures named the capability.
+        heldout: Mean reward on held-out scenarios, by capability.
+        state: Where it stands, with the verdict that brought it there.
+    """
+
+    schema_version: Literal[1] = 1
+    capability: CapabilityName
+    base: str
+    base_digest: str
+    environments: dict[str, str]
+    difficulty: dict[str, int] = Field(default_factory=dict)
+    seed: int
+    recipe: dict[str, Any]
+    steps: Annotated[int, Field(ge=0)]
+    rollouts: Annotated[int, Field(ge=0)]
+    seconds: Annotated[float, Field(ge=0)]
+    evidence: tuple[str, ...] = ()
+    heldout: dict[str, Measured] = Field(default_factory=dict)
+    state: AdapterState = AdapterState.TRAINED
+    verdict: AdapterVerdict | None = None
+    created_at: str | None = None
