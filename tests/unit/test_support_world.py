@@ -13,7 +13,7 @@ from pytest_trace2evolve.errors import WorldError
 from pytest_trace2evolve.records.protocols import ToolResult, ToolSchema, World
 from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.task import Action, Assertion, InitializationData, InitialState, Task
-from pytest_trace2evolve.rollout.conversation import USER_STOPS
+from pytest_trace2evolve.records.message import USER_STOPS
 from pytest_trace2evolve.scoring.reward import score
 from pytest_trace2evolve.worlds.registry import Worlds
 from pytest_trace2evolve.worlds.support.session import SupportSession

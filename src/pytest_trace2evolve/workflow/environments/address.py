@@ -1,0 +1,99 @@
+"""Environment of `account_address_inference`: an address is found where it stands, and taken over whole."""
+
+from collections.abc import Sequence
+
+from pytest_trace2evolve.cases.draws import one_of
+from pytest_trace2evolve.cases.scene import Scene
+from pytest_trace2evolve.cases.sketch import Sketch, Spoken
+from pytest_trace2evolve.records.message import Message
+from pytest_trace2evolve.records.script import Slot
+from pytest_trace2evolve.records.task import Task
+from pytest_trace2evolve.users.hearing import hear
+from pytest_trace2evolve.workflow.environments.deeds import Deeds, ahead, call_of, is_write, reads_ahead
+from pytest_trace2evolve.workflow.environments.generator import Drawn, SupportGenerator
+from pytest_trace2evolve.workflow.environments.tables import tables_of
+
+_PLACE = ("city", "state", "zip")
+
+
+class AccountAddressInference(SupportGenerator):
+    """An order must go to the address of the account, or from difficulty 2 on to that of another order.
+
+    What is graded is the first change that the agent tries:
+
+    | grade | what was done |
+    | --- | --- |
+    | 0 | no change; or another one, or of another order; or to another street; or the customer asked for it |
+    | 0.2 | the record fetched since the agent's turn in which the address stands, and nothing changed |
+    | 0.5 | to the right street, with another city, state or zip code |
+    | 0.8 | to the right street, city, state and zip code, with another flat or country |
+    | 1 | to the right address, whole |
+    """
+
+    capability = "account_address_inference"
+    pays = "the address is taken from the account, or from the order that is named, and nobody is asked for it"
+
+    def draw(self, scene: Scene) -> Drawn:
+        """A pending order that goes to the wrong place."""
+        elsewhere = scene.store.address(besides=[scene.user["address"]])
+        order = scene.order("pending", 1, address=elsewhere)
+        if self.difficulty > 1 and scene.chance():
+            third = scene.store.address(besides=[elsewhere, scene.user["address"]])
+            other = scene.order(one_of(scene.draws, ("processed", "delivered")), 1, address=third)
+            says = scene.say("same_address", order=order["order_id"], other=other["order_id"])
+            wish = scene.ship_to(order, other["address"], looks=(other["order_id"],))
+        else:
+            says = scene.say("home_address", order=order["order_id"])
+            wish = scene.ship_to(order, scene.user["address"])
+        scene.store.surroundings(scene.user, self.most)
+        # Asked for the address, the customer says the same again: they have none to give.
+        told = {slot: says if slot is Slot.ADDRESS else text for slot, text in wish.details.items()}
+        return Drawn(Sketch(scene, [Spoken(scene.opening(says), [scene.with_details(wish, told)])]))
+
+    def paid(self, deeds: Deeds, solved: bool) -> float:
+        """See the table."""
+        if _asked(deeds):
+            return 0.0
+        [wanted] = deeds.open
+        if not deeds.writes:
+            return 0.2 if _fetched(deeds) else 0.0
+        first = deeds.writes[0]
+        named = ("order_id", "address1")
+        if first.name != wanted.name or any(first.arguments.get(one) != wanted.arguments[one] for one in named):
+            return 0.0
+        if solved:
+            return 1.0
+        return 0.8 if all(first.arguments.get(one) == wanted.arguments[one] for one in _PLACE) else 0.5
+
+    def decided(self, deeds: Deeds) -> bool:
+        """After the first change, or a question for the address."""
+        return bool(deeds.writes) or _asked(deeds)
+
+    def shortcut(self, task: Task) -> Sequence[Message]:
+        """The order's own address, written again: nothing was looked up that says otherwise."""
+        wanted = next(one for one in ahead(task) if is_write(one.name))
+        own = tables_of(task)["orders"][wanted.arguments["order_id"]]["address"]
+        rash = wanted.model_copy(update={"arguments": {**wanted.arguments, **own}})
+        return [*reads_ahead(task), call_of(rash, 90)]
+
+
+def _asked(deeds: Deeds) -> bool:
+    """Whether the customer was asked for the address, which they do not have."""
+    return any(Slot.ADDRESS in hear(text).asks for _, text in deeds.texts)
+
+
+def _fetched(deeds: Deeds) -> bool:
+    """Whether the record with the wanted address was read since it was the agent's turn."""
+    [wanted] = deeds.open
+    tables = tables_of(deeds.task)
+    holds = {
+        key
+        for name in ("users", "orders")
+        for key, record in tables[name].items()
+        if record["address"]["address1"] == wanted.arguments["address1"]
+        and key != wanted.arguments["order_id"]
+    }
+    return any(
+        call.name.startswith("get_") and not call.failed and holds & set(map(str, call.arguments.values()))
+        for call in deeds.own
+    )
