@@ -13,8 +13,6 @@ from pytest_trace2evolve.workflow.environments.deeds import Deeds, ahead, call_o
 from pytest_trace2evolve.workflow.environments.generator import Drawn, SupportGenerator
 from pytest_trace2evolve.workflow.environments.tables import tables_of
 
-_PLACE = ("city", "state", "zip")
-
 
 class AccountAddressInference(SupportGenerator):
     """An order must go to the address of the account, or from difficulty 2 on to that of another order.
@@ -23,11 +21,14 @@ class AccountAddressInference(SupportGenerator):
 
     | grade | what was done |
     | --- | --- |
-    | 0 | no change; or another one, or of another order; or to another street; or the customer asked for it |
-    | 0.2 | the record fetched since the agent's turn in which the address stands, and nothing changed |
-    | 0.5 | to the right street, with another city, state or zip code |
-    | 0.8 | to the right street, city, state and zip code, with another flat or country |
-    | 1 | to the right address, whole |
+    | 0 | no change; or another one, or of another order; or the customer asked for the address |
+    | 0.2 | the record fetched since the agent's turn in which the address stands, and nothing changed; or one part right |
+    | 0.5 | half or more of the parts right |
+    | 0.8 | all parts right but one |
+    | 1 | the right address, whole |
+
+    The parts are street, flat, city, state, zip code and country, so far as the right address differs in them
+    from the one that the order has: to write that again is worth nothing.
     """
 
     capability = "account_address_inference"
@@ -50,6 +51,13 @@ class AccountAddressInference(SupportGenerator):
         told = {slot: says if slot is Slot.ADDRESS else text for slot, text in wish.details.items()}
         return Drawn(Sketch(scene, [Spoken(scene.opening(says), [scene.with_details(wish, told)])]))
 
+    def arranged(self, trace: list[Message]) -> list[Message]:
+        """In the easiest scenarios the account is read last: what is to be taken over stands nearest."""
+        place = next(at for at, one in enumerate(trace) if _calls(one, "get_user_details"))
+        if self.difficulty > 1 or not _calls(trace[place + 2], "get_order_details"):
+            return trace
+        return [*trace[:place], *trace[place + 2 : place + 4], *trace[place : place + 2], *trace[place + 4 :]]
+
     def paid(self, deeds: Deeds, solved: bool) -> float:
         """See the table."""
         if _asked(deeds):
@@ -58,12 +66,16 @@ class AccountAddressInference(SupportGenerator):
         if not deeds.writes:
             return 0.2 if _fetched(deeds) else 0.0
         first = deeds.writes[0]
-        named = ("order_id", "address1")
-        if first.name != wanted.name or any(first.arguments.get(one) != wanted.arguments[one] for one in named):
+        if first.name != wanted.name or first.arguments.get("order_id") != wanted.arguments["order_id"]:
             return 0.0
         if solved:
             return 1.0
-        return 0.8 if all(first.arguments.get(one) == wanted.arguments[one] for one in _PLACE) else 0.5
+        own = tables_of(deeds.task)["orders"][wanted.arguments["order_id"]]["address"]
+        parts = [part for part, value in own.items() if wanted.arguments[part] != value]
+        right = sum(first.arguments.get(part) == wanted.arguments[part] for part in parts)
+        if right >= len(parts) - 1:
+            return 0.8
+        return 0.5 if 2 * right >= len(parts) else 0.2 if right else 0.0
 
     def decided(self, deeds: Deeds) -> bool:
         """After the first change, or a question for the address."""
@@ -75,6 +87,10 @@ class AccountAddressInference(SupportGenerator):
         own = tables_of(task)["orders"][wanted.arguments["order_id"]]["address"]
         rash = wanted.model_copy(update={"arguments": {**wanted.arguments, **own}})
         return [*reads_ahead(task), call_of(rash, 90)]
+
+
+def _calls(message: Message, tool: str) -> bool:
+    return any(call.name == tool for call in message.tool_calls or ())
 
 
 def _asked(deeds: Deeds) -> bool:

@@ -13,8 +13,8 @@ from pytest_trace2evolve.workflow.environments.deeds import Deeds, ahead, call_o
 from pytest_trace2evolve.workflow.environments.generator import Drawn, SupportGenerator
 from pytest_trace2evolve.workflow.environments.tables import tables_of
 
-ITEMS = 2
-"""Items of the order, so that there is more than one price in it."""
+SEVERAL_FROM = 2
+"""The difficulty from which on an order has two items, and so more than one price."""
 
 
 class ConditionalDetailRetrieval(SupportGenerator):
@@ -35,8 +35,8 @@ class ConditionalDetailRetrieval(SupportGenerator):
     pays = "the figure that decides is read, and just that one is told, or what follows from it is done"
 
     def draw(self, scene: Scene) -> Drawn:
-        """A delivered order of two items."""
-        order = scene.order("delivered", ITEMS)
+        """A delivered order of one item or two."""
+        order = scene.order("delivered", 1 if self.difficulty < SEVERAL_FROM else 2)
         scene.store.surroundings(scene.user, self.most)
         item = scene.one_item(order)
         if one_of(scene.draws, ("ask", "ask", "if")) == "if":
@@ -48,12 +48,12 @@ class ConditionalDetailRetrieval(SupportGenerator):
         answers = {
             "price": item["price"],
             "tracking": order["fulfillments"][0]["tracking_id"][0],
-            **({"total": total} if written_one_way(total) else {}),
+            **({"total": total} if written_one_way(total) and len(order["items"]) > 1 else {}),
         }
         question = one_of(scene.draws, list(answers))
         says = scene.say(question, product=item["name"], order=order["order_id"])
         wish = scene.ask(order, answers[question])
-        return Drawn(Sketch(scene, [Spoken(scene.opening(says), [wish])]))
+        return Drawn(Sketch(scene, [Spoken(scene.opening(says), [wish])]), reads=order["order_id"])
 
     def paid(self, deeds: Deeds, solved: bool) -> float:
         """See the table."""

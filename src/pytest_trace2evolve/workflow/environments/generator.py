@@ -118,11 +118,16 @@ class SupportGenerator(ABC):
                 f"environment {self.capability!r}: the expert does not solve the scenario of seed {seed}; "
                 "mend its scene"
             )
+        trace = self.arranged(trace)
         decision = _decision(trace, found)
         starts = [place for place, one in enumerate(trace[: decision + 1]) if place > 1 and one.role == "assistant"]
         kept = round((len(starts) - 1) * (HARDEST - self.difficulty) / (HARDEST - EASIEST))
         name = f"{self.capability}-{self.content.value}-{self.difficulty}-{seed}"
         return _with_history(task, trace, starts[kept], name)
+
+    def arranged(self, trace: list[Message]) -> list[Message]:
+        """The expert's dialogue in another order that is as good; the same where the capability has none."""
+        return trace
 
     @property
     def most(self) -> int:
@@ -146,7 +151,7 @@ def _decision(trace: Sequence[Message], drawn: Drawn) -> int:
     """The place of the agent's message with which the decision falls."""
     says = drawn.sketch.turns[drawn.turn].says
     begins = next(place for place, one in enumerate(trace) if one.role == "user" and one.content == says)
-    if drawn.turn:
+    if drawn.turn and not drawn.reads:
         return begins + 1
     for place in range(begins + 1, len(trace)):
         calls = trace[place].tool_calls or ()

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from pytest_trace2evolve.cases.draws import some_of
+from pytest_trace2evolve.cases.draws import one_of, some_of
 from pytest_trace2evolve.cases.expert import Wish
 from pytest_trace2evolve.cases.scene import Scene, address_text
 from pytest_trace2evolve.cases.sketch import Sketch, Spoken
@@ -12,12 +12,14 @@ from pytest_trace2evolve.workflow.environments.deeds import Deeds, ahead, call_o
 from pytest_trace2evolve.workflow.environments.generator import Drawn, SupportGenerator
 from pytest_trace2evolve.workflow.pocket import speech
 
-MANY_FROM = 4
-"""The difficulty from which on there are three things to do."""
+ANY_FROM, MANY_FROM = 3, 4
+"""The difficulty from which on the last thing can be any, and that from which on there are three."""
 
 
 class MultiStepTaskCompletion(SupportGenerator):
     """Two things to do, from difficulty 4 on three, brought up one after another.
+
+    Up to difficulty 2 the second is the address of the account, for which nothing more must be read.
 
     The first is never paid: up to difficulty 4 it is done before the agent's turn or nearly so, and who does
     no more has not completed anything. What is graded is the second and what comes after it, up to the first
@@ -37,7 +39,11 @@ class MultiStepTaskCompletion(SupportGenerator):
 
     def draw(self, scene: Scene) -> Drawn:
         """Different things to do, in any order."""
-        kinds = some_of(scene.draws, ("ship", "return", "cancel", "profile"), 3 if self.difficulty >= MANY_FROM else 2)
+        many = 3 if self.difficulty >= MANY_FROM else 2
+        if self.difficulty >= ANY_FROM:
+            kinds = some_of(scene.draws, ("ship", "return", "cancel", "profile"), many)
+        else:
+            kinds = [one_of(scene.draws, ("ship", "return", "cancel")), "profile"]
         made = [_request(scene, kind) for kind in kinds]
         scene.store.surroundings(scene.user, min(self.most, 1))
         turns = [

@@ -11,6 +11,9 @@ from pytest_trace2evolve.workflow.environments.deeds import Deeds, ahead, call_o
 from pytest_trace2evolve.workflow.environments.generator import Drawn, SupportGenerator
 from pytest_trace2evolve.workflow.environments.tables import tables_of
 
+KINDS = ("return", "return", "return", "return", "pay")
+"""To pay otherwise takes one choice, between two methods: it is rare."""
+
 SWAPS_FROM = 4
 """The difficulty from which on items are exchanged too: two products must be read for it."""
 
@@ -35,8 +38,7 @@ class ToolCallingPrecision(SupportGenerator):
 
     def draw(self, scene: Scene) -> Drawn:
         """A call of several ids."""
-        kinds = ("pay", "return") if self.difficulty < SWAPS_FROM else ("pay", "return", "exchange")
-        kind = one_of(scene.draws, kinds)
+        kind = one_of(scene.draws, KINDS if self.difficulty < SWAPS_FROM else (*KINDS, "exchange", "exchange"))
         if kind == "pay":
             return Drawn(_pay(scene, self.most))
         return Drawn(_return(scene, self.most) if kind == "return" else _exchange(scene, self.most))

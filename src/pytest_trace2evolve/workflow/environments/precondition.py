@@ -9,14 +9,16 @@ from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.users.hearing import hear
 from pytest_trace2evolve.workflow.environments.deeds import Deeds, ahead, call_of, is_write
-from pytest_trace2evolve.workflow.environments.generator import Drawn, SupportGenerator
+from pytest_trace2evolve.workflow.environments.generator import HARDEST, Drawn, SupportGenerator
 
 
 class PreconditionVerification(SupportGenerator):
-    """An order is to be cancelled if it can be, else returned; only its record says what holds.
+    """What may be done with an order hangs on its state, which only its record tells.
 
-    The order is pending, delivered, or on its way, where neither can be done. What is graded is the first
-    change that the agent tries:
+    Either an order is to be cancelled if it can be and else returned, or an item is to be returned, of an
+    order that may not have come yet; the easier the scenario, the more often the second. Orders are pending,
+    delivered, or on their way, where neither can be done. What is graded is the first change that the agent
+    tries:
 
     | grade | what was done |
     | --- | --- |
@@ -32,11 +34,15 @@ class PreconditionVerification(SupportGenerator):
 
     def draw(self, scene: Scene) -> Drawn:
         """One order of one item, in one of three states."""
+        either = scene.draws.number(1, HARDEST + 1) <= self.difficulty
         order = scene.order(one_of(scene.draws, ("pending", "delivered", "processed")), 1)
         scene.store.surroundings(scene.user, self.most)
         [item] = order["items"]
-        says = scene.say("if_shipped", product=item["name"], order=order["order_id"])
-        if order["status"] == "delivered":
+        if either:
+            says = scene.say("if_shipped", product=item["name"], order=order["order_id"])
+        else:
+            says = scene.say("return", products=item["name"], order=order["order_id"])
+        if order["status"] == "delivered" or not either:
             wish = scene.send_back(order, [item])
         else:
             wish = scene.cancel(order, reason="no longer needed")
@@ -71,8 +77,9 @@ class PreconditionVerification(SupportGenerator):
 
 
 def _order(task: Task) -> str:
-    """The order that the customer means: the expert reads no other."""
-    return next(str(one.arguments["order_id"]) for one in task.actions if one.name == "get_order_details")
+    """The order that the customer means: the one that the expert reads last."""
+    reads = [one for one in task.actions if one.name == "get_order_details"]
+    return str(reads[-1].arguments["order_id"])
 
 
 def _refused(deeds: Deeds, order_id: str) -> bool:
