@@ -1,6 +1,7 @@
 """Environment of `account_address_inference`: an address is found where it stands, and taken over whole."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 from pytest_trace2evolve.cases.draws import one_of
 from pytest_trace2evolve.cases.scene import Scene
@@ -14,9 +15,14 @@ from pytest_trace2evolve.workflow.environments.generator import Drawn, SupportGe
 from pytest_trace2evolve.workflow.environments.tables import tables_of
 
 
-class AccountAddressInference(SupportGenerator):
-    """An order must go to the address of the account, or from difficulty 2 on to that of another order.
+STREET_TOLD_UNTIL, OTHER_FROM = 2, 3
+"""Up to which difficulty the customer names the street, and from which on another order may hold the address."""
 
+
+class AccountAddressInference(SupportGenerator):
+    """An order must go to the address of the account, or from difficulty 3 on to that of another order.
+
+    Up to difficulty 2 the customer names the street, and nothing else; then nothing of it.
     What is graded is the first change that the agent tries:
 
     | grade | what was done |
@@ -28,35 +34,34 @@ class AccountAddressInference(SupportGenerator):
     | 1 | the right address, whole |
 
     The parts are street, flat, city, state, zip code and country, so far as the right address differs in them
-    from the one that the order has: to write that again is worth nothing.
+    from the one that the order has, and the customer has not said them: to write either again is worth nothing.
     """
 
     capability = "account_address_inference"
+    habits: ClassVar[Mapping[str, bool]] = {"account_always": True}
     pays = "the address is taken from the account, or from the order that is named, and nobody is asked for it"
 
     def draw(self, scene: Scene) -> Drawn:
         """A pending order that goes to the wrong place."""
-        elsewhere = scene.store.address(besides=[scene.user["address"]])
+        home = scene.user["address"]
+        elsewhere = scene.store.address(besides=[home])
+        while elsewhere["city"] == home["city"]:
+            elsewhere = scene.store.address(besides=[home])
         order = scene.order("pending", 1, address=elsewhere)
-        if self.difficulty > 1 and scene.chance():
-            third = scene.store.address(besides=[elsewhere, scene.user["address"]])
+        if self.difficulty >= OTHER_FROM and scene.chance():
+            third = scene.store.address(besides=[elsewhere, home])
             other = scene.order(one_of(scene.draws, ("processed", "delivered")), 1, address=third)
             says = scene.say("same_address", order=order["order_id"], other=other["order_id"])
             wish = scene.ship_to(order, other["address"], looks=(other["order_id"],))
         else:
-            says = scene.say("home_address", order=order["order_id"])
-            wish = scene.ship_to(order, scene.user["address"])
+            told = self.difficulty <= STREET_TOLD_UNTIL
+            place = {"address": home["address1"]} if told else {}
+            says = scene.say("ship_to" if told else "home_address", order=order["order_id"], **place)
+            wish = scene.ship_to(order, home)
         scene.store.surroundings(scene.user, self.most)
         # Asked for the address, the customer says the same again: they have none to give.
-        told = {slot: says if slot is Slot.ADDRESS else text for slot, text in wish.details.items()}
-        return Drawn(Sketch(scene, [Spoken(scene.opening(says), [scene.with_details(wish, told)])]))
-
-    def arranged(self, trace: list[Message]) -> list[Message]:
-        """In the easiest scenarios the account is read last: what is to be taken over stands nearest."""
-        place = next(at for at, one in enumerate(trace) if _calls(one, "get_user_details"))
-        if self.difficulty > 1 or not _calls(trace[place + 2], "get_order_details"):
-            return trace
-        return [*trace[:place], *trace[place + 2 : place + 4], *trace[place : place + 2], *trace[place + 4 :]]
+        details = {slot: says if slot is Slot.ADDRESS else text for slot, text in wish.details.items()}
+        return Drawn(Sketch(scene, [Spoken(scene.opening(says), [scene.with_details(wish, details)])]))
 
     def paid(self, deeds: Deeds, solved: bool) -> float:
         """See the table."""
@@ -71,7 +76,9 @@ class AccountAddressInference(SupportGenerator):
         if solved:
             return 1.0
         own = tables_of(deeds.task)["orders"][wanted.arguments["order_id"]]["address"]
+        says = deeds.task.user_scenario["script"]["turns"][0]["says"]
         parts = [part for part, value in own.items() if wanted.arguments[part] != value]
+        parts = [part for part in parts if part != "address1" or wanted.arguments[part] not in says]
         right = sum(first.arguments.get(part) == wanted.arguments[part] for part in parts)
         if right >= len(parts) - 1:
             return 0.8
@@ -87,10 +94,6 @@ class AccountAddressInference(SupportGenerator):
         own = tables_of(task)["orders"][wanted.arguments["order_id"]]["address"]
         rash = wanted.model_copy(update={"arguments": {**wanted.arguments, **own}})
         return [*reads_ahead(task), call_of(rash, 90)]
-
-
-def _calls(message: Message, tool: str) -> bool:
-    return any(call.name == tool for call in message.tool_calls or ())
 
 
 def _asked(deeds: Deeds) -> bool:

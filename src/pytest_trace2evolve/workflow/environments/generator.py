@@ -8,9 +8,9 @@ which keeps scenarios short. Its words are those that the embedded model was tra
 import functools
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from pytest_trace2evolve._canonical import digest
 from pytest_trace2evolve.cases.draws import SeededDraws
@@ -18,7 +18,7 @@ from pytest_trace2evolve.cases.scene import Scene
 from pytest_trace2evolve.cases.sketch import Sketch, assemble
 from pytest_trace2evolve.environments.play import Play
 from pytest_trace2evolve.errors import GeneratorError
-from pytest_trace2evolve.records.message import Message, ToolCall
+from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.script import SCRIPT, Content, script_of
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.users.scripted import ScriptedUser
@@ -66,8 +66,8 @@ class SupportGenerator(ABC):
 
     capability: str
     pays: str
-    family: str = ""
     methods: tuple[str, ...] = ("credit_card",)
+    habits: ClassVar[Mapping[str, bool]] = {"account_always": False}
 
     def __init__(self, difficulty: int = EASIEST, content: Content = Content.TRAIN) -> None:
         if not EASIEST <= difficulty <= HARDEST:
@@ -111,40 +111,34 @@ class SupportGenerator(ABC):
         words = lesson_words(drawn) if self.content is Content.TRAIN else None
         scene = Scene(SeededDraws(name), self.content, self.methods, words)
         found = self.draw(scene)
-        task = assemble(self.family or self.capability, found.sketch)
-        trace, solved = _played(task, found.sketch, seed, self.family or self.capability)
+        task = assemble(self.capability, found.sketch)
+        trace, solved = self._played(task, found.sketch, seed)
         if not solved:
             raise GeneratorError(
                 f"environment {self.capability!r}: the expert does not solve the scenario of seed {seed}; "
                 "mend its scene"
             )
-        trace = self.arranged(trace)
         decision = _decision(trace, found)
         starts = [place for place, one in enumerate(trace[: decision + 1]) if place > 1 and one.role == "assistant"]
         kept = round((len(starts) - 1) * (HARDEST - self.difficulty) / (HARDEST - EASIEST))
         name = f"{self.capability}-{self.content.value}-{self.difficulty}-{seed}"
         return _with_history(task, trace, starts[kept], name)
 
-    def arranged(self, trace: list[Message]) -> list[Message]:
-        """The expert's dialogue in another order that is as good; the same where the capability has none."""
-        return trace
+    def _played(self, task: Task, sketch: Sketch, seed: int) -> tuple[list[Message], bool]:
+        """The expert's whole dialogue, and whether it solved the task."""
+        script = script_of(task)
+        assert script is not None
+        habits = {**every_habit(), **self.habits}
+        teacher = Teacher(sketch, habits, random.Random(seed), self.capability)
+        play = Play(task, SupportWorld(), ScriptedUser(script, seed=seed))
+        while play.end is None:
+            play.step(teacher.reply(play.trace))
+        return play.trace, play.solved()
 
     @property
     def most(self) -> int:
         """How many orders of the customer, and how many other customers, may be there beside the point."""
         return self.difficulty - EASIEST
-
-
-def _played(task: Task, sketch: Sketch, seed: int, family: str) -> tuple[list[Message], bool]:
-    """The expert's whole dialogue, and whether it solved the task."""
-    script = script_of(task)
-    assert script is not None
-    habits = {**every_habit(), "account_always": False}
-    teacher = Teacher(sketch, habits, random.Random(seed), family)
-    play = Play(task, SupportWorld(), ScriptedUser(script, seed=seed))
-    while play.end is None:
-        play.step(teacher.reply(play.trace))
-    return play.trace, play.solved()
 
 
 def _decision(trace: Sequence[Message], drawn: Drawn) -> int:

@@ -9,7 +9,10 @@ from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.users.hearing import hear
 from pytest_trace2evolve.workflow.environments.deeds import Deeds, ahead, call_of, is_write
-from pytest_trace2evolve.workflow.environments.generator import HARDEST, Drawn, SupportGenerator
+from pytest_trace2evolve.workflow.environments.generator import Drawn, SupportGenerator
+
+RETURNS = (4, 4, 3, 2, 1)
+"""Of ten scenarios, by difficulty, those in which a return is asked for: agents read an order for its items."""
 
 
 class PreconditionVerification(SupportGenerator):
@@ -22,8 +25,8 @@ class PreconditionVerification(SupportGenerator):
 
     | grade | what was done |
     | --- | --- |
-    | 0 | nothing read; or changed before the order was read, rightly or not; or a change that its record forbids |
-    | 0.2 | the order read, and nothing changed |
+    | 0 | nothing read; or changed before the order was read, rightly or not; or a change that its record forbids; or refused what it allows |
+    | 0.2 | the order read, and nothing changed or refused |
     | 0.5 | the right change of that order tried, and the tool refused it |
     | 0.8 | the right change of that order made, with another reason, item or refund than was asked for |
     | 1 | the right change made as asked; where none is possible, that said after reading |
@@ -34,8 +37,10 @@ class PreconditionVerification(SupportGenerator):
 
     def draw(self, scene: Scene) -> Drawn:
         """One order of one item, in one of three states."""
-        either = scene.draws.number(1, HARDEST + 1) <= self.difficulty
-        order = scene.order(one_of(scene.draws, ("pending", "delivered", "processed")), 1)
+        either = scene.draws.number(1, 10) > RETURNS[self.difficulty - 1]
+        # Whoever always does the same must be wrong more often than right.
+        states = ("pending", "delivered", "processed") if either else ("delivered", "delivered", "pending", "processed")
+        order = scene.order(one_of(scene.draws, states), 1)
         scene.store.surroundings(scene.user, self.most)
         [item] = order["items"]
         if either:
@@ -54,7 +59,9 @@ class PreconditionVerification(SupportGenerator):
         if not deeds.writes:
             if not deeds.read(order_id):
                 return 0.0
-            return 1.0 if not deeds.open and solved and _refused(deeds, order_id) else 0.2
+            if not _refused(deeds, order_id):
+                return 0.2
+            return 1.0 if solved and not deeds.open else 0.0
         first = deeds.writes[0]
         fits = deeds.open and first.name == deeds.open[0].name and first.arguments.get("order_id") == order_id
         if not fits or not deeds.read(order_id, first.place):
@@ -65,7 +72,7 @@ class PreconditionVerification(SupportGenerator):
 
     def decided(self, deeds: Deeds) -> bool:
         """After the first change, or a refusal after reading."""
-        return bool(deeds.writes) or (not deeds.open and _refused(deeds, _order(deeds.task)))
+        return bool(deeds.writes) or _refused(deeds, _order(deeds.task))
 
     def shortcut(self, task: Task) -> Sequence[Message]:
         """The right change, by luck: nobody looked. Where none is possible: a refusal, unseen."""
