@@ -13,6 +13,7 @@ from pytest_trace2evolve.commands import (
     cases,
     comment,
     compare,
+    environment,
     init,
     ledger,
     lint,
@@ -71,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
         cases,
         serve,
         pocket,
+        environment,
     ):
         command.add(commands)
     return parser

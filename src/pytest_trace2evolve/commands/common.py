@@ -1,6 +1,8 @@
-"""What several subcommands share: the judge, the project they stand in."""
+"""What several subcommands share: the judge, the project they stand in, a bar of progress."""
 
 import argparse
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from pytest_trace2evolve.errors import ConfigError
@@ -62,3 +64,29 @@ def share(option: str, number: float) -> float:
     if not 0 < number < 1:
         raise ConfigError(f"{option} {number:g}: must lie between 0 and 1; five points are 0.05")
     return number
+
+
+@contextmanager
+def bar(what: str, total: int | None) -> Iterator[Callable[..., None]]:
+    """Progress on standard error, a line a tenth without a terminal; what it yields sets how far it is."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    tenth = 0
+    with Progress(
+        *columns, TextColumn("{task.fields[word]}"), console=console, disable=not console.is_terminal
+    ) as progress:
+        bar = progress.add_task(what, total=total, word="")
+
+        def show(done: int, word: str, of: int | None = None) -> None:
+            nonlocal tenth
+            whole = total if of is None else of
+            progress.update(bar, completed=done, word=word, total=whole)
+            reached = done * 10 // whole if whole else 0
+            if reached > tenth and not console.is_terminal:
+                console.print(f"{what} {done}/{whole} {word}".rstrip(), highlight=False)
+            tenth = reached
+
+        yield show

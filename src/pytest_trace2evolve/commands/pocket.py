@@ -2,13 +2,11 @@
 
 import argparse
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from pytest_trace2evolve._optional import require
-from pytest_trace2evolve.commands.common import at_least
+from pytest_trace2evolve.commands.common import at_least, bar
 
 
 def add(commands: Any) -> None:
@@ -42,7 +40,7 @@ def _train(options: argparse.Namespace) -> int:
     recipe = Recipe(seed=options.seed, threads=at_least("--threads", options.threads, 1))
     if options.steps is not None:
         recipe = recipe.shortened(at_least("--steps", options.steps, 1))
-    with _bar("training", recipe.steps) as show:
+    with bar("training", recipe.steps) as show:
 
         def told(progress: Progress) -> None:
             recent = progress.losses[-20:]
@@ -62,33 +60,7 @@ def _measure(folder: Path, cases: int | None) -> int:
     from pytest_trace2evolve.workflow.pocket.measure import CASES
 
     count = CASES if cases is None else at_least("--cases", cases, 1)
-    with _bar("measuring", None) as show:
+    with bar("measuring", None) as show:
         text = write_card(folder, cases=count, told=lambda done, total: show(done, "", total))
     print(text)
     return 0
-
-
-@contextmanager
-def _bar(what: str, total: int | None) -> Iterator[Callable[..., None]]:
-    """Progress on standard error, a line a tenth without a terminal; what it yields sets how far it is."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    tenth = 0
-    with Progress(
-        *columns, TextColumn("{task.fields[word]}"), console=console, disable=not console.is_terminal
-    ) as progress:
-        bar = progress.add_task(what, total=total, word="")
-
-        def show(done: int, word: str, of: int | None = None) -> None:
-            nonlocal tenth
-            whole = total if of is None else of
-            progress.update(bar, completed=done, word=word, total=whole)
-            reached = done * 10 // whole if whole else 0
-            if reached > tenth and not console.is_terminal:
-                console.print(f"{what} {done}/{whole} {word}".rstrip(), highlight=False)
-            tenth = reached
-
-        yield show

@@ -51,8 +51,8 @@ class Trial:
         luck: Ways that must not be paid on average.
         names: Words that tell one scenario from another and mean nothing: of people, streets, mailboxes.
         held_out: What of a text must not be seen in training; empty where nothing is.
-        forbidden: What of an expert's trace the world's rules forbid; empty where nothing is.
-        ways_most: Scenarios on which wrong ways are tried; the other checks look at all.
+        forbidden: What of the gold actions the world's rules forbid; empty where nothing is.
+        ways_most: Scenarios on which wrong ways are tried, and rules; the other checks look at all.
     """
 
     world: World
@@ -62,7 +62,7 @@ class Trial:
     luck: Mapping[str, Way] = field(default_factory=dict)
     names: Callable[[Task], Iterable[str]] = lambda task: ()
     held_out: Callable[[Task], str] = lambda task: ""
-    forbidden: Callable[[Task, Sequence[Message]], str] = lambda task, trace: ""
+    forbidden: Callable[[Task], str] = lambda task: ""
     ways_most: int = 200
 
 
@@ -147,10 +147,10 @@ class Admission:
             self._problem("expert reaches the top", seed, f"it gets {environment.reward():g}")
         if sunk:
             self._problem("expert never loses ground", seed, "its reward fell on the way")
-        if found := self._trial.forbidden(task, environment.trace):
-            self._problem("expert does nothing forbidden", seed, found)
 
     def _ways(self, task: Task, generator: Generator, environment: PlayedEnvironment, seed: int) -> None:
+        if found := self._trial.forbidden(task):
+            self._problem("gold is allowed", seed, found)
         own: dict[str, Way] = {"shortcut": generator.shortcut, **self._trial.wrong}
         for name, way in {**own, **self._trial.luck}.items():
             environment.reset(seed)
@@ -173,7 +173,7 @@ class Admission:
                 ("nothing is paid at the start", "0 everywhere"),
                 ("expert reaches the top", f"{TOP:g} in all of {self._looked}"),
                 ("expert never loses ground", "no step lowers its reward"),
-                ("expert does nothing forbidden", "the world's rules hold"),
+                ("gold is allowed", f"the world's rules hold, {min(self._looked, self._trial.ways_most)} seeds"),
             )
         ]
         made.append(self._distinct())

@@ -1,7 +1,6 @@
 """Environment of `account_address_inference`: an address is found where it stands, and taken over whole."""
 
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Sequence
 
 from pytest_trace2evolve.cases.draws import one_of
 from pytest_trace2evolve.cases.scene import Scene
@@ -38,7 +37,6 @@ class AccountAddressInference(SupportGenerator):
     """
 
     capability = "account_address_inference"
-    habits: ClassVar[Mapping[str, bool]] = {"account_always": True}
     pays = "the address is taken from the account, or from the order that is named, and nobody is asked for it"
 
     def draw(self, scene: Scene) -> Drawn:
@@ -61,7 +59,7 @@ class AccountAddressInference(SupportGenerator):
         scene.store.surroundings(scene.user, self.most)
         # Asked for the address, the customer says the same again: they have none to give.
         details = {slot: says if slot is Slot.ADDRESS else text for slot, text in wish.details.items()}
-        return Drawn(Sketch(scene, [Spoken(scene.opening(says), [scene.with_details(wish, details)])]))
+        return Drawn(Sketch(scene, [Spoken(scene.opening(says), [scene.with_details(wish, details)])]), account=True)
 
     def paid(self, deeds: Deeds, solved: bool) -> float:
         """See the table."""

@@ -8,9 +8,9 @@ which keeps scenarios short. Its words are those that the embedded model was tra
 import functools
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from pytest_trace2evolve._canonical import digest
 from pytest_trace2evolve.cases.draws import SeededDraws
@@ -45,11 +45,13 @@ class Drawn:
         reads: Record whose reading is the decision: the history ends before it at the latest. Empty where all
             is read before the decision falls.
         turn: The customer's turn at which it falls.
+        account: Whether the expert fetches the account in any case.
     """
 
     sketch: Sketch
     reads: str = ""
     turn: int = 0
+    account: bool = False
 
 
 class SupportGenerator(ABC):
@@ -67,7 +69,6 @@ class SupportGenerator(ABC):
     capability: str
     pays: str
     methods: tuple[str, ...] = ("credit_card",)
-    habits: ClassVar[Mapping[str, bool]] = {"account_always": False}
 
     def __init__(self, difficulty: int = EASIEST, content: Content = Content.TRAIN) -> None:
         if not EASIEST <= difficulty <= HARDEST:
@@ -112,7 +113,7 @@ class SupportGenerator(ABC):
         scene = Scene(SeededDraws(name), self.content, self.methods, words)
         found = self.draw(scene)
         task = assemble(self.capability, found.sketch)
-        trace, solved = self._played(task, found.sketch, seed)
+        trace, solved = self._played(task, found, seed)
         if not solved:
             raise GeneratorError(
                 f"environment {self.capability!r}: the expert does not solve the scenario of seed {seed}; "
@@ -124,12 +125,12 @@ class SupportGenerator(ABC):
         name = f"{self.capability}-{self.content.value}-{self.difficulty}-{seed}"
         return _with_history(task, trace, starts[kept], name)
 
-    def _played(self, task: Task, sketch: Sketch, seed: int) -> tuple[list[Message], bool]:
+    def _played(self, task: Task, drawn: Drawn, seed: int) -> tuple[list[Message], bool]:
         """The expert's whole dialogue, and whether it solved the task."""
         script = script_of(task)
         assert script is not None
-        habits = {**every_habit(), **self.habits}
-        teacher = Teacher(sketch, habits, random.Random(seed), self.capability)
+        habits = {**every_habit(), "account_always": drawn.account}
+        teacher = Teacher(drawn.sketch, habits, random.Random(seed), self.capability)
         play = Play(task, SupportWorld(), ScriptedUser(script, seed=seed))
         while play.end is None:
             play.step(teacher.reply(play.trace))

@@ -50,7 +50,8 @@ class MultiStepTaskCompletion(SupportGenerator):
             Spoken(scene.say("then", request=says) if place else scene.opening(says), [wish])
             for place, (says, wish) in enumerate(made)
         ]
-        return Drawn(Sketch(scene, turns), turn=1)
+        # The account is read before it is changed.
+        return Drawn(Sketch(scene, turns), turn=1, account="profile" in kinds)
 
     def paid(self, deeds: Deeds, solved: bool) -> float:
         """See the table."""

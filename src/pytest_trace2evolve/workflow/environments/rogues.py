@@ -14,7 +14,7 @@ from pytest_trace2evolve.cases.expert import (
 from pytest_trace2evolve.environments.admission import Way
 from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.task import Action, Task
-from pytest_trace2evolve.workflow.environments.deeds import ahead, call_of, reads_ahead
+from pytest_trace2evolve.workflow.environments.deeds import call_of, reads_ahead
 from pytest_trace2evolve.workflow.environments.tables import tables_of
 from pytest_trace2evolve.workflow.pocket import speech
 
@@ -64,8 +64,8 @@ def repeats(task: Task) -> Iterable[Message]:
 
 
 def reads_all(task: Task) -> Iterable[Message]:
-    """Reads every record that there is, and then does what the expert does."""
-    return [*_readings(task), *(call_of(one, number) for number, one in enumerate(ahead(task)))]
+    """Reads every record that there is, and says that it is done."""
+    return [*_readings(task), *[_say(f"{speech.CLAIM} {speech.MORE}")] * 3]
 
 
 def says_all(task: Task) -> Iterable[Message]:
