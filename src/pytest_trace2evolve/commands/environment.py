@@ -33,13 +33,19 @@ def add(commands: Any) -> None:
     check.set_defaults(command=_check)
     calibrate = parts.add_parser("calibrate", help="find the difficulty at which a model can learn")
     _common(calibrate)
-    calibrate.add_argument("--model", metavar="MODEL", help="a folder, or a name (default: the embedded model)")
+    calibrate.add_argument(
+        "--model", metavar="MODEL", help="a folder, or a name (default: the embedded model)"
+    )
     calibrate.add_argument("--base-url", metavar="URL", help="its endpoint (default: OPENAI_BASE_URL)")
     calibrate.add_argument("--key-var", metavar="NAME", default="OPENAI_API_KEY", help="variable of its key")
     calibrate.add_argument("--seeds", type=int, metavar="N", help="scenarios (default: 100; in a folder 30)")
     calibrate.add_argument("--rollouts", type=int, default=16, metavar="K", help="of each (default: 16)")
-    calibrate.add_argument("--candidate", metavar="ID", help="whose instruction the agent gets (default: none)")
-    calibrate.add_argument("--temperature", type=float, metavar="T", help="(default: the model's own, else 1)")
+    calibrate.add_argument(
+        "--candidate", metavar="ID", help="whose instruction the agent gets (default: none)"
+    )
+    calibrate.add_argument(
+        "--temperature", type=float, metavar="T", help="(default: the model's own, else 1)"
+    )
     calibrate.add_argument("--concurrency", type=int, default=64, metavar="N", help="at once (default: 64)")
     calibrate.set_defaults(command=_calibrate)
 
@@ -85,7 +91,7 @@ def _check(options: argparse.Namespace) -> int:
                 difficulty=options.difficulty,
                 content=Content(options.content),
                 held_out=held_out,
-                told=lambda done, show=show: show(done, ""),
+                told=show,
             )
         reports.append(report)
         if not options.json:

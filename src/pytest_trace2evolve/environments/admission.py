@@ -1,7 +1,7 @@
 """Admission of an environment: what its scenarios must show before anything is trained on them.
 
-Whether it pays for the capability alone is tried out: an expert must reach the top without ever losing ground,
-and whoever does nothing, takes the shortcut, repeats itself, reads, says or changes everything must not be paid.
+Whether it pays for the capability alone is tried out: an expert must reach the top and never lose ground;
+whoever does nothing, takes the shortcut, repeats itself, reads, says or changes everything must not be paid.
 Generated environments go through the same checks as built-in ones.
 """
 
@@ -52,7 +52,8 @@ class Trial:
         names: Words that tell one scenario from another and mean nothing: of people, streets, mailboxes.
         held_out: What of a text must not be seen in training; empty where nothing is.
         forbidden: What of the gold actions the world's rules forbid; empty where nothing is.
-        ways_most: Scenarios on which wrong ways are tried, and rules; the other checks look at all.
+        ways_most: Scenarios that are made twice, and on which rules and wrong ways are tried; all other checks
+            look at every one.
     """
 
     world: World
@@ -63,7 +64,7 @@ class Trial:
     names: Callable[[Task], Iterable[str]] = lambda task: ()
     held_out: Callable[[Task], str] = lambda task: ""
     forbidden: Callable[[Task], str] = lambda task: ""
-    ways_most: int = 200
+    ways_most: int = 60
 
 
 class Admission:
@@ -100,9 +101,10 @@ class Admission:
         first, second, environment = self._generators[difficulty]
         task = first.scenario(seed)
         text = task.model_dump_json()
-        if second.scenario(seed).model_dump_json() != text:
+        few = self._looked <= self._trial.ways_most
+        if few and second.scenario(seed).model_dump_json() != text:
             self._problem("same seed, same scenario", seed, "another one the second time")
-        if Task.model_validate_json(text) != task:
+        if few and Task.model_validate_json(text) != task:
             self._problem("same seed, same scenario", seed, "does not survive JSON")
         self._substances[_substance(task, self._trial.names(task))] += 1
         self._prompts.add(digest([one.content for one in _history(task) if one.role == "user"]))
@@ -110,7 +112,7 @@ class Admission:
             self._problem("nothing held out", seed, found)
         self._tools(task, environment, seed)
         self._expert(task, environment, seed)
-        if self._looked <= self._trial.ways_most:
+        if few:
             self._ways(task, first, environment, seed)
 
     def _tools(self, task: Task, environment: PlayedEnvironment, seed: int) -> None:
@@ -167,13 +169,16 @@ class Admission:
         made = [
             self._line(check, detail)
             for check, detail in (
-                ("same seed, same scenario", f"made twice, {self._looked} seeds"),
+                ("same seed, same scenario", f"made twice, {self._few} seeds"),
                 ("tools are the target's", "schemas, and every result in the histories"),
                 ("nothing held out", "no id, customer, name, product or phrasing"),
                 ("nothing is paid at the start", "0 everywhere"),
                 ("expert reaches the top", f"{TOP:g} in all of {self._looked}"),
                 ("expert never loses ground", "no step lowers its reward"),
-                ("gold is allowed", f"the world's rules hold, {min(self._looked, self._trial.ways_most)} seeds"),
+                (
+                    "gold is allowed",
+                    f"the world's rules hold, {self._few} seeds",
+                ),
             )
         ]
         made.append(self._distinct())
@@ -185,6 +190,11 @@ class Admission:
             else:
                 made.append(self._line(f"unpaid: {name}", told))
         return made
+
+    @property
+    def _few(self) -> int:
+        """How many scenarios the dear checks looked at."""
+        return min(self._looked, self._trial.ways_most)
 
     def _line(self, check: str, detail: str) -> CheckLine:
         problems = self._problems.get(check)

@@ -22,7 +22,7 @@ MEAN = (0.2, 0.6)
 STD_LEAST = 0.05
 SAME_MOST = 0.2
 INFORMATIVE_LEAST = 0.5
-"""Least and most mean reward, least spread, most groups of one reward (top, zero), least groups that differ."""
+"""Least and most mean reward; least spread; most groups all at the top or at 0; least groups that differ."""
 
 LOST_MOST = 0.05
 """Share of lost rollouts above which nothing is said of the rest."""

@@ -20,8 +20,8 @@ class PlayedEnvironment:
         generator: Makes the scenarios, and grades.
         world: Where they are played: the target's own, with its tools.
         customers: Makes the customer of each.
-        early: End a rollout as soon as nothing can change its reward; rollouts stay short so. False plays on
-            to where the conversation ends, as a suite does.
+        early: End a rollout as soon as nothing can raise its reward, or the top is reached; rollouts stay
+            short so. False plays on to where the conversation ends, as a suite does.
         max_steps: Messages and batches of tool results after which a rollout ends.
         max_errors: Errors of tools after which it ends.
     """

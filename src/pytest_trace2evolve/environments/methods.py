@@ -1,4 +1,4 @@
-"""An environment as trl drives one: a class whose public methods are the tools, made from the world's schemas.
+"""An environment as trl drives one: a class whose public methods are the tools, made from their schemas.
 
 `GRPOTrainer(environment_factory=…)` makes a tool of every public method but `reset`, and reads its schema
 from signature, annotations and docstring (`transformers.utils.get_json_schema`). So nothing else here is
@@ -101,7 +101,9 @@ def _method(tool: ToolSchema) -> Callable[..., str]:
 
     own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
     signature = inspect.Signature([own, *(_parameter(name, hints[name], name in required) for name in order)])
-    lines = [f"    {name}: {' '.join(str(properties[name].get('description', name)).split())}" for name in order]
+    lines = [
+        f"    {name}: {' '.join(str(properties[name].get('description', name)).split())}" for name in order
+    ]
     method.__name__ = method.__qualname__ = tool.name
     method.__doc__ = "\n".join([tool.description, *(["", "Args:", *lines] if lines else [])])
     method.__annotations__ = {name: hints[name] for name in order}

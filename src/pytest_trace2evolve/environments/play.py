@@ -1,7 +1,7 @@
 """One simulation that somebody else drives: the conversation of τ², one message of the agent at a time.
 
-Where a rollout asks an agent for each message, a trainer has the messages already and wants to know what comes
-back on them. The same rules hold as in `rollout.conversation.converse`: a test holds one to the other.
+Where a rollout asks an agent for each message, a trainer has the messages already and wants to know what
+comes back on them. The same rules hold as in `rollout.conversation.converse`: a test holds one to the other.
 """
 
 from collections.abc import Sequence
@@ -96,7 +96,9 @@ class Play:
             return False
         # Replaying is what costs; only what changes the databases makes it differ.
         changes = sum(
-            self._world.changes_state(call.name) for message in self.trace for call in message.tool_calls or ()
+            self._world.changes_state(call.name)
+            for message in self.trace
+            for call in message.tool_calls or ()
         )
         if self._state is None or self._state[0] != changes:
             matched, assertions = check_state(self.task, self.trace, self._world)

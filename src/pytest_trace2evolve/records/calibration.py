@@ -1,4 +1,4 @@
-"""What is kept of a calibration: how a model fares in an environment, and at which difficulty it can learn."""
+"""What is kept of a calibration: how a model fares in an environment, and where it can learn."""
 
 from enum import StrEnum
 from typing import Literal

@@ -174,8 +174,8 @@ class Generator(Protocol):
     and, as `message_history`, what was said before the agent's turn comes; the gold actions are the
     expert's, those of the history first.
 
-    Everything that goes in and out is JSON (`Task` and `Message` by `model_dump(mode="json")`), so that one can
-    answer from another process.
+    Everything that goes in and out is JSON (`Task` and `Message` by `model_dump(mode="json")`), so that one
+    can answer from another process.
 
     Attributes:
         capability: The capability, in snake_case.
@@ -198,7 +198,7 @@ class Generator(Protocol):
         """
 
     def settled(self, task: Task, trace: Sequence[Message]) -> bool:
-        """Whether nothing that may follow changes the grade: what the capability is about has happened."""
+        """Whether nothing that may follow raises the grade: what the capability is about has happened."""
 
     def shortcut(self, task: Task) -> Sequence[Message]:
         """What an agent says that lacks the capability and takes the nearest wrong way; must not be paid."""

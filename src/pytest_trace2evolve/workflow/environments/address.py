@@ -13,9 +13,8 @@ from pytest_trace2evolve.workflow.environments.deeds import Deeds, ahead, call_o
 from pytest_trace2evolve.workflow.environments.generator import Drawn, SupportGenerator
 from pytest_trace2evolve.workflow.environments.tables import tables_of
 
-
 STREET_TOLD_UNTIL, OTHER_FROM = 2, 3
-"""Up to which difficulty the customer names the street, and from which on another order may hold the address."""
+"""Up to which difficulty the customer names the street; from which on another order may hold the address."""
 
 
 class AccountAddressInference(SupportGenerator):
@@ -27,17 +26,19 @@ class AccountAddressInference(SupportGenerator):
     | grade | what was done |
     | --- | --- |
     | 0 | no change; or another one, or of another order; or the customer asked for the address |
-    | 0.2 | the record fetched since the agent's turn in which the address stands, and nothing changed; or one part right |
+    | 0.2 | the record with the address fetched since the agent's turn, and nothing changed; or one part right |
     | 0.5 | half or more of the parts right |
     | 0.8 | all parts right but one |
     | 1 | the right address, whole |
 
     The parts are street, flat, city, state, zip code and country, so far as the right address differs in them
-    from the one that the order has, and the customer has not said them: to write either again is worth nothing.
+    from the one that the order has and the customer has not said them: to write those again is worth nothing.
     """
 
     capability = "account_address_inference"
-    pays = "the address is taken from the account, or from the order that is named, and nobody is asked for it"
+    pays = (
+        "the address is taken from the account, or from the order that is named, and nobody is asked for it"
+    )
 
     def draw(self, scene: Scene) -> Drawn:
         """A pending order that goes to the wrong place."""
@@ -59,7 +60,9 @@ class AccountAddressInference(SupportGenerator):
         scene.store.surroundings(scene.user, self.most)
         # Asked for the address, the customer says the same again: they have none to give.
         details = {slot: says if slot is Slot.ADDRESS else text for slot, text in wish.details.items()}
-        return Drawn(Sketch(scene, [Spoken(scene.opening(says), [scene.with_details(wish, details)])]), account=True)
+        return Drawn(
+            Sketch(scene, [Spoken(scene.opening(says), [scene.with_details(wish, details)])]), account=True
+        )
 
     def paid(self, deeds: Deeds, solved: bool) -> float:
         """See the table."""

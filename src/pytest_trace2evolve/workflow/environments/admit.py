@@ -69,7 +69,11 @@ def admit(
     """
     started = time.perf_counter()
     offer = environments.offer(name)
-    world = Worlds().open(offer.provider, offer.domain) if offer.provider == "trace2evolve" else environments.world(name)
+    world = (
+        Worlds().open(offer.provider, offer.domain)
+        if offer.provider == "trace2evolve"
+        else environments.world(name)
+    )
     levels = [difficulty] if difficulty is not None else list(range(EASIEST, HARDEST + 1))
 
     def make(level: int) -> Generator:
@@ -101,7 +105,7 @@ def _trial(world: World, content: Content, held_out: Sequence[str]) -> Trial:
         return CaseOracle(task, script, writes).reply(trace)
 
     def forbidden(task: Task) -> str:
-        """What breaks a rule where the gold actions are carried out from the start, a yes before each change."""
+        """What breaks a rule where the gold is carried out from the start, with a yes before each change."""
         if rules is None or task.initial_state is None:
             return ""
         whole = task.model_copy(
@@ -136,15 +140,16 @@ def found_held_out(task: Task, held_out: Sequence[str]) -> str:
         task: The scenario.
         held_out: Ids, names and mailboxes of held-out tasks.
     """
-    texts = list(_texts(task.model_dump(mode="json")))
+    texts = list(dict.fromkeys(_texts(task.model_dump(mode="json"))))
     whole = "\n".join(texts)
     if mark := foreign(whole, Content.HELDOUT):
         return f"held-out content: {mark!r}"
     if held_out:
         words = set(re.findall(r"[\w#@.+-]+", whole))
-        if one := next((one for one in held_out if one in words or (" " in one and one in whole)), ""):
+        named = (one for one in held_out if words.issuperset(one.split()) and one in whole)
+        if one := next(named, ""):
             return f"of a held-out task: {one!r}"
-    for text in texts:
+    for text in (one for one in texts if one.count(" ") >= RUN - 1):
         if shared := _runs(text) & _held_out_runs():
             return f"a held-out phrasing: {' '.join(min(shared))!r}"
     return ""
@@ -176,10 +181,12 @@ def held_out_of(project: Project | None) -> list[str]:
 
 
 def _records(task: Task) -> Iterator[str]:
-    """Ids of orders and customers, mailboxes and whole names in a task's own records."""
+    """The task's id, and its customers: ids, mailboxes and whole names.
+
+    Orders are left out: of seven random digits some thousand scenarios hold one by chance, and it says nothing.
+    """
     tables = tables_of(task)
     yield task.id
-    yield from tables.get("orders", {})
     for user_id, user in tables.get("users", {}).items():
         yield from (user_id, user["email"], f"{user['name']['first_name']} {user['name']['last_name']}")
 

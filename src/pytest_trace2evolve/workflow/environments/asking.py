@@ -78,11 +78,12 @@ def _instruction(candidate: str | None, project: Project | None) -> str:
 
 
 def budget(ask: Ask, environments: int) -> str:
-    """What a calibration will ask of a model, in one line; and where it is less than the full measure, that."""
+    """What a calibration will ask of a model, in one line; and whether that is less than the full measure."""
     each = ask.seeds * ask.rollouts
     total = each * environments
     told = (
-        f"calibrating {environments} environments: {ask.seeds} seeds × {ask.rollouts} rollouts = {total:,} rollouts, "
+        f"calibrating {environments} environments: {ask.seeds} seeds × {ask.rollouts} rollouts "
+        f"= {total:,} rollouts, "
         f"about {CALLS * total:,} answers of {ask.settings.model}"
     )
     if ask.adjust:

@@ -25,7 +25,7 @@ from pytest_trace2evolve.workflow.environments.registry import Environments, pla
 from pytest_trace2evolve.workflow.environments.rollouts import Rollout, roll_groups
 
 LOCAL_SEEDS = 30
-"""Scenarios for a model in a folder of this machine, where nothing else is said: it may have no accelerator."""
+"""Scenarios for a model in a folder, where nothing else is said: the machine may have no accelerator."""
 
 AT_ONCE = 64
 """Rollouts at once."""
@@ -137,8 +137,8 @@ async def _measure(
     lost = [one for one in rollouts if one.reward is None]
     if len(lost) > LOST_MOST * len(rollouts):
         raise InfrastructureError(
-            f"environment {name!r}: {len(lost)} of {len(rollouts)} rollouts were lost, more than {LOST_MOST:.0%}, "
-            f"and nothing is said of the others; first: {lost[0].trouble}"
+            f"environment {name!r}: {len(lost)} of {len(rollouts)} rollouts were lost, more than "
+            f"{LOST_MOST:.0%}, and nothing is said of the others; first: {lost[0].trouble}"
         )
     found = figures([group.rewards for group in groups], len(lost))
     return Tried(

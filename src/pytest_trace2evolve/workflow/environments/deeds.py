@@ -11,7 +11,7 @@ from pytest_trace2evolve.records.task import Action, Task
 from pytest_trace2evolve.worlds.support.schemas import TOOL_TYPES
 
 SPARE = 3
-"""Calls beyond the expert's that an agent may make: who reads all there is, or repeats itself, is paid nothing."""
+"""Calls beyond the expert's that an agent may make: who reads everything, or repeats itself, is not paid."""
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from pytest_trace2evolve.workflow.pocket.words import lesson_words
 from pytest_trace2evolve.worlds.support.world import SupportWorld
 
 EASIEST, HARDEST = 1, 5
-"""The difficulties. At the first all is played up to the decision, at the last nothing but the first message."""
+"""The difficulties. At the first all is played up to the decision, at the last only the first message."""
 
 KEPT = 256
 """Scenarios that a generator remembers: a group of rollouts asks for the same one many times."""
@@ -73,7 +73,8 @@ class SupportGenerator(ABC):
     def __init__(self, difficulty: int = EASIEST, content: Content = Content.TRAIN) -> None:
         if not EASIEST <= difficulty <= HARDEST:
             raise GeneratorError(
-                f"environment {self.capability!r}: difficulty {difficulty} must be from {EASIEST} to {HARDEST}"
+                f"environment {self.capability!r}: difficulty {difficulty}: "
+                f"must be from {EASIEST} to {HARDEST}"
             )
         self.difficulty = difficulty
         self.content = content
@@ -120,7 +121,9 @@ class SupportGenerator(ABC):
                 "mend its scene"
             )
         decision = _decision(trace, found)
-        starts = [place for place, one in enumerate(trace[: decision + 1]) if place > 1 and one.role == "assistant"]
+        starts = [
+            place for place, one in enumerate(trace[: decision + 1]) if place > 1 and one.role == "assistant"
+        ]
         kept = round((len(starts) - 1) * (HARDEST - self.difficulty) / (HARDEST - EASIEST))
         name = f"{self.capability}-{self.content.value}-{self.difficulty}-{seed}"
         return _with_history(task, trace, starts[kept], name)

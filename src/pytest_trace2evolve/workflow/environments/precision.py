@@ -38,7 +38,9 @@ class ToolCallingPrecision(SupportGenerator):
 
     def draw(self, scene: Scene) -> Drawn:
         """A call of several ids."""
-        kind = one_of(scene.draws, KINDS if self.difficulty < SWAPS_FROM else (*KINDS, "exchange", "exchange"))
+        kind = one_of(
+            scene.draws, KINDS if self.difficulty < SWAPS_FROM else (*KINDS, "exchange", "exchange")
+        )
         if kind == "pay":
             return Drawn(_pay(scene, self.most))
         return Drawn(_return(scene, self.most) if kind == "return" else _exchange(scene, self.most))

@@ -12,7 +12,7 @@ from pytest_trace2evolve.workflow.environments.deeds import Deeds, ahead, call_o
 from pytest_trace2evolve.workflow.environments.generator import Drawn, SupportGenerator
 
 RETURNS = (4, 4, 3, 2, 1)
-"""Of ten scenarios, by difficulty, those in which a return is asked for: agents read an order for its items."""
+"""Of ten scenarios, by difficulty, those in which a return is asked for: for that, agents read an order."""
 
 
 class PreconditionVerification(SupportGenerator):
@@ -25,7 +25,7 @@ class PreconditionVerification(SupportGenerator):
 
     | grade | what was done |
     | --- | --- |
-    | 0 | nothing read; or changed before the order was read, rightly or not; or a change that its record forbids; or refused what it allows |
+    | 0 | nothing read; or changed before reading, rightly or not; or changed or refused against the record |
     | 0.2 | the order read, and nothing changed or refused |
     | 0.5 | the right change of that order tried, and the tool refused it |
     | 0.8 | the right change of that order made, with another reason, item or refund than was asked for |
@@ -39,7 +39,11 @@ class PreconditionVerification(SupportGenerator):
         """One order of one item, in one of three states."""
         either = scene.draws.number(1, 10) > RETURNS[self.difficulty - 1]
         # Whoever always does the same must be wrong more often than right.
-        states = ("pending", "delivered", "processed") if either else ("delivered", "delivered", "pending", "processed")
+        states = (
+            ("pending", "delivered", "processed")
+            if either
+            else ("delivered", "delivered", "pending", "processed")
+        )
         order = scene.order(one_of(scene.draws, states), 1)
         scene.store.surroundings(scene.user, self.most)
         [item] = order["items"]

@@ -39,7 +39,10 @@ def silence(task: Task) -> Iterable[Message]:
 
 def handing_over(task: Task) -> Iterable[Message]:
     """Lets a human do it."""
-    return [_call("transfer_to_human_agents", summary="It is all too much."), _say("You are being transferred to a human agent.")]
+    return [
+        _call("transfer_to_human_agents", summary="It is all too much."),
+        _say("You are being transferred to a human agent."),
+    ]
 
 
 def claims(task: Task) -> Iterable[Message]:
@@ -49,7 +52,12 @@ def claims(task: Task) -> Iterable[Message]:
 
 def asks(task: Task) -> Iterable[Message]:
     """Asks the customer for all that stands in the records."""
-    questions = ("your email, name and zip code", "the order number", "the new address", "the items and options")
+    questions = (
+        "your email, name and zip code",
+        "the order number",
+        "the new address",
+        "the items and options",
+    )
     return [*[_say(f"Could you tell me {one}?") for one in questions], _say(f"{speech.CLAIM} {speech.MORE}")]
 
 
