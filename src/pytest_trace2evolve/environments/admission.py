@@ -23,7 +23,7 @@ from pytest_trace2evolve.records.task import Task
 UNPAID_MOST = 0.2
 """What a wrong way gets at most, in any scenario."""
 
-LUCK_MOST = 0.4
+LUCK_MOST = 0.45
 """What doing the same everywhere gets at most on average: now and then it is right."""
 
 DISTINCT_LEAST = 0.99
@@ -52,8 +52,8 @@ class Trial:
         names: Words that tell one scenario from another and mean nothing: of people, streets, mailboxes.
         held_out: What of a text must not be seen in training; empty where nothing is.
         forbidden: What of the gold actions the world's rules forbid; empty where nothing is.
-        ways_most: Scenarios that are made twice, and on which rules and wrong ways are tried; all other checks
-            look at every one.
+        ways_most: Scenarios that are made twice, and on which rules and wrong ways are tried; the other
+            checks look at all of them.
     """
 
     world: World

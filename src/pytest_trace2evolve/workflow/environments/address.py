@@ -26,7 +26,7 @@ class AccountAddressInference(SupportGenerator):
     | grade | what was done |
     | --- | --- |
     | 0 | no change; or another one, or of another order; or the customer asked for the address |
-    | 0.2 | the record with the address fetched since the agent's turn, and nothing changed; or one part right |
+    | 0.2 | the record with the address fetched on the agent's turn, nothing changed; or one part right |
     | 0.5 | half or more of the parts right |
     | 0.8 | all parts right but one |
     | 1 | the right address, whole |

@@ -1,4 +1,4 @@
-"""Admission of environments by name: with the wrong ways of the support world, and what a project holds out."""
+"""Admission of environments by name: with wrong ways of the support world, and what a project holds out."""
 
 import json
 import random
@@ -140,7 +140,11 @@ def found_held_out(task: Task, held_out: Sequence[str]) -> str:
         task: The scenario.
         held_out: Ids, names and mailboxes of held-out tasks.
     """
-    texts = list(dict.fromkeys(_texts(task.model_dump(mode="json"))))
+    record = task.model_dump(mode="json")
+    # What tools answered holds the same records once more.
+    history = record["initial_state"]["message_history"] or []
+    record["initial_state"]["message_history"] = [one for one in history if one["role"] != "tool"]
+    texts = list(dict.fromkeys(_texts(record)))
     whole = "\n".join(texts)
     if mark := foreign(whole, Content.HELDOUT):
         return f"held-out content: {mark!r}"
@@ -183,7 +187,7 @@ def held_out_of(project: Project | None) -> list[str]:
 def _records(task: Task) -> Iterator[str]:
     """The task's id, and its customers: ids, mailboxes and whole names.
 
-    Orders are left out: of seven random digits some thousand scenarios hold one by chance, and it says nothing.
+    Orders are left out: among some thousand scenarios one holds the same seven random digits by chance.
     """
     tables = tables_of(task)
     yield task.id

@@ -1,4 +1,4 @@
-"""Calibration: a model plays an environment, and its difficulty is changed until there is something to learn."""
+"""Calibration: a model plays an environment, whose difficulty is changed until it can learn there."""
 
 import time
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Wrong ways through scenarios of the support world, as somebody goes who wants rewards and not the capability."""
+"""Wrong ways through scenarios of the support world, for whoever wants rewards and not the capability."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any

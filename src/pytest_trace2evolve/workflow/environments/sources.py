@@ -1,4 +1,4 @@
-"""The digest of everything that scenarios and rewards of the built-in environments depend on: the code itself."""
+"""The digest of what scenarios and rewards of the built-in environments depend on: the code itself."""
 
 import functools
 import importlib.resources

@@ -1,4 +1,4 @@
-"""Environment of `structured_data_reasoning`: what is right follows from several records, or fields of one."""
+"""Environment of `structured_data_reasoning`: what is right follows from several records or fields."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
