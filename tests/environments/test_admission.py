@@ -1,4 +1,4 @@
-"""Admission: the built-in environments pass, and each kind of cheat is found by the check that is there for it."""
+"""Admission: the built-in environments pass, and each kind of cheat is found by the check made for it."""
 
 import json
 from collections.abc import Sequence
@@ -140,7 +140,10 @@ def test_the_command_tells_every_check(capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["check", "precondition"], "unknown environment 'precondition'; did you mean 'precondition_verification'?"),
+        (
+            ["check", "precondition"],
+            "unknown environment 'precondition'; did you mean 'precondition_verification'?",
+        ),
         (["check", "--seeds", "0"], "--seeds 0: must be 1 or more"),
         (["check", "--difficulty", "9"], "difficulty 9: must be from 1 to 5"),
         (["calibrate", "--rollouts", "1"], "--rollouts 1: must be 2 or more"),

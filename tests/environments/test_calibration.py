@@ -83,9 +83,7 @@ def calibrated(tmp_path: Path, *arguments: str) -> int:
     return cli.main(["--root", str(tmp_path), "environment", "calibrate", *arguments])
 
 
-def served(
-    script: Callable[[ChatRequest], Reply], tmp_path: Path, *arguments: str
-) -> tuple[int, ChatServer]:
+def served(script: Callable[[ChatRequest], Reply], tmp_path: Path, *arguments: str) -> tuple[int, ChatServer]:
     with ChatServer(script) as server:
         asked = ("precondition_verification", "--model", "any", "--base-url", server.base_url)
         status = calibrated(tmp_path, *asked, "--seeds", "4", "--rollouts", "4", *arguments)
@@ -181,8 +179,8 @@ def test_a_lost_rollout_is_no_zero() -> None:
     assert (measured.lost, measured.rollouts, measured.groups) == (2, 38, 5)
     with pytest.raises(
         InfrastructureError,
-        match=r"'precondition_verification': 3 of 40 rollouts were lost, more than 5%, and nothing is said of "
-        "the others; first: nobody answers",
+        match=r"'precondition_verification': 3 of 40 rollouts were lost, more than 5%, and nothing is said "
+        "of the others; first: nobody answers",
     ):
         found(3)
 

@@ -43,16 +43,14 @@ def test_numbers_choices_and_what_may_be_left_out_can_be_said() -> None:
         "required": ["rows", "kind"],
     }
     tool = ToolSchema(name="put", description="Put it.", parameters=parameters)
-    found = utils.get_json_schema(getattr(rollout_class([tool], make)(), "put"))["function"]
+    found = utils.get_json_schema(rollout_class([tool], make)().put)["function"]
     assert found["parameters"] == parameters
 
 
 def test_only_reset_and_the_tools_are_public() -> None:
     made = rollout_class(TOOLS, make)
     public = {
-        name
-        for name, _ in inspect.getmembers(made, predicate=inspect.isfunction)
-        if not name.startswith("_")
+        name for name, _ in inspect.getmembers(made, predicate=inspect.isfunction) if not name.startswith("_")
     }
     assert public == {"reset", *(tool.name for tool in TOOLS)}
     assert made.__name__ == "Rollout"
@@ -61,7 +59,11 @@ def test_only_reset_and_the_tools_are_public() -> None:
 def test_tools_answer_as_in_the_target_and_nothing_after_the_end() -> None:
     rollout: Any = rollout_class(TOOLS, make)()
     rollout.reset(seed=3, prompt=[], further="column")
-    assert rollout.get_order_details(order_id="#W0") == rollout.get_order_details("#W0") == "Error: Order not found"
+    assert (
+        rollout.get_order_details(order_id="#W0")
+        == rollout.get_order_details("#W0")
+        == "Error: Order not found"
+    )
     assert rollout.get_order_details(number="#W0").startswith("Error: ")
     assert rollout._say("What is your name?")
     rollout.cancel_pending_order(order_id="#W0", reason="no longer needed")
@@ -81,7 +83,8 @@ def test_tools_answer_as_in_the_target_and_nothing_after_the_end() -> None:
         (
             "put",
             {"properties": {"x": {"type": "null"}}},
-            "tool 'put': parameter 'x' has type 'null'; methods can say string, integer, number, boolean, object, array",
+            "tool 'put': parameter 'x' has type 'null'; "
+            "methods can say string, integer, number, boolean, object, array",
         ),
     ],
 )

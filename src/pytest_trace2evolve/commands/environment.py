@@ -164,9 +164,7 @@ def _names(given: Sequence[str], environments: "Environments") -> list[str]:
     return list(dict.fromkeys(given)) or environments.names
 
 
-def _require_difficulty(
-    difficulty: int | None, names: Sequence[str], environments: "Environments"
-) -> None:
+def _require_difficulty(difficulty: int | None, names: Sequence[str], environments: "Environments") -> None:
     """Refuse a difficulty that one does not have before anything is measured."""
     for name in names if difficulty is not None else ():
         environments.generator(name, difficulty or 0)
