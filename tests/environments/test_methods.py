@@ -83,8 +83,10 @@ def test_tools_answer_as_in_the_target_and_nothing_after_the_end() -> None:
         (
             "put",
             {"properties": {"x": {"type": "null"}}},
-            "tool 'put': parameter 'x' has type 'null'; "
-            "methods can say string, integer, number, boolean, object, array",
+            (
+                "tool 'put': parameter 'x' has type 'null'; "
+                "methods can say string, integer, number, boolean, object, array"
+            ),
         ),
     ],
 )
