@@ -69,15 +69,14 @@ def rolled(environment: PlayedEnvironment, agent: object, seed: int) -> list[flo
     raise AssertionError("it does not end")
 
 
-AGENTS = {
-    "oracle": oracle,
-    "nop": lambda task: NopAgent(),
-    **{name: (lambda way: lambda task: Listed(list(way(task))))(way) for name, way in WRONG.items()},
-}
+def agent_of(who: str, task: Task) -> CaseOracle | NopAgent | Listed:
+    if who == "oracle":
+        return oracle(task)
+    return NopAgent() if who == "nop" else Listed(list(WRONG[who](task)))
 
 
 @few
-@given(name=NAMES, level=LEVELS, seed=SEEDS, who=st.sampled_from(list(AGENTS)))
+@given(name=NAMES, level=LEVELS, seed=SEEDS, who=st.sampled_from(["oracle", "nop", *WRONG]))
 def test_an_environment_is_played_as_a_suite_is(name: str, level: int, seed: int, who: str) -> None:
     generator = ENVIRONMENTS.generator(name, level)
     task, script = generator.scenario(seed), script_of(generator.scenario(seed))
@@ -85,15 +84,15 @@ def test_an_environment_is_played_as_a_suite_is(name: str, level: int, seed: int
     for steps in (60, 7):
         user = ScriptedUser(script, seed=seed)
         limits = Limits(max_steps=steps)
-        simulation = asyncio.run(converse(task, WORLD, AGENTS[who](task), user, limits=limits))
-        play, agent = Play(task, WORLD, scripted(task, seed), max_steps=steps), AGENTS[who](task)
+        simulation = asyncio.run(converse(task, WORLD, agent_of(who, task), user, limits=limits))
+        play, agent = Play(task, WORLD, scripted(task, seed), max_steps=steps), agent_of(who, task)
         while play.end is None:
             play.step(asyncio.run(agent.respond(play.trace)))
         assert said(play.trace) == said(simulation.trace)
         assert play.end == simulation.termination_reason
         assert play.solved() is (score(simulation, task, WORLD).reward == 1.0)
     environment = played(generator, WORLD)
-    rolled(environment, AGENTS[who](task), seed)
+    rolled(environment, agent_of(who, task), seed)
     assert said(simulation.trace[: len(environment.trace)]) == said(
         environment.trace[: len(simulation.trace)]
     )
@@ -145,6 +144,20 @@ def test_the_same_seed_gives_the_same_scenario_and_another_seed_another(
     assert environment.reset(seed) == first
 
 
+@few
+@given(name=NAMES, level=LEVELS, seed=SEEDS)
+def test_reading_once_more_what_was_read_is_worth_nothing(name: str, level: int, seed: int) -> None:
+    generator = ENVIRONMENTS.generator(name, level)
+    known = [
+        call
+        for one in generator.scenario(seed).initial_state.message_history
+        for call in one.tool_calls or ()
+    ]  # type: ignore[union-attr]
+    again = [Message(role="assistant", tool_calls=[call]) for call in known if call.name not in WRITES]
+    rewards = rolled(played(generator, WORLD), Listed([*again[:3]]), seed)
+    assert set(rewards) == {0.0}
+
+
 @pytest.mark.parametrize("name", ENVIRONMENTS.names)
 def test_an_easier_scenario_has_more_behind_it(name: str) -> None:
     lengths = []
@@ -153,6 +166,31 @@ def test_an_easier_scenario_has_more_behind_it(name: str) -> None:
         histories = [generator.scenario(seed).initial_state.message_history for seed in range(6)]  # type: ignore[union-attr]
         lengths.append(sum(map(len, histories)))  # type: ignore[arg-type]
     assert lengths[0] > lengths[1] == 12, "at the last only a greeting and the customer's first message"
+
+
+TEXTS = st.one_of(
+    st.text(max_size=8), st.integers(), st.none(), st.floats(allow_nan=False, allow_infinity=False)
+)
+VALUES = st.recursive(
+    TEXTS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=2)
+)
+
+
+@few
+@given(name=NAMES, level=LEVELS, seed=SEEDS, data=st.data())
+def test_whatever_a_model_writes_is_graded(name: str, level: int, seed: int, data: st.DataObject) -> None:
+    """The right call with a wrong value anywhere in it, or any call at all: never an error, never the top."""
+    generator = ENVIRONMENTS.generator(name, level)
+    task = generator.scenario(seed)
+    changes = [one for one in task.actions if one.name in WRITES]
+    right = data.draw(st.sampled_from(changes or task.actions))
+    place = data.draw(st.sampled_from(sorted(right.arguments)))
+    value = data.draw(st.one_of(VALUES, st.lists(st.sampled_from([["1"], {"a": 1}, 7, "7"]), max_size=3)))
+    arguments = {**right.arguments, place: value}
+    environment = played(generator, WORLD)
+    call = ToolCall(name=right.name, arguments=arguments)
+    reward = rolled(environment, Listed([Message(role="assistant", tool_calls=[call])]), seed)[-1]
+    assert reward < TOP or value == right.arguments[place] or not changes
 
 
 class Broken:

@@ -80,6 +80,7 @@ def _check(options: argparse.Namespace) -> int:
     seeds = at_least("--seeds", options.seeds, 1)
     environments = Environments()
     names = _names(options.names, environments)
+    _require_difficulty(options.difficulty, names, environments)
     held_out = held_out_of(nearest_project(options))
     reports = []
     for name in names:
@@ -115,9 +116,7 @@ def _calibrate(options: argparse.Namespace) -> int:
     at_least("--concurrency", options.concurrency, 1)
     if options.seeds is not None:
         at_least("--seeds", options.seeds, 2)
-    for name in names:
-        if options.difficulty is not None:
-            environments.generator(name, options.difficulty)
+    _require_difficulty(options.difficulty, names, environments)
     ask = read_ask(options, nearest_project(options), Path.cwd())
     print(budget(ask, len(names)), file=sys.stderr)
     folder = ask.settings.folder
@@ -163,6 +162,12 @@ def _names(given: Sequence[str], environments: "Environments") -> list[str]:
     for name in given:
         environments.offer(name)
     return list(dict.fromkeys(given)) or environments.names
+
+
+def _require_difficulty(difficulty: int | None, names: Sequence[str], environments: "Environments") -> None:
+    """Refuse a difficulty that one does not have before anything is measured."""
+    for name in names if difficulty is not None else ():
+        environments.generator(name, difficulty or 0)
 
 
 def _folder(options: argparse.Namespace) -> Path:

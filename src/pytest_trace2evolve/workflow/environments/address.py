@@ -113,7 +113,4 @@ def _fetched(deeds: Deeds) -> bool:
         if record["address"]["address1"] == wanted.arguments["address1"]
         and key != wanted.arguments["order_id"]
     }
-    return any(
-        call.name.startswith("get_") and not call.failed and holds & set(map(str, call.arguments.values()))
-        for call in deeds.own
-    )
+    return any(map(deeds.found, holds))

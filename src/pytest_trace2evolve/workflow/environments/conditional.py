@@ -58,7 +58,7 @@ class ConditionalDetailRetrieval(SupportGenerator):
     def paid(self, deeds: Deeds, solved: bool) -> float:
         """See the table."""
         order_id = _order(deeds.task)
-        looked = any(order_id in call.arguments.values() and not call.failed for call in deeds.own)
+        looked = deeds.found(order_id)
         if not deeds.open:
             if deeds.writes:
                 return 0.0

@@ -86,9 +86,16 @@ class Deeds:
     def read(self, record: str, before: int | None = None) -> bool:
         """Whether a record was read, before some place of the trace or at all."""
         return any(
-            call.name.startswith("get_") and record in call.arguments.values() and not call.failed
+            _gets(call) and record in call.arguments.values()
             for call in self.calls
             if before is None or call.place < before
+        )
+
+    def found(self, record: str) -> bool:
+        """Whether a record was read since then that the history had not read: once more is not found."""
+        known = [call for call in self.calls if call.place < self.begins]
+        return self.read(record) and not any(
+            record in call.arguments.values() for call in known if _gets(call)
         )
 
     def on_course(self) -> bool:
@@ -97,6 +104,10 @@ class Deeds:
             made.does(action) and not made.failed
             for made, action in zip(self.writes, self.open, strict=False)
         )
+
+
+def _gets(call: Made) -> bool:
+    return call.name.startswith("get_") and not call.failed
 
 
 def is_write(tool: str) -> bool:

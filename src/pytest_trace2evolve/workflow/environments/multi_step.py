@@ -75,7 +75,7 @@ class MultiStepTaskCompletion(SupportGenerator):
             return 0.8
         if made:
             return 0.5 if _near(made[0].name, made[0].arguments, wanted[0]) else 0.0
-        return 0.2 if _looked(deeds, wanted[0]) else 0.0
+        return 0.2 if deeds.found(_record(wanted[0])) else 0.0
 
     def decided(self, deeds: Deeds) -> bool:
         """After a change that is not the next one as asked."""
@@ -124,11 +124,3 @@ def _near(name: str, arguments: dict[str, object], wanted: Action) -> bool:
     """Whether a change is the wanted one on the right record, whatever its further arguments."""
     about = arguments.get("order_id") or arguments.get("user_id")
     return name == wanted.name and about == _record(wanted)
-
-
-def _looked(deeds: Deeds, wanted: Action) -> bool:
-    """Whether the record was read since the agent's turn."""
-    return any(
-        call.name.startswith("get_") and not call.failed and _record(wanted) in call.arguments.values()
-        for call in deeds.own
-    )

@@ -122,4 +122,4 @@ def _items_grade(arguments: dict[str, object], wanted: Action) -> float:
     if "new_item_ids" not in wanted.arguments:
         return 0.8
     pairs = dict(zip(right, wanted.arguments["new_item_ids"], strict=True))
-    return 0.8 if isinstance(news, list) and news == [pairs[one] for one in told] else 0.5
+    return 0.8 if isinstance(news, list) and news == [pairs[str(one)] for one in told] else 0.5

@@ -14,7 +14,7 @@ from pytest_trace2evolve.cases.expert import (
 from pytest_trace2evolve.environments.admission import Way
 from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.task import Action, Task
-from pytest_trace2evolve.workflow.environments.deeds import call_of, reads_ahead
+from pytest_trace2evolve.workflow.environments.deeds import ahead, call_of, reads_ahead
 from pytest_trace2evolve.workflow.environments.tables import tables_of
 from pytest_trace2evolve.workflow.pocket import speech
 
@@ -71,6 +71,13 @@ def repeats(task: Task) -> Iterable[Message]:
     return [call_of(task.actions[0], number) for number in range(30)]
 
 
+def reads_again(task: Task) -> Iterable[Message]:
+    """Makes once more the last call that was made before its turn, and says that it is done."""
+    known = len(task.actions) - len(ahead(task))
+    again = [call_of(task.actions[known - 1], 1)] if known else []
+    return [*again, *[_say(f"{speech.CLAIM} {speech.MORE}")] * 3]
+
+
 def reads_all(task: Task) -> Iterable[Message]:
     """Reads every record that there is, and says that it is done."""
     return [*_readings(task), *[_say(f"{speech.CLAIM} {speech.MORE}")] * 3]
@@ -122,7 +129,18 @@ def refuses(task: Task) -> Iterable[Message]:
 
 WRONG: Mapping[str, Way] = {
     one.__name__: one
-    for one in (nothing, silence, handing_over, claims, asks, promises, repeats, reads_all, says_all)
+    for one in (
+        nothing,
+        silence,
+        handing_over,
+        claims,
+        asks,
+        promises,
+        repeats,
+        reads_again,
+        reads_all,
+        says_all,
+    )
 }
 """Ways that must not be paid in any scenario."""
 

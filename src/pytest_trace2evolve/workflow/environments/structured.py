@@ -48,7 +48,7 @@ class StructuredDataReasoning(SupportGenerator):
         """See the table."""
         wanted = deeds.open[0]
         if not deeds.writes:
-            return 0.2 if any(_decides(call.name) for call in deeds.own if not call.failed) else 0.0
+            return 0.2 if any(map(deeds.found, _deciding(deeds.task))) else 0.0
         first = deeds.writes[0]
         same = first.name == wanted.name and first.arguments.get("order_id") == wanted.arguments["order_id"]
         if not same:
@@ -113,8 +113,10 @@ def _orders(scene: Scene, most: int) -> Sketch:
     return Sketch(scene, [Spoken(scene.opening(says, which), [wish])])
 
 
-def _decides(tool: str) -> bool:
-    return tool in ("get_order_details", "get_product_details", "get_item_details")
+def _deciding(task: Task) -> list[str]:
+    """The records that the expert reads to decide: orders and products."""
+    reads = [one for one in task.actions if one.name in ("get_order_details", "get_product_details")]
+    return [str(value) for one in reads for value in one.arguments.values()]
 
 
 def _product(task: Task, wanted: Action) -> Mapping[str, Any]:
@@ -132,7 +134,9 @@ def _second_best(task: Task, wanted: Action, arguments: Mapping[str, object]) ->
     variants = _product(task, wanted)
     [old], [right] = wanted.arguments["item_ids"], wanted.arguments["new_item_ids"]
     taken = arguments.get("new_item_ids")
-    if not (isinstance(taken, list) and len(taken) == 1 and taken[0] in variants and taken[0] != old):
+    if not (isinstance(taken, list) and len(taken) == 1 and isinstance(taken[0], str)):
+        return False
+    if taken[0] == old or taken[0] not in variants:
         return False
     if "cheapest" not in kind_of(task):
         return False
