@@ -18,6 +18,7 @@
     ├── WorldError                a benchmark domain cannot be opened, or its data are at odds with a task
     ├── TraceError                one trace is malformed: it is not measured, and never scored
     ├── JudgeError                the judge of natural-language assertions gave no usable answer
+    ├── TrainingError             a training cannot begin, cannot go on, or learns nothing
     ├── LabelError                a labeller's run cannot be trusted: none of its labels counts
     ├── ParticipantError          an agent or a user said nothing that a conversation could go on with
     │   └── ContextWindowError    the conversation no longer fits the model
@@ -113,6 +114,10 @@ class TraceError(Trace2EvolveError):
 
 class JudgeError(Trace2EvolveError):
     """The judge gave no usable answer."""
+
+
+class TrainingError(Trace2EvolveError):
+    """A training cannot begin, cannot go on, or learns nothing any more."""
 
 
 class LabelError(Trace2EvolveError):

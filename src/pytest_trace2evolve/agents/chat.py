@@ -67,7 +67,7 @@ class ChatAgent:
             ParticipantError: the model answered with neither text nor a tool call.
             InfrastructureError: no answer could be had.
         """
-        messages = [self._system, *(to_wire(message) for message in history if _heard(message))]
+        messages = [self._system, *(to_wire(message) for message in history if heard(message))]
         completion = await self._model.complete(
             messages, self._tools, trial=self._trial, tool_choice=self._tool_choice
         )
@@ -77,7 +77,7 @@ class ChatAgent:
         return message
 
 
-def _heard(message: Message) -> bool:
+def heard(message: Message) -> bool:
     """Whether the agent sees a message: what the user does with tools of their own stays with the user."""
     if message.role == "tool":
         return message.requestor != "user"

@@ -63,6 +63,10 @@ class Rollouts:
         self._done = reaction.done
         return reaction.messages
 
+    def _history(self) -> Sequence[Message]:
+        """Everything said so far."""
+        return self._environment.trace
+
     def _reward(self) -> float:
         return self._environment.reward()
 

@@ -13,14 +13,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from transformers.cache_utils import Cache
 
 from pytest_trace2evolve.serving.cache import BatchCache, KeysValues
-from pytest_trace2evolve.serving.loading import LoadedModel
 from pytest_trace2evolve.serving.prefixes import Kept, Prefixes
 from pytest_trace2evolve.serving.sampling import Draw, TokenLogprob, draw, logprobs
 
@@ -34,6 +33,35 @@ more than one."""
 
 GATHERED = 8
 """So many requests wait for no more."""
+
+
+class Decoder(Protocol):
+    """A model as the scheduler sees it; `loading.LoadedModel` is one.
+
+    Attributes:
+        device: Where it runs.
+        batched: Whether rows can be decoded side by side.
+        layers: How many layers keep keys and values.
+        ends: Tokens that end an answer.
+    """
+
+    device: torch.device
+    batched: bool
+    layers: int
+    ends: frozenset[int]
+
+    def past(self, layers: Sequence[KeysValues] | None = None) -> Cache:
+        """A cache for a prefill: empty, or with what was kept, (rows, heads, slots, width) a layer."""
+
+    def forward(
+        self,
+        tokens: torch.Tensor,
+        mask: torch.Tensor,
+        positions: torch.Tensor,
+        past: Cache,
+        adapters: Sequence[str | None],
+    ) -> torch.Tensor:
+        """Logits (rows, vocabulary) after the last token of each row."""
 
 
 class BusyError(Exception):
@@ -106,7 +134,7 @@ class Engine:
     """
 
     def __init__(
-        self, model: LoadedModel, *, rows: int = 64, waiting: int = 1024, prefix_bytes: int = 1 << 28
+        self, model: Decoder, *, rows: int = 64, waiting: int = 1024, prefix_bytes: int = 1 << 28
     ) -> None:
         self._model = model
         self._most_rows = rows

@@ -111,6 +111,39 @@ class Writer:
                 found = None
         return plain(whole) if found is None else found
 
+    def following(
+        self, answer: Mapping[str, Any], messages: Sequence[Mapping[str, Any]], *, ended: bool
+    ) -> list[int]:
+        """Tokens from the end of an answer to where the next one begins.
+
+        An answer is marked and rendered with what follows it, and all behind the mark is taken: what
+        templates do to earlier answers (leave out what was thought) does not come in.
+
+        Args:
+            answer: A message of the assistant; only its kind counts, and the names and ids of its calls.
+            messages: What came back on it.
+            ended: Whether the token that ends answers is there already.
+
+        Raises:
+            ApiError: the template refuses the messages, or ends answers by nothing.
+        """
+        marked: dict[str, Any] = {"role": "assistant", "content": _MARK}
+        if answer.get("tool_calls"):
+            calls = [
+                {**one, "function": {**one["function"], "arguments": {_MARK: _MARK}}}
+                for one in answer["tool_calls"]
+            ]
+            marked = {**marked, "content": "", "tool_calls": calls}
+        with self._lock:
+            text = self._rendered([_PROBE[1], marked, *messages], (), {}, asking=True)
+            text = text[text.rindex(_MARK) :]
+            ends = [str(self._tokenizer.decode([one], skip_special_tokens=False)) for one in self._ends]
+            places = [place for one in ends if one and (place := text.find(one)) >= 0]
+            if not places:
+                raise ApiError("this model's chat template does not show where an answer ends", "messages")
+            tokens: list[int] = self._tokenizer(text[min(places) :], add_special_tokens=False)["input_ids"]
+        return tokens[1:] if ended else tokens
+
     def stopper(self, stops: Sequence[str]) -> Callable[[Sequence[int]], bool] | None:
         """Tells whether the last of an answer's tokens completed a text that ends it."""
         if not stops:

@@ -1,0 +1,71 @@
+"""What the trainer asks of rooms beside it: level 4 hands in what fits by its methods."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pytest_trace2evolve.records.message import Message
+
+
+class Played(Protocol):
+    """An environment as `environments.methods.rollout_class` makes it; its public methods are the tools."""
+
+    _done: bool
+
+    def reset(self, seed: int, **columns: object) -> None:
+        """Begin the scenario of a seed from nothing."""
+
+    def _history(self) -> Sequence[Message]:
+        """Everything said so far."""
+
+    def _step(self, message: Message) -> Sequence[Message]:
+        """Take the agent's next message: the tools' results, or what the customer said."""
+
+    def _reward(self) -> float:
+        """What was done is worth this."""
+
+
+class Talk(Protocol):
+    """Conversations as the model's tokens, and its answers as messages: exactly as the server has them."""
+
+    def prompt(self, environment: str, history: Sequence[Message]) -> list[int]:
+        """The prompt of a conversation in which it is the agent's turn."""
+
+    def said(self, prompt: Sequence[int], answer: Sequence[int], environment: str) -> Message | None:
+        """What an answer says; None where it says nothing."""
+
+    def following(self, said: Message, messages: Sequence[Message], *, ended: bool) -> list[int]:
+        """Tokens from the end of an answer to where the next begins.
+
+        Args:
+            said: The answer.
+            messages: What came back on it.
+            ended: Whether the answer's own last token ended it; else that is written too.
+        """
+
+
+@dataclass(frozen=True)
+class Wish:
+    """One answer that is to be drawn.
+
+    Attributes:
+        prompt: Its tokens.
+        seed: From which it is drawn.
+        most: Tokens at most.
+    """
+
+    prompt: Sequence[int]
+    seed: int
+    most: int
+
+
+class Sampler(Protocol):
+    """Draws answers of the model that is trained, as it is now."""
+
+    def sample(self, model: Any, wishes: Sequence[Wish], *, temperature: float, fresh: bool) -> list[list[int]]:
+        """Answers in the order of the wishes, each with the token that ended it.
+
+        Args:
+            model: The model as it is trained, a `PeftModel`.
+            fresh: Whether its weights have changed since it was asked last.
+        """

@@ -1,0 +1,164 @@
+"""What an adapter's weights follow from: one frozen record, with a table of presets.
+
+The code path is the same everywhere; a small model on a CPU and a large one on GPUs differ in these values.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, ValidationError, model_validator
+
+from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.records.base import Record, complaint
+
+
+class Drawing(StrEnum):
+    """Who draws the answers of rollouts."""
+
+    ENGINE = "engine"
+    TRANSFORMERS = "transformers"
+    VLLM_COLOCATE = "vllm-colocate"
+    VLLM_SERVER = "vllm-server"
+
+
+Count = Annotated[int, Field(ge=1)]
+
+
+class Recipe(Record):
+    """Everything that is chosen for a training.
+
+    Attributes:
+        groups: Scenarios a step.
+        rollouts: Rollouts of each, K: a group.
+        steps: Steps of the optimiser.
+        rate: The learning rate (AdamW); it falls on a line to a tenth of it at the last step.
+        warm: Steps over which it rises at the beginning.
+        rank, alpha: Of the adapter; what it adds is scaled by alpha / rank.
+        targets: The linear layers that it changes: `all-linear`, or their names.
+        temperature: At which rollouts are drawn, and by which logits are divided in the loss.
+        clip_low, clip_high: The ratio of probabilities counts from 1 − clip_low to 1 + clip_high.
+        beta: Weight of the KL divergence from the base in the loss; 0: none.
+        loss: How the loss is averaged: `dapo` over all tokens of a step, `grpo` within a rollout first, `bnpo`
+            over the tokens of a backward pass, `dr_grpo` by `rollout_tokens`.
+        scale: What a group's advantages are divided by: its standard deviation, or nothing.
+        clip_norm: Norm of the gradient above which it is scaled down.
+        answer_tokens: Tokens of one answer at most.
+        rollout_tokens: Tokens of a rollout after its prompt at most, tools' and customer's included.
+        first_scenario, scenarios: The range of seeds from which training scenarios are drawn.
+        redraws: How often groups of equal rewards are drawn anew at a step (DAPO's dynamic sampling).
+        backward: Rollouts a backward pass; 0: all of a step.
+        drawing: Who draws answers.
+        shared: Whether what rollouts begin with alike is read once a step: the same gradients at less cost
+            where prompts are long; for models whose layers all attend to everything.
+        dtype: Of the base's weights.
+        checkpointing: Whether activations are worked out again in the backward pass, to save memory.
+        threads: Of torch on a CPU; 0: its own choice.
+        kl_every: Steps between two measurements of the KL divergence from the base; 0: never.
+        keep_every: Steps between two keepings.
+        patience: Steps without any group whose rewards differ after which a training ends.
+    """
+
+    groups: Count = 8
+    rollouts: Annotated[int, Field(ge=2)] = 8
+    steps: Count = 60
+    rate: Annotated[float, Field(gt=0, le=1)] = 1e-3
+    warm: Annotated[int, Field(ge=0)] = 0
+    rank: Count = 16
+    alpha: Count = 32
+    targets: Literal["all-linear"] | tuple[str, ...] = "all-linear"
+    temperature: Annotated[float, Field(gt=0, le=2)] = 1.0
+    clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    clip_high: Annotated[float, Field(gt=0)] = 0.28
+    beta: Annotated[float, Field(ge=0)] = 0.0
+    loss: Literal["dapo", "grpo", "bnpo", "dr_grpo"] = "dapo"
+    scale: Literal["group", "none"] = "group"
+    clip_norm: Annotated[float, Field(gt=0)] = 1.0
+    answer_tokens: Count = 160
+    rollout_tokens: Count = 1024
+    first_scenario: Annotated[int, Field(ge=0)] = 100_000
+    scenarios: Count = 100_000
+    redraws: Annotated[int, Field(ge=0, le=8)] = 1
+    backward: Annotated[int, Field(ge=0)] = 0
+    drawing: Drawing = Drawing.ENGINE
+    shared: bool = True
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    checkpointing: bool = False
+    threads: Annotated[int, Field(ge=0)] = 2
+    kl_every: Annotated[int, Field(ge=0)] = 10
+    keep_every: Count = 10
+    patience: Count = 8
+    seed: Annotated[int, Field(ge=0, lt=1 << 32)] = 1
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.answer_tokens > self.rollout_tokens:
+            raise ValueError(
+                f"answer_tokens {self.answer_tokens} is more than rollout_tokens {self.rollout_tokens}: "
+                "no rollout has room for an answer; raise rollout_tokens"
+            )
+        if self.groups > self.scenarios:
+            raise ValueError(
+                f"groups {self.groups} is more than scenarios {self.scenarios}: one step would play the same "
+                "scenario twice; raise scenarios"
+            )
+        if self.backward and (self.groups * self.rollouts) % self.backward:
+            raise ValueError(
+                f"backward {self.backward} does not divide the {self.groups * self.rollouts} rollouts of a "
+                f"step ({self.groups} groups of {self.rollouts})"
+            )
+        if self.backward % self.rollouts:
+            raise ValueError(
+                f"backward {self.backward} is no multiple of rollouts {self.rollouts}: a group must not be cut"
+            )
+        return self
+
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "pocket": {},
+    "gpu": {
+        "groups": 16,
+        "rollouts": 16,
+        "steps": 40,
+        "rate": 1e-5,
+        "alpha": 16,
+        "answer_tokens": 1024,
+        "rollout_tokens": 8192,
+        "backward": 16,
+        "drawing": Drawing.VLLM_COLOCATE,
+        "shared": False,
+        "dtype": "bfloat16",
+        "checkpointing": True,
+        "threads": 0,
+        "keep_every": 5,
+    },
+}
+"""What each preset changes of the recipe's own values. `pocket`: measured on the embedded model, two CPU
+cores. `gpu`: what the paper used (arXiv 2604.05336), not measured here."""
+
+
+def read_recipe(preset: str, config: Path | None = None, **given: object) -> Recipe:
+    """The recipe of a preset, changed by a TOML file, and that by what is given; None leaves a value.
+
+    Raises:
+        ConfigError: the preset is unknown, the file cannot be read, or a value is wrong.
+    """
+    if preset not in PRESETS:
+        raise ConfigError(f"--preset {preset}: must be one of {', '.join(PRESETS)}")
+    told: dict[str, Any] = {}
+    where = f"preset {preset}"
+    if config is not None:
+        where = str(config)
+        try:
+            told = tomllib.loads(config.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ConfigError(f"{config}: cannot be read: {error.strerror}") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{config}: no TOML: {error}") from None
+    own = {name: value for name, value in given.items() if value is not None}
+    try:
+        return Recipe.model_validate({**PRESETS[preset], **told, **own})
+    except ValidationError as error:
+        raise ConfigError(f"{where}: {complaint(error, 'recipe')}") from None

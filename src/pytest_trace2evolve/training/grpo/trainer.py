@@ -1,0 +1,458 @@
+"""`GRPOTrainer` whose rollouts hold a customer, and whose steps follow from their numbers alone.
+
+trl ends a rollout at the first text without a tool call; here the customer answers it, and the rollout goes
+on until its environment says that it is over. What comes back, tools' results and customer's turns, is
+appended as tokens of the server's own template and learnt from by nobody.
+
+What of trl's private methods is overridden stands in `OVERRIDDEN`, with their parameters: a test holds that
+table to the trl that is installed, so that an update fails loudly and not silently.
+"""
+
+import math
+import random
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from trl import GRPOTrainer
+from trl.trainer.utils import pad
+
+from pytest_trace2evolve.errors import TrainingError
+from pytest_trace2evolve.records.message import Message
+from pytest_trace2evolve.training.grpo.protocols import Played, Sampler, Talk, Wish
+from pytest_trace2evolve.training.grpo.recipe import Recipe
+from pytest_trace2evolve.training.grpo.shared import can_share, rows_of, shared_logps
+
+OVERRIDDEN: Mapping[str, tuple[str, ...]] = {
+    "_tokenize_prompts": ("prompts",),
+    "_generate_single_turn": (
+        "prompt_ids",
+        "images",
+        "multimodal_fields",
+        "num_generations",
+        "has_tool_images",
+    ),
+    "_tool_call_loop": (
+        "prompts",
+        "prompt_ids",
+        "completion_ids",
+        "completions",
+        "logprobs",
+        "images",
+        "multimodal_fields",
+    ),
+    "_generate_and_score_completions": ("inputs",),
+    "_get_per_token_logps_and_entropies": (
+        "model",
+        "input_ids",
+        "attention_mask",
+        "logits_to_keep",
+        "batch_size",
+        "compute_entropy",
+        "compute_aux_loss",
+        "pixel_values",
+        "image_grid_thw",
+        "num_images",
+        "pixel_attention_mask",
+        "spatial_shapes",
+        "num_tiles",
+        "image_sizes",
+        "token_type_ids",
+        "mm_token_type_ids",
+        "image_position_ids",
+    ),
+}
+"""trl's private methods that are overridden, and the parameters they must have."""
+
+_LEFT = ("prompt_ids", "prompt_mask")
+"""What is padded on the left; everything else of a batch on the right."""
+
+
+@dataclass
+class Told:
+    """What a step was like.
+
+    Attributes:
+        step: Its number, from 1.
+        reward: Mean reward of all rollouts that were played, those of redrawn groups included.
+        informative: Share of groups whose rewards differ, among all that were played.
+        rollouts: How many were played.
+        loss: Of the step.
+        kl: Divergence from the base in nats a token, where it was measured at this step.
+        tokens: The agent's own tokens, a rollout on average.
+        seconds: Spent on drawing answers, on environments, on log-probabilities with their gradients, and
+            on all of the step.
+    """
+
+    step: int
+    reward: float = 0.0
+    informative: float = 0.0
+    rollouts: int = 0
+    loss: float = 0.0
+    kl: float | None = None
+    tokens: float = 0.0
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Course:
+    """What a trainer is given beside trl's own.
+
+    Attributes:
+        names: Environments, taken in turn.
+        done: Steps made before.
+        sampler: Who draws answers; None leaves it to trl.
+    """
+
+    recipe: Recipe
+    names: Sequence[str]
+    talk: Talk
+    sampler: Sampler | None = None
+    done: int = 0
+
+
+class CustomerTrainer(GRPOTrainer):
+    """See the top of this file.
+
+    Args:
+        course: What is trained, and by whom answers are drawn.
+        given: As trl takes it; `environment_factory` is a table of environments by name.
+    """
+
+    def __init__(self, course: Course, **given: Any) -> None:
+        self._course = course
+        self._wanted: torch.Tensor | None = None
+        self._draws = 0
+        self.told = Told(course.done + 1)
+        super().__init__(reward_funcs=[self._paid], **given)
+        # On top of what wraps a model for several processes, its layers must not be called by themselves.
+        alone = self.accelerator.num_processes == 1
+        self._shares = course.recipe.shared and alone and can_share(self.model.config)
+
+    @property
+    def number(self) -> int:
+        """The step at hand, from 0, over all runs."""
+        return self._course.done + int(self.state.global_step)
+
+    def _paid(self, environments: Sequence[Played], **columns: object) -> list[float]:
+        """The environments' rewards; named to trl as a reward function."""
+        rewards = [one._reward() for one in environments]
+        if not all(map(math.isfinite, rewards)):
+            raise TrainingError(
+                f"step {self.number + 1}: an environment gave a reward of {min(rewards)!r}; mend its grade"
+            )
+        return rewards
+
+    # Rollouts
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        """Play the step's groups; those of equal rewards are drawn anew as often as the recipe says."""
+        recipe, step = self._course.recipe, self.number
+        self.told = Told(step + 1)
+        began = time.perf_counter()
+        wanted = len(inputs) // recipe.rollouts
+        parts: list[dict[str, Any]] = []
+        equal: list[dict[str, Any]] = []
+        played, differing, rewards = 0, 0, 0.0
+        for turn in range(recipe.redraws + 1):
+            missing = self._most(wanted - len(parts))
+            if missing == 0:
+                break
+            found = super()._generate_and_score_completions(self._rows(step, turn, missing))
+            rewards += sum(one._reward() for one in self.environments)
+            self.told.tokens += float((found["completion_mask"] * found["tool_mask"]).sum())
+            played += missing
+            for group in _groups(found, recipe.rollouts):
+                differs = bool(group["advantages"].abs().max() > 0)
+                differing += differs
+                (parts if differs else equal).append(group)
+            del parts[wanted:]
+        parts += equal[: wanted - len(parts)]
+        batch = _joined(parts, self._tokenizer.pad_token_id)
+        own = batch["completion_mask"] * batch["tool_mask"]
+        batch["num_items_in_batch"] = self.accelerator.gather(own.sum()).sum()
+        told = self.told
+        told.rollouts = played * recipe.rollouts
+        told.reward, told.informative = rewards / told.rollouts, differing / played
+        told.tokens /= told.rollouts
+        told.seconds["rollouts"] = time.perf_counter() - began
+        return batch
+
+    def _most(self, missing: int) -> int:
+        """As many as the process lacks that lacks the most: all must play equally many."""
+        mine = torch.tensor([missing], device=self.accelerator.device)
+        return int(self.accelerator.gather(mine).max())
+
+    def _rows(self, step: int, turn: int, groups: int) -> list[dict[str, Any]]:
+        """The rows of a step: its scenarios follow from the seed and the numbers alone."""
+        recipe, names = self._course.recipe, self._course.names
+        rank = int(self.accelerator.process_index)
+        rows = []
+        for place in range(groups):
+            drawn = random.Random(f"{recipe.seed}/{step}/{turn}/{rank}/{place}")
+            name = names[(step * recipe.groups + turn + rank + place) % len(names)]
+            seed = recipe.first_scenario + drawn.randrange(recipe.scenarios)
+            # trl wants a prompt in every row; the real one is the environment's history.
+            row = {"prompt": [{"role": "user", "content": ""}], "environment": name, "seed": seed}
+            rows += [row] * recipe.rollouts
+        self._draws = (step * (recipe.redraws + 1) + turn) * 1_000_003 + rank * 10_007
+        return rows
+
+    def _tokenize_prompts(self, prompts: list[Any]) -> tuple[list[list[int]], None, dict[str, Any]]:
+        """The server's tokens of what was said before the agent's turn."""
+        found: dict[tuple[str, str], list[int]] = {}
+        ids = []
+        for name, one in zip(self._batch_environments, self.environments, strict=True):
+            history = one._history()
+            key = name, repr(history)
+            if key not in found:
+                found[key] = self._course.talk.prompt(name, history)
+            ids.append(list(found[key]))
+        return ids, None, {}
+
+    def _generate_single_turn(
+        self,
+        prompt_ids: list[list[int]],
+        images: Any,
+        multimodal_fields: Any,
+        num_generations: int,
+        has_tool_images: bool = False,
+    ) -> tuple[list[list[int]], Any]:
+        """Draw an answer to each prompt."""
+        with self._timed("drawing"):
+            sampler, recipe = self._course.sampler, self._course.recipe
+            if sampler is None:
+                # What is drawn follows from the step alone, wherever a run was interrupted.
+                torch.manual_seed((recipe.seed * 1_000_003 + self._draws) % (1 << 63))
+                self._draws += 1
+                found: tuple[list[list[int]], Any] = super()._generate_single_turn(
+                    prompt_ids, images, multimodal_fields, num_generations, has_tool_images
+                )
+                return found
+            seeds = (recipe.seed * 1_000_000_007 + self._draws + place for place in range(len(prompt_ids)))
+            wishes = [
+                Wish(prompt, seed % (1 << 63), recipe.answer_tokens)
+                for prompt, seed in zip(prompt_ids, seeds, strict=True)
+            ]
+            self._draws += len(prompt_ids)
+            return (
+                sampler.sample(
+                    self.accelerator.unwrap_model(self.model),
+                    wishes,
+                    temperature=recipe.temperature,
+                    fresh=self._is_fresh(),
+                ),
+                None,
+            )
+
+    def _is_fresh(self) -> bool:
+        fresh = getattr(self, "_sampled_at", None) != self.number
+        self._sampled_at = self.number
+        return fresh
+
+    def _tool_call_loop(
+        self,
+        prompts: Any,
+        prompt_ids: list[list[int]],
+        completion_ids: list[list[int]],
+        completions: list[Any],
+        logprobs: Any,
+        images: Any,
+        multimodal_fields: Any,
+    ) -> tuple[list[list[int]], list[Any], list[list[int]], Any, int, int, list[list[Any]]]:
+        """Let environments answer, and draw the agent's next answers, until all rollouts are over."""
+        masks = [[1] * len(ids) for ids in completion_ids]
+        ids = [list(one) for one in completion_ids]
+        answers = [list(one) for one in completion_ids]
+        count = Calls()
+        going = list(range(len(ids)))
+        while going:
+            asked = []
+            for row in going:
+                suffix = self._answered(row, prompt_ids[row], ids[row], answers[row], completions[row], count)
+                if suffix is not None:
+                    ids[row] += suffix
+                    masks[row] += [0] * len(suffix)
+                    if logprobs is not None:
+                        logprobs[row] += [0.0] * len(suffix)
+                    asked.append(row)
+            going = asked
+            if not going:
+                break
+            drawn, told = self._generate_single_turn(
+                [prompt_ids[row] + ids[row] for row in going], None, {}, num_generations=1
+            )
+            for place, row in enumerate(going):
+                answers[row] = list(drawn[place])
+                ids[row] += answers[row]
+                masks[row] += [1] * len(answers[row])
+                if logprobs is not None:
+                    logprobs[row] += told[place]
+        return masks, completions, ids, logprobs, count.made, count.failed, [[] for _ in ids]
+
+    def _answered(
+        self,
+        row: int,
+        prompt: list[int],
+        ids: list[int],
+        answer: list[int],
+        said: list[Any],
+        count: "Calls",
+    ) -> list[int] | None:
+        """What follows an answer, as tokens; None where the rollout is over, or has no room."""
+        with self._timed("environments"):
+            talk, environment = self._course.talk, self.environments[row]
+            before = prompt + ids[: len(ids) - len(answer)]
+            message = talk.said(before, answer, self._batch_environments[row])
+            if message is None:  # a model that says nothing ends its rollout, as in the server's own path
+                return None
+            back = environment._step(message)
+            count.made += len(message.tool_calls or ())
+            count.failed += sum(one.role == "tool" and bool(one.error) for one in back)
+            said[:] = [*said, *({"role": one.role, "content": one.content or ""} for one in back)]
+            if environment._done or not back:
+                return None
+            ended = bool(answer) and answer[-1] in self.eos_token_ids
+            suffix = talk.following(message, back, ended=ended)
+            room = self._course.recipe.rollout_tokens - len(ids) - len(suffix)
+            return suffix if room >= self._course.recipe.answer_tokens and self._fits(before, suffix) else None
+
+    def _fits(self, before: Sequence[int], suffix: Sequence[int]) -> bool:
+        """Whether the model has room for a further answer."""
+        config = self.model.config.get_text_config()
+        most = getattr(config, "max_position_embeddings", None)
+        needed = len(before) + len(suffix) + 2 * self._course.recipe.answer_tokens
+        return most is None or needed <= most
+
+    # The loss
+
+    def _get_per_token_logps_and_entropies(
+        self,
+        model: Any,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        logits_to_keep: int,
+        batch_size: int | None = None,
+        compute_entropy: bool = False,
+        compute_aux_loss: bool = False,
+        **others: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+        """Log-probabilities (rows, width) of answers; what rows begin with alike is read once."""
+        if not self._shares or compute_aux_loss:
+            found: tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None] = (
+                super()._get_per_token_logps_and_entropies(
+                    model,
+                    input_ids,
+                    attention_mask,
+                    logits_to_keep,
+                    batch_size,
+                    compute_entropy,
+                    compute_aux_loss,
+                    **others,
+                )
+            )
+            return found
+        rows = rows_of(input_ids, attention_mask, logits_to_keep, self._wanted)
+        network = self.accelerator.unwrap_model(model).get_base_model()
+        with self.accelerator.autocast():
+            logps, spread = shared_logps(
+                network, rows, self._course.recipe.temperature, entropies=compute_entropy
+            )
+        return logps, spread, None
+
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> torch.Tensor:
+        """trl's loss; it must be a number.
+
+        Raises:
+            TrainingError: it is none.
+        """
+        recipe = self._course.recipe
+        own = inputs["completion_mask"] * inputs["tool_mask"]
+        if recipe.kl_every and self.number % recipe.kl_every == 0:
+            with self._asked(own):
+                self.told.kl = self._divergence(model, inputs, own)
+        # A rollout without an advantage has no gradient: its log-probabilities are not needed.
+        taught = own if recipe.beta else own * (inputs["advantages"] != 0).unsqueeze(-1)
+        with self._asked(taught):
+            loss: torch.Tensor = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        if not bool(torch.isfinite(loss)):
+            raise TrainingError(
+                f"step {self.number + 1}: the loss is {float(loss)}: the training came apart; lower the rate"
+            )
+        self.told.loss += float(loss.detach())
+        return loss
+
+    @contextmanager
+    def _asked(self, wanted: torch.Tensor) -> Iterator[None]:
+        """Only these tokens are asked about: what nobody learns from need not be foreseen."""
+        self._wanted = wanted
+        try:
+            yield
+        finally:
+            self._wanted = None
+
+    def _divergence(self, model: Any, inputs: Mapping[str, Any], own: torch.Tensor) -> float:
+        """KL divergence from the base on these rollouts, nats a token of the agent's.
+
+        The estimator exp(d) − d − 1 with d = log p_base − log p (Schulman 2020, "Approximating KL
+        divergence", k3): never negative, without bias.
+        """
+        ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
+        mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
+        width = inputs["completion_ids"].size(1)
+        adapted = self.accelerator.unwrap_model(model)
+        with torch.no_grad():
+            now, *_ = self._get_per_token_logps_and_entropies(model, ids, mask, width)
+            with adapted.disable_adapter():
+                base, *_ = self._get_per_token_logps_and_entropies(model, ids, mask, width)
+        apart = (base - now) * own
+        each = (torch.exp(apart) - apart - 1) * own
+        return float(each.sum() / own.sum().clamp(min=1))
+
+    @contextmanager
+    def _timed(self, what: str) -> Iterator[None]:
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            spent = self.told.seconds
+            spent[what] = spent.get(what, 0.0) + time.perf_counter() - began
+
+
+@dataclass
+class Calls:
+    """Tool calls of a step, and those that tools refused."""
+
+    made: int = 0
+    failed: int = 0
+
+
+def _groups(batch: Mapping[str, Any], size: int) -> list[dict[str, Any]]:
+    """A batch in its groups."""
+    rows = len(batch["advantages"])
+    return [
+        {
+            name: value[first : first + size]
+            for name, value in batch.items()
+            if torch.is_tensor(value) and value.dim()
+        }
+        for first in range(0, rows, size)
+    ]
+
+
+def _joined(parts: Sequence[Mapping[str, Any]], filler: int) -> dict[str, Any]:
+    """Groups as one batch, padded to the longest."""
+    found: dict[str, Any] = {}
+    for name in parts[0]:
+        rows = [row for part in parts for row in part[name]]
+        if rows[0].dim() == 0:
+            found[name] = torch.stack(rows)
+            continue
+        value = filler if name in ("prompt_ids", "completion_ids") else int(name == "tool_mask")
+        found[name] = pad(rows, padding_value=value, padding_side="left" if name in _LEFT else "right")
+    return found
