@@ -1,6 +1,6 @@
 """What the trainer asks of rooms beside it: level 4 hands in what fits by its methods."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -59,13 +59,20 @@ class Wish:
     most: int
 
 
+Then = Callable[[int, list[int]], "Wish | None"]
+"""Hears whose answer came and its tokens, and says what is to be drawn next for them; None: nothing more."""
+
+
 class Sampler(Protocol):
     """Draws answers of the model that is trained, as it is now."""
 
-    def sample(self, model: Any, wishes: Sequence[Wish], *, temperature: float, fresh: bool) -> list[list[int]]:
-        """Answers in the order of the wishes, each with the token that ended it.
+    def play(self, model: Any, wishes: Sequence[Wish], then: Then, *, temperature: float, fresh: bool) -> None:
+        """Draw answers until nobody wishes any more; whoever has one need not wait for the others.
 
         Args:
             model: The model as it is trained, a `PeftModel`.
-            fresh: Whether its weights have changed since it was asked last.
+            wishes: The first of each rollout.
+            then: What follows an answer, by the rollout's place; called one at a time.
+            temperature: At which all are drawn.
+            fresh: Whether the weights have changed since it was asked last.
         """

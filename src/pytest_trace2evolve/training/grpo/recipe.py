@@ -54,6 +54,8 @@ class Recipe(Record):
         shared: Whether what rollouts begin with alike is read once a step: the same gradients at less cost
             where prompts are long; for models whose layers all attend to everything.
         dtype: Of the base's weights.
+        autocast: Whether passes with gradients multiply in bfloat16: on GPUs, and on processors that do so
+            themselves; weights and moments stay as they are.
         checkpointing: Whether activations are worked out again in the backward pass, to save memory.
         threads: Of torch on a CPU; 0: its own choice.
         kl_every: Steps between two measurements of the KL divergence from the base; 0: never.
@@ -77,7 +79,7 @@ class Recipe(Record):
     scale: Literal["group", "none"] = "group"
     clip_norm: Annotated[float, Field(gt=0)] = 1.0
     answer_tokens: Count = 160
-    rollout_tokens: Count = 1024
+    rollout_tokens: Count = 512
     first_scenario: Annotated[int, Field(ge=0)] = 100_000
     scenarios: Count = 100_000
     redraws: Annotated[int, Field(ge=0, le=8)] = 1
@@ -85,6 +87,7 @@ class Recipe(Record):
     drawing: Drawing = Drawing.ENGINE
     shared: bool = True
     dtype: Literal["float32", "bfloat16"] = "float32"
+    autocast: bool = True
     checkpointing: bool = False
     threads: Annotated[int, Field(ge=0)] = 2
     kl_every: Annotated[int, Field(ge=0)] = 10

@@ -185,7 +185,7 @@ def _settings(recipe: Recipe, steps: int, scratch: Path) -> Any:
     return GRPOConfig(
         output_dir=str(scratch),
         use_cpu=on_cpu,
-        bf16=recipe.dtype == "bfloat16" and not on_cpu,
+        bf16=recipe.autocast and (not on_cpu or torch.cpu._is_avx512_bf16_supported()),
         gradient_checkpointing=recipe.checkpointing,
         per_device_train_batch_size=each,
         gradient_accumulation_steps=rollouts // (each * processes),

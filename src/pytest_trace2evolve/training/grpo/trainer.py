@@ -126,6 +126,8 @@ class CustomerTrainer(GRPOTrainer):
         self._course = course
         self._wanted: torch.Tensor | None = None
         self._draws = 0
+        self._sampled = -1
+        self._open: list[Rollout] = []
         self.told = Told(course.done + 1)
         super().__init__(reward_funcs=[self._paid], **given)
         # On top of what wraps a model for several processes, its layers must not be called by themselves.
@@ -221,37 +223,51 @@ class CustomerTrainer(GRPOTrainer):
         num_generations: int,
         has_tool_images: bool = False,
     ) -> tuple[list[list[int]], Any]:
-        """Draw an answer to each prompt."""
-        with self._timed("drawing"):
-            sampler, recipe = self._course.sampler, self._course.recipe
-            if sampler is None:
-                # What is drawn follows from the step alone, wherever a run was interrupted.
-                torch.manual_seed((recipe.seed * 1_000_003 + self._draws) % (1 << 63))
-                self._draws += 1
-                found: tuple[list[list[int]], Any] = super()._generate_single_turn(
-                    prompt_ids, images, multimodal_fields, num_generations, has_tool_images
-                )
-                return found
-            seeds = (recipe.seed * 1_000_000_007 + self._draws + place for place in range(len(prompt_ids)))
-            wishes = [
-                Wish(prompt, seed % (1 << 63), recipe.answer_tokens)
-                for prompt, seed in zip(prompt_ids, seeds, strict=True)
-            ]
-            self._draws += len(prompt_ids)
-            return (
-                sampler.sample(
-                    self.accelerator.unwrap_model(self.model),
-                    wishes,
-                    temperature=recipe.temperature,
-                    fresh=self._is_fresh(),
-                ),
-                None,
-            )
+        """Draw an answer to each prompt.
 
-    def _is_fresh(self) -> bool:
-        fresh = getattr(self, "_sampled_at", None) != self.number
-        self._sampled_at = self.number
-        return fresh
+        A sampler plays rollouts to their end, each as fast as it goes: trl then asks for the first answers
+        alone, and finds the rest in `_tool_call_loop`.
+        """
+        if self._course.sampler is not None:
+            self._open = self._played(prompt_ids)
+            return [one.first for one in self._open], None
+        with self._timed("drawing"):
+            # What is drawn follows from the step alone, wherever a run was interrupted.
+            torch.manual_seed((self._course.recipe.seed * 1_000_003 + self._draws) % (1 << 63))
+            self._draws += 1
+            found: tuple[list[list[int]], Any] = super()._generate_single_turn(
+                prompt_ids, images, multimodal_fields, num_generations, has_tool_images
+            )
+            return found
+
+    def _played(self, prompt_ids: list[list[int]]) -> list["Rollout"]:
+        """Play all rollouts to their end with the sampler."""
+        recipe, sampler = self._course.recipe, self._course.sampler
+        assert sampler is not None
+        opened = [Rollout(row, list(prompt)) for row, prompt in enumerate(prompt_ids)]
+        number = recipe.seed * 1_000_000_007 + self._draws
+
+        def wish(one: Rollout) -> Wish:
+            seed = (number + one.row + len(one.ids) * 1_009) % (1 << 63)
+            return Wish(one.prompt + one.ids, seed, recipe.answer_tokens)
+
+        def then(row: int, answer: list[int]) -> Wish | None:
+            one = opened[row]
+            one.take(answer)
+            return wish(one) if self._answered(one) else None
+
+        before = self.told.seconds.get("environments", 0.0)
+        with self._timed("drawing"):
+            sampler.play(
+                self.accelerator.unwrap_model(self.model),
+                [wish(one) for one in opened],
+                then,
+                temperature=recipe.temperature,
+                fresh=self._sampled != self.number,
+            )
+        self._sampled = self.number
+        self.told.seconds["drawing"] -= self.told.seconds.get("environments", 0.0) - before
+        return opened
 
     def _tool_call_loop(
         self,
@@ -264,68 +280,65 @@ class CustomerTrainer(GRPOTrainer):
         multimodal_fields: Any,
     ) -> tuple[list[list[int]], list[Any], list[list[int]], Any, int, int, list[list[Any]]]:
         """Let environments answer, and draw the agent's next answers, until all rollouts are over."""
-        masks = [[1] * len(ids) for ids in completion_ids]
-        ids = [list(one) for one in completion_ids]
-        answers = [list(one) for one in completion_ids]
-        count = Calls()
-        going = list(range(len(ids)))
+        if self._course.sampler is None:
+            self._open = self._in_turns(prompt_ids, completion_ids, logprobs)
+        opened = self._open
+        calls = sum(one.calls for one in opened)
+        failed = sum(one.failed for one in opened)
+        for said, one in zip(completions, opened, strict=True):
+            said += one.heard
+        return (
+            [one.mask for one in opened],
+            completions,
+            [one.ids for one in opened],
+            [one.logprobs for one in opened] if logprobs is not None else None,
+            calls,
+            failed,
+            [[] for _ in opened],
+        )
+
+    def _in_turns(
+        self, prompt_ids: list[list[int]], answers: list[list[int]], logprobs: Any
+    ) -> list["Rollout"]:
+        """Play all rollouts to their end, whose first answers are there: a turn of all at a time."""
+        opened = [Rollout(row, list(prompt)) for row, prompt in enumerate(prompt_ids)]
+        going = opened
         while going:
-            asked = []
-            for row in going:
-                suffix = self._answered(row, prompt_ids[row], ids[row], answers[row], completions[row], count)
-                if suffix is not None:
-                    ids[row] += suffix
-                    masks[row] += [0] * len(suffix)
-                    if logprobs is not None:
-                        logprobs[row] += [0.0] * len(suffix)
-                    asked.append(row)
-            going = asked
-            if not going:
-                break
-            drawn, told = self._generate_single_turn(
-                [prompt_ids[row] + ids[row] for row in going], None, {}, num_generations=1
-            )
-            for place, row in enumerate(going):
-                answers[row] = list(drawn[place])
-                ids[row] += answers[row]
-                masks[row] += [1] * len(answers[row])
-                if logprobs is not None:
-                    logprobs[row] += told[place]
-        return masks, completions, ids, logprobs, count.made, count.failed, [[] for _ in ids]
+            for place, one in enumerate(going):
+                one.take(answers[place], logprobs[place] if logprobs is not None else None)
+            going = [one for one in going if self._answered(one)]
+            if going:
+                answers, logprobs = self._generate_single_turn(
+                    [one.prompt + one.ids for one in going], None, {}, num_generations=1
+                )
+        return opened
 
-    def _answered(
-        self,
-        row: int,
-        prompt: list[int],
-        ids: list[int],
-        answer: list[int],
-        said: list[Any],
-        count: "Calls",
-    ) -> list[int] | None:
-        """What follows an answer, as tokens; None where the rollout is over, or has no room."""
+    def _answered(self, one: "Rollout") -> bool:
+        """Let the environment answer a rollout; whether the agent is to go on."""
         with self._timed("environments"):
-            talk, environment = self._course.talk, self.environments[row]
-            before = prompt + ids[: len(ids) - len(answer)]
-            message = talk.said(before, answer, self._batch_environments[row])
-            if message is None:  # a model that says nothing ends its rollout, as in the server's own path
-                return None
+            talk, environment = self._course.talk, self.environments[one.row]
+            before = one.prompt + one.ids[: len(one.ids) - len(one.answer)]
+            message = talk.said(before, one.answer, self._batch_environments[one.row])
+            if message is None:  # whoever says nothing ends the rollout, as in the server's own path
+                return False
             back = environment._step(message)
-            count.made += len(message.tool_calls or ())
-            count.failed += sum(one.role == "tool" and bool(one.error) for one in back)
-            said[:] = [*said, *({"role": one.role, "content": one.content or ""} for one in back)]
+            one.hear(message, back)
             if environment._done or not back:
-                return None
-            ended = bool(answer) and answer[-1] in self.eos_token_ids
+                return False
+            ended = bool(one.answer) and one.answer[-1] in self.eos_token_ids
             suffix = talk.following(message, back, ended=ended)
-            room = self._course.recipe.rollout_tokens - len(ids) - len(suffix)
-            return suffix if room >= self._course.recipe.answer_tokens and self._fits(before, suffix) else None
+            length, answer = len(one.ids) + len(suffix), self._course.recipe.answer_tokens
+            if length + answer > self._course.recipe.rollout_tokens or not self._fits(
+                len(one.prompt) + length + answer
+            ):
+                return False
+            one.follow(suffix)
+            return True
 
-    def _fits(self, before: Sequence[int], suffix: Sequence[int]) -> bool:
-        """Whether the model has room for a further answer."""
-        config = self.model.config.get_text_config()
-        most = getattr(config, "max_position_embeddings", None)
-        needed = len(before) + len(suffix) + 2 * self._course.recipe.answer_tokens
-        return most is None or needed <= most
+    def _fits(self, tokens: int) -> bool:
+        """Whether the model has room for so many tokens."""
+        most = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+        return most is None or tokens <= most
 
     # The loss
 
@@ -425,11 +438,48 @@ class CustomerTrainer(GRPOTrainer):
 
 
 @dataclass
-class Calls:
-    """Tool calls of a step, and those that tools refused."""
+class Rollout:
+    """A rollout under way.
 
-    made: int = 0
+    Attributes:
+        row: Its place in the batch.
+        prompt: Tokens before the agent's turn.
+        ids: Tokens since.
+        mask: 1 where they are the agent's own.
+        answer, first: The agent's last answer, and its first.
+        heard: What came back, as trl keeps it.
+    """
+
+    row: int
+    prompt: list[int]
+    ids: list[int] = field(default_factory=list)
+    mask: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    answer: list[int] = field(default_factory=list)
+    first: list[int] = field(default_factory=list)
+    heard: list[dict[str, str]] = field(default_factory=list)
+    calls: int = 0
     failed: int = 0
+
+    def take(self, answer: Sequence[int], logprobs: Sequence[float] | None = None) -> None:
+        """Take the agent's next answer."""
+        self.answer = list(answer)
+        self.first = self.first or self.answer
+        self.ids += self.answer
+        self.mask += [1] * len(self.answer)
+        self.logprobs += [0.0] * len(self.answer) if logprobs is None else list(logprobs)
+
+    def hear(self, said: Message, back: Sequence[Message]) -> None:
+        """Take note of what an answer did."""
+        self.calls += len(said.tool_calls or ())
+        self.failed += sum(one.role == "tool" and bool(one.error) for one in back)
+        self.heard += [{"role": one.role, "content": one.content or ""} for one in back]
+
+    def follow(self, suffix: Sequence[int]) -> None:
+        """Append what the agent does not say."""
+        self.ids += suffix
+        self.mask += [0] * len(suffix)
+        self.logprobs += [0.0] * len(suffix)
 
 
 def _groups(batch: Mapping[str, Any], size: int) -> list[dict[str, Any]]:

@@ -1,11 +1,13 @@
 """Answers of a model in training, drawn by the server's engine in this process."""
 
+import queue
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any
 
-from pytest_trace2evolve.serving.engine import Engine, Job
+from pytest_trace2evolve.serving.engine import Answer, Engine, Job
 from pytest_trace2evolve.serving.live import FoldedModel
-from pytest_trace2evolve.training.grpo.protocols import Wish
+from pytest_trace2evolve.training.grpo.protocols import Then, Wish
 
 PREFIX_BYTES = 1 << 30
 """What is kept of ended rows; all of a step's rollouts fit for a small model."""
@@ -25,10 +27,10 @@ class EngineSampler:
         self._rows = rows
         self._engine: Engine | None = None
 
-    def sample(
-        self, model: Any, wishes: Sequence[Wish], *, temperature: float, fresh: bool
-    ) -> list[list[int]]:
-        """Answers in the order of the wishes, each with the token that ended it.
+    def play(
+        self, model: Any, wishes: Sequence[Wish], then: Then, *, temperature: float, fresh: bool
+    ) -> None:
+        """Draw answers until nobody wishes any more; see `Sampler`.
 
         Raises:
             EngineError: the model gave no numbers.
@@ -37,13 +39,24 @@ class EngineSampler:
             self.close()
             self._model.fold(model)
             self._engine = Engine(self._model, rows=self._rows, prefix_bytes=PREFIX_BYTES)
-            self._read([list(one.prompt) for one in wishes])
         engine = self._engine
-        jobs = [
-            Job(one.prompt, most=one.most, temperature=temperature, seed=one.seed) for one in wishes
-        ]
-        futures = [engine.submit(one) for one in jobs]
-        return [future.result().tokens for future in futures]
+        self._read([one.prompt for one in wishes])
+        ready: queue.SimpleQueue[tuple[int, Future[Answer]]] = queue.SimpleQueue()
+
+        def submit(place: int, wish: Wish) -> None:
+            job = Job(wish.prompt, most=wish.most, temperature=temperature, seed=wish.seed)
+            engine.submit(job).add_done_callback(lambda done: ready.put((place, done)))
+
+        for place, wish in enumerate(wishes):
+            submit(place, wish)
+        going = len(wishes)
+        while going:
+            place, done = ready.get()
+            following = then(place, done.result().tokens)
+            if following is None:
+                going -= 1
+            else:
+                submit(place, following)
 
     def close(self) -> None:
         """End the engine's thread, and forget what was worked out."""
@@ -51,7 +64,7 @@ class EngineSampler:
             self._engine.close()
             self._engine = None
 
-    def _read(self, prompts: Sequence[list[int]]) -> None:
+    def _read(self, prompts: Sequence[Sequence[int]]) -> None:
         """Work each prompt of a group out once, the first alone: all begin with what it begins with."""
         assert self._engine is not None
         different = [list(one) for one in dict.fromkeys(map(tuple, prompts))]
