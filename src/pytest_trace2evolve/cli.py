@@ -25,6 +25,7 @@ from pytest_trace2evolve.commands import (
     score,
     serve,
     show,
+    train,
 )
 from pytest_trace2evolve.errors import Trace2EvolveError
 from pytest_trace2evolve.report.inert import inert_line
@@ -75,6 +76,7 @@ def _parser() -> argparse.ArgumentParser:
         pocket,
         capabilities,
         environment,
+        train,
     ):
         command.add(commands)
     return parser

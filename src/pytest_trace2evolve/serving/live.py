@@ -39,12 +39,13 @@ class FoldedModel:
         """
         from peft.tuners.lora import LoraLayer
 
+        layers: list[tuple[str, Any]] = [
+            pair for pair in adapted.get_base_model().named_modules() if isinstance(pair[1], LoraLayer)
+        ]
         with torch.no_grad():
-            for name, module in adapted.get_base_model().named_modules():
-                if isinstance(module, LoraLayer):
-                    added = sum(module.get_delta_weight(one) for one in module.active_adapters)
-                    own: Any = module.get_base_layer()
-                    self._model.get_submodule(name).weight.copy_(own.weight + added)
+            for name, layer in layers:
+                added = sum(layer.get_delta_weight(one) for one in layer.active_adapters)
+                self._model.get_submodule(name).weight.copy_(layer.get_base_layer().weight + added)
 
     def past(self, layers: Sequence[KeysValues] | None = None) -> Cache:
         """A cache for a prefill: empty, or with what was kept."""

@@ -51,7 +51,7 @@ class LoadedModel:
         dtype: str | None = None,
     ) -> None:
         self.device = _device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        self.tokenizer = _tokenizer(folder)
+        self.tokenizer = load_tokenizer(folder)
         self._model = _model(folder, dtype or ("float32" if self.device.type == "cpu" else "auto"))
         self._names: list[str] = []
         self._places = {one.name: f"a{number}" for number, one in enumerate(adapters)}
@@ -70,7 +70,7 @@ class LoadedModel:
         self.parameters = sum(one.numel() for one in self._model.parameters())
         self.layers = int(config.num_hidden_layers)
         self.context = _context(config, self.tokenizer)
-        self.ends = _ends(self._model, self.tokenizer)
+        self.ends = _ends(self._model.generation_config, self.tokenizer)
         told = getattr(self._model.generation_config, "max_new_tokens", None)
         self.most = told if isinstance(told, int) and told > 0 else None
         self._probe(folder, adapters)
@@ -188,7 +188,12 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _tokenizer(folder: ModelFolder) -> Any:
+def load_tokenizer(folder: ModelFolder) -> Any:
+    """A model's tokenizer.
+
+    Raises:
+        ModelFolderError: it cannot be loaded, or has no chat template.
+    """
     with _quiet(), _told(f"{folder.path}: its tokenizer"):
         tokenizer = transformers.AutoTokenizer.from_pretrained(
             folder.path, trust_remote_code=False, local_files_only=True
@@ -244,7 +249,22 @@ def _context(config: Any, tokenizer: Any) -> int | None:
     return min(limits, default=None)
 
 
-def _ends(model: Any, tokenizer: Any) -> frozenset[int]:
-    told = getattr(model.generation_config, "eos_token_id", None)
+def ends_of(folder: ModelFolder, tokenizer: Any) -> frozenset[int]:
+    """Tokens that end an answer, without loading the model.
+
+    Raises:
+        ModelFolderError: its generation settings cannot be read.
+    """
+    with _quiet(), _told(str(folder.path)):
+        if (folder.path / "generation_config.json").exists():
+            told = transformers.GenerationConfig.from_pretrained(folder.path)
+        else:
+            config = transformers.AutoConfig.from_pretrained(folder.path, trust_remote_code=False)
+            told = transformers.GenerationConfig.from_model_config(config)
+    return _ends(told, tokenizer)
+
+
+def _ends(settings: Any, tokenizer: Any) -> frozenset[int]:
+    told = getattr(settings, "eos_token_id", None)
     own = told if isinstance(told, list) else [told]
     return frozenset(int(one) for one in (*own, tokenizer.eos_token_id) if one is not None)

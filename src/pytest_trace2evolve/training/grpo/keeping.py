@@ -1,8 +1,8 @@
 """What an unfinished training keeps, so that one that was killed goes on where it was.
 
-A keeping is a folder `step-000040`: the adapter's weights and the optimiser's moments as safetensors, the rest
-as JSON; nothing is pickled. It is written under another name, flushed to the disk, and renamed: a folder of
-that name is whole. No state of random numbers is kept: every step seeds its own from its number.
+A keeping is a folder `step-000040`: the adapter's weights and the optimiser's moments as safetensors, the
+rest as JSON; nothing is pickled. It is written under another name, flushed to the disk, and renamed: a folder
+of that name is whole. No state of random numbers is kept: every step seeds its own from its number.
 """
 
 import json
@@ -93,7 +93,9 @@ def last_kept(folder: Path, identity: Mapping[str, Any]) -> Kept | None:
     Raises:
         TrainingError: it is of another training, or damaged; says how to begin anew.
     """
-    names = sorted(one.name for one in folder.iterdir() if _KEPT.fullmatch(one.name)) if folder.is_dir() else []
+    names = (
+        sorted(one.name for one in folder.iterdir() if _KEPT.fullmatch(one.name)) if folder.is_dir() else []
+    )
     if not names:
         return None
     found = folder / names[-1]

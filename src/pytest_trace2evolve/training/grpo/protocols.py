@@ -66,7 +66,9 @@ Then = Callable[[int, list[int]], "Wish | None"]
 class Sampler(Protocol):
     """Draws answers of the model that is trained, as it is now."""
 
-    def play(self, model: Any, wishes: Sequence[Wish], then: Then, *, temperature: float, fresh: bool) -> None:
+    def play(
+        self, model: Any, wishes: Sequence[Wish], then: Then, *, temperature: float, fresh: bool
+    ) -> None:
         """Draw answers until nobody wishes any more; whoever has one need not wait for the others.
 
         Args:

@@ -41,8 +41,8 @@ class Recipe(Record):
         temperature: At which rollouts are drawn, and by which logits are divided in the loss.
         clip_low, clip_high: The ratio of probabilities counts from 1 − clip_low to 1 + clip_high.
         beta: Weight of the KL divergence from the base in the loss; 0: none.
-        loss: How the loss is averaged: `dapo` over all tokens of a step, `grpo` within a rollout first, `bnpo`
-            over the tokens of a backward pass, `dr_grpo` by `rollout_tokens`.
+        loss: How the loss is averaged: `dapo` over all tokens of a step, `grpo` within a rollout first,
+            `bnpo` over the tokens of a backward pass, `dr_grpo` by `rollout_tokens`.
         scale: What a group's advantages are divided by: its standard deviation, or nothing.
         clip_norm: Norm of the gradient above which it is scaled down.
         answer_tokens: Tokens of one answer at most.
@@ -114,7 +114,8 @@ class Recipe(Record):
             )
         if self.backward % self.rollouts:
             raise ValueError(
-                f"backward {self.backward} is no multiple of rollouts {self.rollouts}: a group must not be cut"
+                f"backward {self.backward} is no multiple of rollouts {self.rollouts}: a group must not be "
+                "cut"
             )
         return self
 

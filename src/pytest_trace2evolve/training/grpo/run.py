@@ -3,9 +3,8 @@
 import os
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,10 +44,12 @@ class Trained:
     Attributes:
         model: The `PeftModel`.
         curve: What each step was like, see `trainer.Told`, as JSON.
+        writes: Whether this process is the one that writes, of several that train together.
     """
 
     model: Any
     curve: list[dict[str, Any]] = field(default_factory=list)
+    writes: bool = True
 
     @property
     def rollouts(self) -> int:
@@ -117,7 +118,7 @@ def _train(plan: Plan, scratch: Path, told: Callable[[Any], None]) -> Trained:
     if done < recipe.steps:
         trainer.train()
     model = trainer.accelerator.unwrap_model(trainer.model)
-    return Trained(model.eval(), curve)
+    return Trained(model.eval(), curve, bool(trainer.accelerator.is_main_process))
 
 
 def _trainer(kind: Any, plan: Plan, done: int, scratch: Path, watch: Any) -> Any:
@@ -169,13 +170,13 @@ def _settings(recipe: Recipe, steps: int, scratch: Path) -> Any:
     each = recipe.backward or rollouts // processes
     if each < 1 or rollouts % (each * processes):
         raise TrainingError(
-            f"{rollouts} rollouts a step ({recipe.groups} groups of {recipe.rollouts}) cannot be shared out to "
-            f"{processes} processes, {each} a backward pass; choose groups or backward so that they divide"
+            f"{rollouts} rollouts a step ({recipe.groups} groups of {recipe.rollouts}) cannot be shared out "
+            f"to {processes} processes, {each} a backward pass; choose groups or backward so that they divide"
         )
     if recipe.drawing.value.startswith("vllm") and not torch.cuda.is_available():
         raise TrainingError(
-            f"drawing {recipe.drawing.value} needs a GPU, and torch finds none; use --preset pocket, or set drawing "
-            f"to {Drawing.TRANSFORMERS.value}"
+            f"drawing {recipe.drawing.value} needs a GPU, and torch finds none; use --preset pocket, or set "
+            f"drawing to {Drawing.TRANSFORMERS.value}"
         )
     vllm: dict[str, Any] = {}
     if recipe.drawing.value.startswith("vllm"):
@@ -242,7 +243,7 @@ def _quiet() -> Iterator[None]:
     import transformers
 
     before = transformers.utils.logging.get_verbosity()
-    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # theirs
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # theirs
     datasets.disable_progress_bars()
     try:

@@ -13,6 +13,9 @@ from typing import Any
 import torch
 from transformers import DynamicCache
 
+TOGETHER = 4
+"""Rollouts of a group that are read side by side: those of like length, so that little of it is padding."""
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -28,9 +31,7 @@ class Rows:
     wanted: torch.Tensor
 
 
-def rows_of(
-    ids: torch.Tensor, mask: torch.Tensor, width: int, wanted: torch.Tensor | None = None
-) -> Rows:
+def rows_of(ids: torch.Tensor, mask: torch.Tensor, width: int, wanted: torch.Tensor | None = None) -> Rows:
     """Rows of a padded batch.
 
     Args:
@@ -77,24 +78,23 @@ def shared_logps(
         return logps + 0.0 * _touch(network), spread
     common = _alike(list(groups))
     beginning = _read(network, next(iter(groups))[:common], None, 1) if common else None
-    for prompt, numbers in groups.items():
+    for prompt, members in groups.items():
         # The prompt's last token is read with the answers: it foresees their first.
         middle = _read(network, prompt[common:-1], beginning, 1) if len(prompt) - 1 > common else beginning
-        hidden = _tails(network, prompt[-1], [rows.answers[one] for one in numbers], middle)
-        own = rows.wanted[numbers][:, : hidden.shape[1]]
-        places = own.nonzero()
-        picked = torch.tensor(numbers, device=own.device)[places[:, 0]], places[:, 1]
-        logits = network.lm_head(hidden[own]).float() / temperature
-        table = torch.log_softmax(logits, dim=-1)
-        tokens = torch.tensor(
-            [rows.answers[row][place] for row, place in zip(*(one.tolist() for one in picked), strict=True)],
-            device=own.device,
-        )
-        told = table.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
-        logps = logps.index_put(picked, told)
-        if spread is not None:
-            still = table.detach()
-            spread[picked] = -(still.exp() * still).sum(-1)
+        ordered = sorted(members, key=lambda one: len(rows.answers[one]))
+        for first in range(0, len(ordered), TOGETHER):
+            numbers = ordered[first : first + TOGETHER]
+            answers = [rows.answers[one] for one in numbers]
+            hidden = _tails(network, prompt[-1], answers, middle)
+            own = rows.wanted[numbers][:, : hidden.shape[1]]
+            places = own.nonzero()
+            picked = torch.tensor(numbers, device=own.device)[places[:, 0]], places[:, 1]
+            table = torch.log_softmax(network.lm_head(hidden[own]).float() / temperature, dim=-1)
+            tokens = torch.tensor([answers[row][place] for row, place in places.tolist()], device=own.device)
+            logps = logps.index_put(picked, table.gather(-1, tokens.unsqueeze(-1)).squeeze(-1))
+            if spread is not None:
+                still = table.detach()
+                spread[picked] = -(still.exp() * still).sum(-1)
     return logps, spread
 
 
@@ -107,7 +107,9 @@ def _alike(prompts: Sequence[tuple[int, ...]]) -> int:
     """Tokens with which all begin; at least one of each is left over."""
     shortest = min(map(len, prompts)) - 1
     first = prompts[0]
-    return next((place for place in range(shortest) if any(one[place] != first[place] for one in prompts)), shortest)
+    return next(
+        (place for place in range(shortest) if any(one[place] != first[place] for one in prompts)), shortest
+    )
 
 
 def _read(network: Any, tokens: Sequence[int], past: Any, rows: int) -> Any:

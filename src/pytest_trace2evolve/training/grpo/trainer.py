@@ -114,7 +114,7 @@ class Course:
     done: int = 0
 
 
-class CustomerTrainer(GRPOTrainer):
+class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl exports it, and types little
     """See the top of this file.
 
     Args:

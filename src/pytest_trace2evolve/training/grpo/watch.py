@@ -45,7 +45,9 @@ class Watch(TrainerCallback):
         """Before a step."""
         self._began = time.perf_counter()
 
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **others: Any) -> None:
+    def on_pre_optimizer_step(
+        self, args: Any, state: Any, control: Any, model: Any = None, **others: Any
+    ) -> None:
         """Before weights change: a gradient that is no number must not reach them.
 
         Raises:
@@ -87,10 +89,11 @@ class Watch(TrainerCallback):
             return
         if informative == 0 and len({round(one["reward"], 6) for one in recent}) == 1:
             raise TrainingError(
-                f"step {step}: every rollout of {recipe.patience} steps had the reward {reward:g}: there is nothing "
-                "to learn from; calibrate the environment, or change its difficulty"
+                f"step {step}: every rollout of {recipe.patience} steps had the reward {reward:g}: there is "
+                "nothing to learn from; calibrate the environment, or change its difficulty"
             )
         raise TrainingError(
             f"step {step}: rewards differed in {informative:.1%} of the groups of {recipe.patience} steps "
-            f"(mean reward {reward:.2f}): nothing is learnt any more; lower the rate, or change the difficulty"
+            f"(mean reward {reward:.2f}): nothing is learnt any more; lower the rate, or change the "
+            "difficulty"
         )

@@ -1,0 +1,77 @@
+"""`trace2evolve train`: an adapter for one capability or several, by GRPO in their environments."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from pytest_trace2evolve.commands.common import nearest_project, progress_bar
+
+
+def add(commands: Any) -> None:
+    """Declare the command."""
+    train = commands.add_parser("train", help="train an adapter for a capability; goes on where it was")
+    train.add_argument(
+        "--capability", nargs="+", required=True, metavar="NAME", help="what is trained; several: one adapter"
+    )
+    train.add_argument("--name", metavar="NAME", help="the adapter's name (default: the capability)")
+    train.add_argument("--base", type=Path, metavar="DIR", help="the base model (default: the embedded one)")
+    train.add_argument("--preset", default="pocket", help="pocket or gpu (default: pocket)")
+    train.add_argument("--config", type=Path, metavar="FILE", help="TOML with values of the recipe")
+    train.add_argument("--seed", type=int, metavar="N", help="(default: 1)")
+    train.add_argument("--steps", type=int, metavar="N", help="steps of the optimiser")
+    train.add_argument(
+        "--difficulty", type=int, metavar="D", help="from 1 to 5 (default: what calibration found, else 1)"
+    )
+    train.add_argument("--candidate", metavar="ID", help="whose instruction the agent gets (default: none)")
+    train.add_argument(
+        "--out", type=Path, metavar="DIR", help="the adapter's folder (default: adapters/NAME)"
+    )
+    train.add_argument(
+        "--heldout", type=int, metavar="N", default=100, help="held-out scenarios (default: 100; 0: none)"
+    )
+    train.add_argument(
+        "--heldout-rollouts", type=int, metavar="K", default=4, help="of each scenario (default: 4)"
+    )
+    train.set_defaults(command=_train)
+
+
+def _train(options: argparse.Namespace) -> int:
+    from pytest_trace2evolve.serving.run import QUIET_THREADS
+
+    # Before torch is loaded.
+    os.environ.update({name: os.environ.get(name, value) for name, value in QUIET_THREADS.items()})
+    from pytest_trace2evolve.report.training import heldout_text, step_word
+    from pytest_trace2evolve.workflow.environments.registry import Environments
+    from pytest_trace2evolve.workflow.training.course import make
+    from pytest_trace2evolve.workflow.training.ordering import order_of
+
+    environments = Environments()
+    order = order_of(environments, options, nearest_project(options), Path.cwd())
+    recipe = order.recipe
+    told_of = (
+        f"training {order.name} on {order.base.name}: {recipe.steps} steps × {recipe.groups} groups × "
+        f"{recipe.rollouts} rollouts, difficulty "
+        + ", ".join(str(order.difficulties[name]) for name in order.capabilities)
+    )
+    print(told_of, file=sys.stderr)
+    curve: list[dict[str, Any]] = []
+    total = len(order.difficulties) * 2 * order.heldout * order.rollouts
+    with progress_bar("training", recipe.steps) as show, progress_bar("measuring", total or None) as measured:
+
+        def stepped(step: Any) -> None:
+            curve.append({"reward": step.reward, "informative": step.informative, "kl": step.kl})
+            show(step.step, step_word(curve))
+
+        made = make(environments, order, stepped=stepped, told=lambda side, done: measured(done, side))
+    if made is None:
+        return 0
+    trained = made.trained
+    print(
+        f"{order.out}: {len(trained.curve)} steps, {trained.rollouts} rollouts "
+        f"in {trained.seconds / 60:.1f} minutes"
+    )
+    if made.after:
+        print(heldout_text(order.capabilities, made.before, made.after), end="")
+    return 0

@@ -1,0 +1,44 @@
+"""Rewards on held-out scenarios: what a model got in an environment that no training saw."""
+
+from statistics import fmean
+from typing import Annotated
+
+from pydantic import Field
+
+from pytest_trace2evolve.records.base import Record
+from pytest_trace2evolve.records.environment import TOP, Grade
+
+
+class HeldOut(Record):
+    """The rewards of one model in one environment.
+
+    Attributes:
+        digest: Of the environment with held-out content.
+        model: Digest of the model, of the adapter behind a plus sign, and of its instruction.
+        temperature: At which its answers were drawn.
+        rewards: By scenario, from seed 0 on; of lost rollouts nothing.
+        lost: Rollouts without a reward.
+    """
+
+    capability: str
+    difficulty: int
+    digest: str
+    model: str
+    temperature: float
+    rewards: tuple[tuple[Grade, ...], ...]
+    lost: Annotated[int, Field(ge=0)] = 0
+
+    @property
+    def count(self) -> int:
+        """Rollouts with a reward."""
+        return sum(map(len, self.rewards))
+
+    @property
+    def mean(self) -> float:
+        """Mean reward over all rollouts."""
+        return fmean(one for group in self.rewards for one in group)
+
+    @property
+    def top(self) -> float:
+        """Share of rollouts with the top reward."""
+        return fmean(one == TOP for group in self.rewards for one in group)

@@ -1,0 +1,204 @@
+"""From capabilities to an adapter's folder: the training, what it brought, and the files that are kept."""
+
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pytest_trace2evolve._optional import require
+from pytest_trace2evolve.agents.chat import system_prompt
+from pytest_trace2evolve.environments.methods import rollout_class
+from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.records.adapter import MANIFEST, AdapterManifest, Measured
+from pytest_trace2evolve.records.calibration import Outcome
+from pytest_trace2evolve.records.heldout import HeldOut
+from pytest_trace2evolve.records.script import Content
+from pytest_trace2evolve.report.training import curve_picture
+from pytest_trace2evolve.serving.folder import ModelFolder, folder_digest
+from pytest_trace2evolve.training.grpo.recipe import Drawing, Recipe
+from pytest_trace2evolve.training.grpo.run import Plan, Trained, train
+from pytest_trace2evolve.workflow.environments.generator import EASIEST
+from pytest_trace2evolve.workflow.environments.kept import kept_in
+from pytest_trace2evolve.workflow.environments.registry import Environments, played
+from pytest_trace2evolve.workflow.training.heldout import Sides, Told, Wanted, measure
+
+CURVE, PICTURE = "curve.json", "curve.svg"
+"""What each step was like, beside the weights, and its picture."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is to be trained.
+
+    Attributes:
+        capabilities: One or more; several give one adapter.
+        name: The adapter's, by which its manifest calls it.
+        base: The base model.
+        out: The adapter's folder; must not exist yet.
+        difficulties: Of every environment that is measured, the trained ones among them.
+        instruction: A candidate's, which the agent gets behind the policy.
+        heldout: Held-out scenarios an environment; 0 measures nothing.
+        rollouts: Of each of them.
+        kept: Where measurements of the base are kept.
+    """
+
+    capabilities: Sequence[str]
+    name: str
+    base: ModelFolder
+    out: Path
+    recipe: Recipe
+    difficulties: Mapping[str, int]
+    instruction: str = ""
+    heldout: int = 100
+    rollouts: int = 4
+    kept: Path | None = None
+
+
+@dataclass(frozen=True)
+class Made:
+    """What came of an order; `before` and `after` are empty where nothing was measured."""
+
+    order: Order
+    trained: Trained
+    before: Mapping[str, HeldOut]
+    after: Mapping[str, HeldOut]
+
+
+def difficulty_of(
+    environments: Environments, capability: str, weights: str, calibrations: Path | None
+) -> int:
+    """The difficulty that calibration found for a model; the easiest where none was made.
+
+    Raises:
+        GeneratorError: what is kept is damaged.
+    """
+    for one in kept_in(calibrations, capability) if calibrations is not None else ():
+        of_now = one.digest == environments.generator(capability, one.difficulty).digest
+        if one.weights == weights and one.outcome is Outcome.FITS and of_now:
+            return one.difficulty
+    return EASIEST
+
+
+def make(
+    environments: Environments,
+    order: Order,
+    *,
+    stepped: Callable[[Any], None] = lambda step: None,
+    told: Told = lambda side, done: None,
+) -> Made | None:
+    """Train, measure, and write the adapter's folder; goes on from what an interrupted call left.
+
+    Args:
+        environments: Those that are known.
+        order: What is to be trained.
+        stepped: Hears what each step was like.
+        told: Hears how far the measurement is.
+
+    Returns:
+        What came of it; None in processes that only help one that writes.
+
+    Raises:
+        ConfigError: the folder is there already.
+        TrainingError: nothing is learnt, or what was kept is of another training.
+        ModelFolderError: the base cannot be loaded or served.
+        MissingExtraError: a package is not installed.
+        OSError: something cannot be written.
+    """
+    if order.out.exists():
+        raise ConfigError(f"{order.out}: is there already; give another --out, or move it away")
+    for module, extra in (("trl", "train"), ("peft", "train"), ("matplotlib", "plot")):
+        require(module, extra=extra)
+    unfinished = order.out.with_name(f".{order.out.name}.unfinished")
+    trained = train(plan_of(environments, order, unfinished), told=stepped)
+    if not trained.writes:
+        return None
+    fresh = order.out.with_name(f".{order.out.name}.new")
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir(parents=True)
+    _write_weights(trained.model, order.base.name, fresh)
+    before: dict[str, HeldOut] = {}
+    after: dict[str, HeldOut] = {}
+    if order.heldout:
+        wanted = Wanted(order.difficulties, order.heldout, order.rollouts)
+        sides = Sides(order.base, fresh, order.instruction, order.kept)
+        before, after = measure(environments, sides, wanted, told=told)
+    made = Made(order, trained, before, after)
+    _write_story(environments, made, fresh)
+    from pytest_trace2evolve.training.grpo.keeping import settle
+
+    settle(fresh, order.out)
+    shutil.rmtree(unfinished, ignore_errors=True)
+    return made
+
+
+def plan_of(environments: Environments, order: Order, unfinished: Path) -> Plan:
+    """What the trainer is told of an order.
+
+    Raises:
+        GeneratorError: an environment is unknown, or has no such difficulty.
+        ModelFolderError: the base's tokenizer cannot be loaded.
+    """
+    from pytest_trace2evolve.serving.loading import ends_of, load_tokenizer
+    from pytest_trace2evolve.workflow.training.sampler import sampler_of
+    from pytest_trace2evolve.workflow.training.talk import ServerTalk
+
+    tokenizer = load_tokenizer(order.base)
+    ends = ends_of(order.base, tokenizer)
+    agents, classes, digests = {}, {}, {}
+    for name in order.capabilities:
+        generator = environments.generator(name, order.difficulties[name], Content.TRAIN)
+        world = environments.world(name)
+        tools = world.tools("assistant")
+        agents[name] = system_prompt(world.policy(), order.instruction), tools
+        classes[name] = rollout_class(tools, lambda g=generator, w=world: played(g, w), "Rollout")  # type: ignore[misc]
+        digests[name] = generator.digest
+    return Plan(
+        recipe=order.recipe,
+        base=order.base.path,
+        identity={
+            "base": folder_digest(order.base.path),
+            "environments": digests,
+            "instruction": order.instruction,
+        },
+        environments=classes,
+        talk=ServerTalk(tokenizer, ends, agents),
+        unfinished=unfinished,
+        sampler=sampler_of(ends) if order.recipe.drawing is Drawing.ENGINE else None,
+    )
+
+
+def _write_weights(model: Any, base: str, folder: Path) -> None:
+    """The adapter as peft writes it; its base is named and no path of this machine."""
+    for config in model.peft_config.values():
+        config.base_model_name_or_path = base
+    model.save_pretrained(folder, safe_serialization=True)
+    (folder / "README.md").unlink(missing_ok=True)
+
+
+def _write_story(environments: Environments, made: Made, folder: Path) -> None:
+    order, trained = made.order, made.trained
+    manifest = AdapterManifest(
+        capability=order.name,
+        base=order.base.name,
+        base_digest=folder_digest(order.base.path),
+        environments={
+            name: environments.generator(name, order.difficulties[name]).digest for name in order.capabilities
+        },
+        difficulty={name: order.difficulties[name] for name in order.capabilities},
+        seed=order.recipe.seed,
+        recipe=order.recipe.model_dump(mode="json"),
+        steps=len(trained.curve),
+        rollouts=trained.rollouts,
+        seconds=trained.seconds,
+        heldout={
+            name: Measured(before=made.before[name].mean, after=one.mean, rollouts=one.count)
+            for name, one in made.after.items()
+        },
+        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+    (folder / MANIFEST).write_text(manifest.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    (folder / CURVE).write_text(json.dumps(trained.curve, indent=1) + "\n", encoding="utf-8")
+    (folder / PICTURE).write_bytes(curve_picture(trained.curve, title=order.name))

@@ -1,0 +1,205 @@
+"""Measuring on held-out scenarios by the ordinary path: a local server, `ChatAgent`, groups of rollouts.
+
+What the base does is kept, so that it is measured once and not again for each adapter.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from pytest_trace2evolve._canonical import digest
+from pytest_trace2evolve.agents.chat import ChatAgent, system_prompt
+from pytest_trace2evolve.environments.calibration import LOST_MOST
+from pytest_trace2evolve.errors import InfrastructureError
+from pytest_trace2evolve.evidence.atomic import write_atomic
+from pytest_trace2evolve.models.chat import ChatModel
+from pytest_trace2evolve.models.settings import ModelSettings
+from pytest_trace2evolve.records.heldout import HeldOut
+from pytest_trace2evolve.records.protocols import Agent
+from pytest_trace2evolve.records.script import Content
+from pytest_trace2evolve.serving.folder import ModelFolder, folder_digest
+from pytest_trace2evolve.serving.process import LocalServer
+from pytest_trace2evolve.workflow.environments.registry import Environments, played
+from pytest_trace2evolve.workflow.environments.rollouts import Group, roll_groups
+
+SCENARIOS, ROLLOUTS = 100, 4
+"""Held-out scenarios, and rollouts of each, where nothing else is said."""
+
+AT_ONCE = 64
+SEED = 1
+"""Of the first rollout; both sides of a comparison draw from the same."""
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Whom to measure.
+
+    Attributes:
+        base: The base model's folder.
+        adapter: The adapter's folder; None where the base alone is measured.
+        instruction: The candidate's, which agents get behind the policy.
+        kept: Where measurements of the base are kept; None keeps none.
+    """
+
+    base: ModelFolder
+    adapter: Path | None
+    instruction: str = ""
+    kept: Path | None = None
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What to measure: difficulties by capability, and how much."""
+
+    difficulties: Mapping[str, int]
+    scenarios: int = SCENARIOS
+    rollouts: int = ROLLOUTS
+
+    @property
+    def count(self) -> int:
+        """Rollouts of one side."""
+        return len(self.difficulties) * self.scenarios * self.rollouts
+
+
+Told = Callable[[str, int], None]
+"""Hears which side is played, and how many rollouts are done in all."""
+
+
+def measure(
+    environments: Environments, sides: Sides, wanted: Wanted, *, told: Told = lambda side, done: None
+) -> tuple[dict[str, HeldOut], dict[str, HeldOut]]:
+    """What the base does, and what it does with its adapter, by capability.
+
+    Raises:
+        ModelFolderError: the base or the adapter cannot be served.
+        InfrastructureError: too many rollouts were lost.
+    """
+    adapters = {} if sides.adapter is None else {"trained": sides.adapter}
+    name = sides.base.name
+    server = LocalServer(sides.base.path, adapters)
+    try:
+        address = ModelSettings(
+            model=name,
+            base_url=server.base_url,
+            token=server.token,
+            temperature=sides.base.temperature,
+            seed=SEED,
+            max_connections=AT_ONCE,
+            weights=folder_digest(sides.base.path),
+        )
+        return asyncio.run(_both(environments, sides, wanted, address, told))
+    finally:
+        server.close()
+
+
+async def _both(
+    environments: Environments, sides: Sides, wanted: Wanted, address: ModelSettings, told: Told
+) -> tuple[dict[str, HeldOut], dict[str, HeldOut]]:
+    before: dict[str, HeldOut] = {}
+    after: dict[str, HeldOut] = {}
+    done = 0
+    for capability, difficulty in wanted.difficulties.items():
+        for side, found in (("before", before), ("after", after)):
+            if side == "after" and sides.adapter is None:
+                continue
+
+            def tell(count: int, side: str = side, so_far: int = done) -> None:
+                told(side, so_far + count)
+
+            settings = address
+            if side == "after":
+                assert sides.adapter is not None
+                weights = f"{address.weights}+{folder_digest(sides.adapter)}"
+                settings = replace(address, model="trained", weights=weights)
+            asked = _Asked(environments, capability, difficulty, sides.instruction, settings, wanted)
+            kept = _kept(sides.kept, asked) if side == "before" else None
+            found[capability] = kept or await _played(asked, tell)
+            if side == "before" and kept is None and sides.kept is not None:
+                write_atomic(_file(sides.kept, asked), found[capability].model_dump_json() + "\n")
+            done += wanted.scenarios * wanted.rollouts
+            told(side, done)
+    return before, after
+
+
+@dataclass(frozen=True)
+class _Asked:
+    environments: Environments
+    capability: str
+    difficulty: int
+    instruction: str
+    settings: ModelSettings
+    wanted: Wanted
+
+    @property
+    def environment(self) -> str:
+        """Digest of the environment."""
+        return self.environments.generator(self.capability, self.difficulty, Content.HELDOUT).digest
+
+    @property
+    def model(self) -> str:
+        """Digest of whoever plays."""
+        return digest([self.settings.weights, self.instruction])
+
+
+async def _played(asked: _Asked, told: Callable[[int], None]) -> HeldOut:
+    generator = asked.environments.generator(asked.capability, asked.difficulty, Content.HELDOUT)
+    world = asked.environments.world(asked.capability)
+    prompt, tools = system_prompt(world.policy(), asked.instruction), world.tools("assistant")
+    model = ChatModel(asked.settings)
+
+    def agent(number: int) -> Agent:
+        return ChatAgent(model, prompt, tools, trial=number)
+
+    try:
+        groups = await roll_groups(
+            lambda: played(generator, world),
+            agent,
+            range(asked.wanted.scenarios),
+            asked.wanted.rollouts,
+            at_once=AT_ONCE,
+            told=told,
+        )
+    finally:
+        await model.close()
+    return HeldOut(
+        capability=asked.capability,
+        difficulty=asked.difficulty,
+        digest=generator.digest,
+        model=asked.model,
+        temperature=asked.settings.temperature or 0.0,
+        rewards=tuple(tuple(group.rewards) for group in groups),
+        lost=_lost(asked.capability, groups),
+    )
+
+
+def _lost(capability: str, groups: Sequence[Group]) -> int:
+    rollouts = [one for group in groups for one in group.rollouts]
+    lost = [one for one in rollouts if one.reward is None]
+    if len(lost) > LOST_MOST * len(rollouts):
+        raise InfrastructureError(
+            f"held-out {capability!r}: {len(lost)} of {len(rollouts)} rollouts were lost, more than "
+            f"{LOST_MOST:.0%}, and nothing is said of the others; first: {lost[0].trouble}"
+        )
+    return len(lost)
+
+
+def _file(folder: Path, asked: _Asked) -> Path:
+    wanted = asked.wanted
+    key = digest(
+        [asked.environment, asked.model, asked.settings.temperature, wanted.scenarios, wanted.rollouts]
+    )
+    return folder / f"{asked.capability}-{key}.json"
+
+
+def _kept(folder: Path | None, asked: _Asked) -> HeldOut | None:
+    """What was measured before; what cannot be read is measured again."""
+    if folder is None:
+        return None
+    try:
+        return HeldOut.model_validate(json.loads(_file(folder, asked).read_text(encoding="utf-8")))
+    except (OSError, ValueError, ValidationError):
+        return None

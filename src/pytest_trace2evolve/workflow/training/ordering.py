@@ -1,0 +1,79 @@
+"""What a command line asks to be trained, as plain values."""
+
+import argparse
+import re
+from pathlib import Path
+
+from pytest_trace2evolve.candidates import Candidates
+from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.serving.folder import folder_digest, read_model
+from pytest_trace2evolve.shipped import embedded_model, template
+from pytest_trace2evolve.training.grpo.recipe import read_recipe
+from pytest_trace2evolve.workflow.environments.registry import Environments
+from pytest_trace2evolve.workflow.project import Project
+from pytest_trace2evolve.workflow.training.course import Order, difficulty_of
+
+_NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
+
+
+def order_of(
+    environments: Environments, options: argparse.Namespace, project: Project | None, here: Path
+) -> Order:
+    """What the options of `train` ask for.
+
+    Raises:
+        GeneratorError: a capability has no environment, or not of this difficulty.
+        ModelFolderError: the base is no model's folder.
+        CandidateError: there is no such candidate.
+        ConfigError: a name is missing or wrong, or a value of the recipe.
+    """
+    capabilities = list(dict.fromkeys(options.capability))
+    for name in capabilities:
+        environments.offer(name)
+    name = _name(options.name, capabilities)
+    recipe = read_recipe(options.preset, options.config, seed=options.seed, steps=options.steps)
+    for option, value, least in (
+        ("--heldout", options.heldout, 0),
+        ("--heldout-rollouts", options.heldout_rollouts, 1),
+    ):
+        if value < least:
+            raise ConfigError(f"{option} {value}: must be {least} or more")
+    base = read_model(options.base or embedded_model())
+    root = here if project is None else project.root
+    kept = root / ".trace2evolve"
+    weights = folder_digest(base.path)
+    difficulties = {
+        one: options.difficulty
+        if options.difficulty is not None and one in capabilities
+        else difficulty_of(environments, one, weights, kept / "environments")
+        for one in dict.fromkeys((*capabilities, *environments.names))
+    }
+    for one in capabilities:
+        environments.generator(one, difficulties[one])
+    instruction = ""
+    if options.candidate is not None:
+        known = Candidates(template() / "candidates") if project is None else project.candidates
+        instruction = known[options.candidate].instruction
+    return Order(
+        capabilities=capabilities,
+        name=name,
+        base=base,
+        out=(here / options.out) if options.out is not None else root / "adapters" / name,
+        recipe=recipe,
+        difficulties=difficulties,
+        instruction=instruction,
+        heldout=options.heldout,
+        rollouts=options.heldout_rollouts,
+        kept=kept / "heldout",
+    )
+
+
+def _name(given: str | None, capabilities: list[str]) -> str:
+    if given is None and len(capabilities) > 1:
+        raise ConfigError(
+            f"--capability {' '.join(capabilities)}: several make one adapter, which needs a --name"
+        )
+    name = given or capabilities[0]
+    if not _NAME.fullmatch(name):
+        raise ConfigError(f"--name {name}: must be in snake_case, as refunds_and_returns")
+    return name
