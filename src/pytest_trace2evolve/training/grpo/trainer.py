@@ -83,8 +83,9 @@ class Told:
         loss: Of the step.
         kl: Divergence from the base in nats a token, where it was measured at this step.
         tokens: The agent's own tokens, a rollout on average.
-        seconds: Spent on drawing answers, on environments, on log-probabilities with their gradients, and
-            on all of the step.
+        seconds: By the clock: of drawing answers, of environments, of all rollouts, of log-probabilities
+            for the loss and for the divergence, and of the step; what is left is the backward pass. And of
+            the processor, all threads, for the step.
     """
 
     step: int
@@ -387,11 +388,11 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl exports it, and
         recipe = self._course.recipe
         own = inputs["completion_mask"] * inputs["tool_mask"]
         if recipe.kl_every and self.number % recipe.kl_every == 0:
-            with self._asked(own):
+            with self._asked(own), self._timed("divergence"):
                 self.told.kl = self._divergence(model, inputs, own)
         # A rollout without an advantage has no gradient: its log-probabilities are not needed.
         taught = own if recipe.beta else own * (inputs["advantages"] != 0).unsqueeze(-1)
-        with self._asked(taught):
+        with self._asked(taught), self._timed("log-probabilities"):
             loss: torch.Tensor = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         if not bool(torch.isfinite(loss)):
             raise TrainingError(

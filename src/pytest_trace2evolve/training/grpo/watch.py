@@ -38,12 +38,12 @@ class Watch(TrainerCallback):
         kept: Callable[[int], None],
     ) -> None:
         self._recipe, self._curve, self._told, self._kept = recipe, curve, told, kept
-        self._began = time.perf_counter()
+        self._began, self._worked = time.perf_counter(), time.process_time()
         self.trainer: CustomerTrainer | None = None
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Before a step."""
-        self._began = time.perf_counter()
+        self._began, self._worked = time.perf_counter(), time.process_time()
 
     def on_pre_optimizer_step(
         self, args: Any, state: Any, control: Any, model: Any = None, **others: Any
@@ -67,6 +67,7 @@ class Watch(TrainerCallback):
         """
         now = self._now
         now.seconds["step"] = time.perf_counter() - self._began
+        now.seconds["processor"] = time.process_time() - self._worked
         self._curve.append({name: value for name, value in asdict(now).items() if value is not None})
         self._told(now)
         if now.step % self._recipe.keep_every == 0 or now.step == self._recipe.steps:

@@ -1,5 +1,6 @@
 """From capabilities to an adapter's folder: the training, what it brought, and the files that are kept."""
 
+import copy
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,7 @@ from pytest_trace2evolve.records.calibration import Outcome
 from pytest_trace2evolve.records.heldout import HeldOut
 from pytest_trace2evolve.records.script import Content
 from pytest_trace2evolve.report.training import curve_picture
-from pytest_trace2evolve.serving.folder import ModelFolder, folder_digest
+from pytest_trace2evolve.serving.folder import ADAPTER_WEIGHTS, ModelFolder, folder_digest
 from pytest_trace2evolve.training.grpo.recipe import Drawing, Recipe
 from pytest_trace2evolve.training.grpo.run import Plan, Trained, train
 from pytest_trace2evolve.workflow.environments.generator import EASIEST
@@ -171,11 +172,21 @@ def plan_of(environments: Environments, order: Order, unfinished: Path) -> Plan:
 
 
 def _write_weights(model: Any, base: str, folder: Path) -> None:
-    """The adapter as peft writes it; its base is named and no path of this machine."""
-    for config in model.peft_config.values():
-        config.base_model_name_or_path = base
-    model.save_pretrained(folder, safe_serialization=True)
-    (folder / "README.md").unlink(missing_ok=True)
+    """The adapter in peft's two files; its base is named, and no path of this machine."""
+    from peft import get_peft_model_state_dict
+    from safetensors.torch import save_file
+
+    config = copy.deepcopy(model.peft_config["default"])
+    config.base_model_name_or_path = base
+    config.inference_mode = True
+    if not isinstance(config.target_modules, str):
+        config.target_modules = sorted(config.target_modules or ())  # a set has another order each time
+    config.save_pretrained(folder)
+    weights = {
+        name: one.detach().cpu().contiguous() for name, one in get_peft_model_state_dict(model).items()
+    }
+    save_file(weights, folder / ADAPTER_WEIGHTS, metadata={"format": "pt"})
+    (folder / ADAPTER_WEIGHTS).chmod(0o644)
 
 
 def _write_story(environments: Environments, made: Made, folder: Path) -> None:

@@ -1,0 +1,188 @@
+"""One step of ours is the step that the paper's formula says, worked out by hand in plain torch."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_trace2evolve.training.grpo.keeping import Kept, keep
+from pytest_trace2evolve.training.grpo.run import train
+from pytest_trace2evolve.training.grpo.trainer import CustomerTrainer
+from pytest_trace2evolve.training.grpo.watch import Watch
+from tests.training.toy import toy_plan
+
+
+class Seen:
+    """What a step was made of."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.batch: dict[str, Any] = {}
+        self.rewards: list[float] = []
+        self.gradients: dict[str, torch.Tensor] = {}
+        self.trainer: Any = None
+        played, before = CustomerTrainer._generate_and_score_completions, Watch.on_pre_optimizer_step
+
+        def play(trainer: Any, inputs: Any) -> Any:
+            self.batch = played(trainer, inputs)
+            self.rewards = [one._reward() for one in trainer.environments]
+            self.trainer = trainer
+            return dict(self.batch)
+
+        def gradients(watch: Any, *given: Any, model: Any = None, **others: Any) -> None:
+            before(watch, *given, model=model, **others)
+            self.gradients = {
+                name: one.grad.clone() for name, one in model.named_parameters() if one.requires_grad
+            }
+
+        # What trl clips is clipped after this hook or before it: without a limit both are the same.
+        monkeypatch.setattr(CustomerTrainer, "_generate_and_score_completions", play)
+        monkeypatch.setattr(Watch, "on_pre_optimizer_step", gradients)
+
+
+def adapter(base: Path, rank: int = 4) -> dict[str, torch.Tensor]:
+    """Weights of an adapter that changes what the model says: with zeros half of the gradients are none."""
+    from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(5)
+    model: Any = get_peft_model(
+        AutoModelForCausalLM.from_pretrained(base),
+        LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM"),
+    )
+    weights = get_peft_model_state_dict(model)
+    return {name: one + 0.05 * torch.randn_like(one) for name, one in weights.items()}
+
+
+def by_hand(base: Path, weights: dict[str, torch.Tensor]) -> Any:
+    from peft import LoraConfig, get_peft_model, set_peft_model_state_dict
+    from transformers import AutoModelForCausalLM
+
+    model: Any = get_peft_model(
+        AutoModelForCausalLM.from_pretrained(base),
+        LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM"),
+    )
+    set_peft_model_state_dict(model, weights)
+    return model.eval()
+
+
+def rows(batch: dict[str, Any]) -> list[tuple[list[int], list[int], list[int]]]:
+    """Prompt, answer and the agent's own tokens of each rollout, without padding."""
+    found = []
+    for row in range(len(batch["advantages"])):
+        kept = batch["completion_mask"][row].bool()
+        found.append(
+            (
+                batch["prompt_ids"][row][batch["prompt_mask"][row].bool()].tolist(),
+                batch["completion_ids"][row][kept].tolist(),
+                batch["tool_mask"][row][kept].tolist(),
+            )
+        )
+    return found
+
+
+def logps_by_hand(model: Any, prompt: list[int], answer: list[int], temperature: float) -> torch.Tensor:
+    logits = model(input_ids=torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1] / temperature
+    return torch.log_softmax(logits, -1).gather(-1, torch.tensor(answer).unsqueeze(-1)).squeeze(-1)
+
+
+def advantages_by_hand(rewards: list[float], size: int) -> list[float]:
+    found = []
+    for first in range(0, len(rewards), size):
+        group = torch.tensor(rewards[first : first + size])
+        found += ((group - group.mean()) / (group.std() + 1e-4)).tolist()
+    return found
+
+
+def loss_by_hand(
+    kind: str,
+    logps: list[torch.Tensor],
+    olds: list[torch.Tensor],
+    owns: list[list[int]],
+    advantages: list[float],
+) -> torch.Tensor:
+    """−min(ratio · A, clip(ratio, 0.8, 1.28) · A), averaged over the agent's own tokens."""
+    each = []
+    for now, old, own, advantage in zip(logps, olds, owns, advantages, strict=True):
+        ratio = torch.exp(now - old)
+        value = torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.28) * advantage)
+        each.append(-value * torch.tensor(own))
+    tokens = [sum(own) for own in owns]
+    if kind == "grpo":
+        return torch.stack([one.sum() / count for one, count in zip(each, tokens, strict=True)]).mean()
+    return torch.stack([one.sum() for one in each]).sum() / sum(tokens)
+
+
+@pytest.mark.parametrize(
+    ("kind", "shared", "temperature"), [("dapo", True, 0.9), ("grpo", True, 1.0), ("dapo", False, 1.0)]
+)
+@pytest.mark.filterwarnings("ignore")
+def test_a_step_is_the_one_that_is_worked_out_by_hand(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, shared: bool, temperature: float
+) -> None:
+    settings = {"loss": kind, "shared": shared, "temperature": temperature, "redraws": 0, "clip_norm": 1e6}
+    plan = toy_plan(base, tmp_path / "kept", steps=1, **settings)
+    weights = adapter(base)
+    identity = {"recipe": plan.recipe.model_dump(mode="json"), **plan.identity}
+    keep(plan.unfinished, Kept(0, [], weights, {}), identity)
+    seen = Seen(monkeypatch)
+    done = train(plan)
+
+    model = by_hand(base, weights)
+    parts = rows(seen.batch)
+    owns = [own for _, _, own in parts]
+    assert any(0 in own and own[-1] == 1 for own in owns), "tools' and customer's tokens stand between"
+    logps = [logps_by_hand(model, prompt, answer, temperature) for prompt, answer, _ in parts]
+    # trl shuffles rows behind this hook, so the batch has the order of the environments.
+    advantages = advantages_by_hand(seen.rewards, plan.recipe.rollouts)
+    assert len({round(one, 4) for one in advantages}) > 2, "rewards differ"
+    assert seen.batch["advantages"].tolist() == pytest.approx(advantages, abs=1e-5)
+    loss = loss_by_hand(kind, logps, [one.detach() for one in logps], owns, advantages)
+    loss.backward()
+    assert done.curve[0]["loss"] == pytest.approx(float(loss.detach()), abs=1e-6)
+    told = dict(model.named_parameters())
+    assert seen.gradients.keys() == {name for name, one in told.items() if one.requires_grad}
+    for name, gradient in seen.gradients.items():
+        torch.testing.assert_close(gradient, told[name].grad, atol=2e-6, rtol=2e-4, msg=name)
+    optimizer = torch.optim.AdamW(
+        [one for one in model.parameters() if one.requires_grad], lr=plan.recipe.rate, weight_decay=0.0
+    )
+    optimizer.step()
+    for name, one in done.model.named_parameters():
+        if one.requires_grad and bool((told[name].grad.abs() > 1e-5).all()):
+            torch.testing.assert_close(one, told[name], atol=1e-4, rtol=1e-3, msg=name)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_ratios_are_clipped_and_the_divergence_is_that_from_the_base(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = toy_plan(base, tmp_path / "kept", steps=1, redraws=0, rate=1e-9)
+    weights = adapter(base)
+    identity = {"recipe": plan.recipe.model_dump(mode="json"), **plan.identity}
+    keep(plan.unfinished, Kept(0, [], weights, {}), identity)
+    seen = Seen(monkeypatch)
+    done = train(plan)
+    model = by_hand(base, weights)
+    parts = rows(seen.batch)
+    owns = [own for _, _, own in parts]
+    with torch.no_grad():
+        logps = [logps_by_hand(model, prompt, answer, 1.0) for prompt, answer, _ in parts]
+        with model.disable_adapter():
+            others = [logps_by_hand(model, prompt, answer, 1.0) for prompt, answer, _ in parts]
+    # Old log-probabilities far enough away that both ends of the clipping are reached.
+    olds = [now + 0.5 * torch.sin(torch.arange(len(now)) * 2.0) for now in logps]
+    wide = torch.nn.utils.rnn.pad_sequence(olds, batch_first=True)
+    with torch.no_grad():
+        loss = seen.trainer.compute_loss(seen.trainer.model, {**seen.batch, "old_per_token_logps": wide})
+    wanted = loss_by_hand("dapo", logps, olds, owns, seen.batch["advantages"].tolist())
+    free = loss_by_hand("dapo", logps, logps, owns, seen.batch["advantages"].tolist())
+    assert float(loss) == pytest.approx(float(wanted), abs=1e-5)
+    assert abs(float(wanted) - float(free)) > 1e-3, "the ratios count"
+    apart = [
+        (torch.exp(other - now) - (other - now) - 1) * torch.tensor(own)
+        for now, other, own in zip(logps, others, owns, strict=True)
+    ]
+    divergence = sum(float(one.sum()) for one in apart) / sum(map(sum, owns))
+    assert divergence > 1e-4
+    assert done.curve[0]["kl"] == pytest.approx(divergence, rel=1e-3)

@@ -1,0 +1,114 @@
+"""A toy environment for the tiny model: it looks at an order, says what it found, and a customer answers.
+
+Run as a program it trains there and prints each step, for tests that kill it.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pytest_trace2evolve.environments.methods import Rollouts, rollout_class
+from pytest_trace2evolve.records.environment import Reaction
+from pytest_trace2evolve.records.message import Message
+from pytest_trace2evolve.records.protocols import ToolSchema
+from tests.tiny_model import TOOLS
+
+SCHEMAS = [ToolSchema(**tool["function"]) for tool in TOOLS]  # type: ignore[arg-type]  # all of it is there
+PROMPT = "Help."
+
+
+class ToyEnvironment:
+    """Two texts of the agent end it; the customer answers the first. Any text is worth something else."""
+
+    def __init__(self, worth: Callable[[Sequence[Message]], float]) -> None:
+        self._worth = worth
+        self.trace: list[Message] = []
+
+    def reset(self, seed: int) -> Sequence[Message]:
+        """Begin."""
+        self.trace = [Message(role="user", content=f"Look at W{seed % 5 + 1}.")]
+        return tuple(self.trace)
+
+    def step(self, message: Message) -> Reaction:
+        """Take the agent's next message."""
+        self.trace.append(message)
+        back: list[Message] = []
+        if message.tool_calls:
+            back = [
+                Message(role="tool", id=call.id, content=f"{call.arguments.get('id')} is open")
+                for call in message.tool_calls
+            ]
+        elif sum(one.role == "user" for one in self.trace) < 2:
+            back = [Message(role="user", content="And is all well?")]
+        self.trace += back
+        return Reaction(messages=tuple(back), done=not back)
+
+    def reward(self) -> float:
+        """What was said is worth this."""
+        return self._worth(self.trace)
+
+
+def by_letters(trace: Sequence[Message]) -> float:
+    """Differs with every letter that the agent said."""
+    said = "".join(one.content or "" for one in trace if one.role == "assistant")
+    return sum(map(ord, said)) % 7 / 6
+
+
+def toy_class(worth: Callable[[Sequence[Message]], float] = by_letters) -> type[Rollouts]:
+    """The class that trl gets."""
+    make: Any = lambda: ToyEnvironment(worth)  # noqa: E731 - plays, and is no `PlayedEnvironment`
+    return rollout_class(SCHEMAS, make, "Toy")
+
+
+def toy_plan(base: Path, unfinished: Path, worth: Any = by_letters, **recipe: Any) -> Any:
+    """A training of the tiny model in the toy environment."""
+    from pytest_trace2evolve.serving.folder import read_model
+    from pytest_trace2evolve.serving.loading import ends_of, load_tokenizer
+    from pytest_trace2evolve.training.grpo.recipe import Drawing, Recipe
+    from pytest_trace2evolve.training.grpo.run import Plan
+    from pytest_trace2evolve.workflow.training.sampler import sampler_of
+    from pytest_trace2evolve.workflow.training.talk import ServerTalk
+
+    folder = read_model(base)
+    tokenizer = load_tokenizer(folder)
+    ends = ends_of(folder, tokenizer)
+    settings = {
+        "groups": 2,
+        "rollouts": 4,
+        "steps": 2,
+        "rate": 1e-2,
+        "rank": 4,
+        "alpha": 8,
+        "answer_tokens": 24,
+        "rollout_tokens": 160,
+        "kl_every": 1,
+        "keep_every": 1,
+        "threads": 1,
+        "autocast": False,
+        "seed": 3,
+    }
+    made = Recipe.model_validate({**settings, **recipe})
+    return Plan(
+        recipe=made,
+        base=base,
+        identity={"base": "tiny"},
+        environments={"toy": toy_class(worth)},
+        talk=ServerTalk(tokenizer, ends, {"toy": (PROMPT, SCHEMAS)}),
+        unfinished=unfinished,
+        sampler=sampler_of(ends) if made.drawing is Drawing.ENGINE else None,
+    )
+
+
+def main(base: Path, unfinished: Path, steps: int) -> None:
+    """Train, and print each step."""
+    from pytest_trace2evolve.training.grpo.run import train
+
+    train(
+        toy_plan(base, unfinished, steps=steps),
+        told=lambda step: print(step.step, flush=True),
+    )
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
