@@ -155,6 +155,8 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl exports it, and
         """Play the step's groups; those of equal rewards are drawn anew as often as the recipe says."""
         recipe, step = self._course.recipe, self.number
         self.told = Told(step + 1)
+        # trl shuffles what it learns from: in an order that follows from the step, too.
+        torch.manual_seed(recipe.seed * 1_000_003 + step)
         began = time.perf_counter()
         wanted = len(inputs) // recipe.rollouts
         parts: list[dict[str, Any]] = []

@@ -119,7 +119,7 @@ def make(
     fresh = order.out.with_name(f".{order.out.name}.new")
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
-    _write_weights(trained.model, order.base.name, fresh)
+    write_weights(trained.model, order.base.name, fresh)
     before: dict[str, HeldOut] = {}
     after: dict[str, HeldOut] = {}
     if order.heldout:
@@ -171,7 +171,7 @@ def plan_of(environments: Environments, order: Order, unfinished: Path) -> Plan:
     )
 
 
-def _write_weights(model: Any, base: str, folder: Path) -> None:
+def write_weights(model: Any, base: str, folder: Path) -> None:
     """The adapter in peft's two files; its base is named, and no path of this machine."""
     from peft import get_peft_model_state_dict
     from safetensors.torch import save_file

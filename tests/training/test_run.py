@@ -1,0 +1,207 @@
+"""Trainings from the first step to an adapter that is served; killed ones go on as if nothing had been."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from pytest_trace2evolve.errors import TrainingError
+from pytest_trace2evolve.serving.folder import read_adapter, read_model
+from pytest_trace2evolve.serving.process import LocalServer
+from pytest_trace2evolve.training.grpo.keeping import Kept, keep, last_kept
+from pytest_trace2evolve.training.grpo.recipe import Drawing
+from pytest_trace2evolve.training.grpo.run import train
+from pytest_trace2evolve.training.grpo.trainer import CustomerTrainer
+from pytest_trace2evolve.workflow.training.course import write_weights
+from tests.tiny_model import TOOLS, dialogue
+from tests.training.toy import toy_plan
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def weights_of(model: Any) -> dict[str, torch.Tensor]:
+    from peft import get_peft_model_state_dict
+
+    return {name: one.detach().clone() for name, one in get_peft_model_state_dict(model).items()}
+
+
+def assert_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        torch.testing.assert_close(value, other[name], atol=0, rtol=0, msg=name)
+
+
+def start(base: Path, folder: Path, steps: int) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-m", "tests.training.toy", str(base), str(folder), str(steps)],
+        cwd=REPOSITORY,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "src")])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+
+
+def test_a_training_that_is_killed_ends_with_the_weights_of_one_that_is_not(
+    base: Path, tmp_path: Path
+) -> None:
+    steps, drawn = 8, random.Random()
+    whole = train(toy_plan(base, tmp_path / "whole", steps=steps))
+    folder = tmp_path / "killed"
+    reached = 0
+    for _ in range(2):
+        process = start(base, folder, steps)
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        reached = int(line)
+        time.sleep(drawn.uniform(0, 0.25))  # while it rolls out, learns, or writes
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+    identity = toy_plan(base, folder, steps=steps)
+    kept = last_kept(folder, {"recipe": identity.recipe.model_dump(mode="json"), **identity.identity})
+    assert kept is not None
+    assert kept.step >= reached - 1, "at most the step that was under way is lost"
+    assert kept.step < steps, "it was killed before its end"
+    done = train(toy_plan(base, folder, steps=steps))
+    assert_equal(weights_of(whole.model), weights_of(done.model))
+    told = ("step", "reward", "informative", "rollouts", "loss")
+    assert [[one[name] for name in told] for one in done.curve] == [
+        [one[name] for name in told] for one in whole.curve
+    ]
+    assert not [one for one in folder.rglob("*") if one.suffix in (".bin", ".pt", ".pth", ".pkl")]
+
+
+def test_what_is_half_written_is_never_loaded(tmp_path: Path) -> None:
+    kept = Kept(3, [{"step": 3}], {"w": torch.ones(2)}, {"0.exp_avg": torch.zeros(2)})
+    keep(tmp_path, kept, {"base": "a"})
+    half = tmp_path / ".step-000004.new"
+    half.mkdir()
+    (half / "state.json").write_text("{")
+    found = last_kept(tmp_path, {"base": "a"})
+    assert found is not None
+    assert (found.step, found.curve) == (3, [{"step": 3}])
+    keep(tmp_path, Kept(5, [], kept.weights, kept.moments), {"base": "a"})
+    assert [one.name for one in tmp_path.iterdir()] == ["step-000005"], "what is older is gone"
+
+
+def test_a_keeping_of_another_training_or_a_damaged_one_is_refused_by_name(tmp_path: Path) -> None:
+    kept = Kept(3, [], {"w": torch.ones(2)}, {})
+    keep(tmp_path, kept, {"recipe": {"rate": 0.1, "rank": 4}, "base": "a"})
+    mend = f"go on with that, or remove {tmp_path} to begin anew"
+    with pytest.raises(TrainingError) as error:
+        last_kept(tmp_path, {"recipe": {"rate": 0.2, "rank": 4}, "base": "a"})
+    assert str(error.value) == f"{tmp_path}: holds a training with another rate; {mend}"
+    with pytest.raises(TrainingError, match="holds a training with another base; go on with that, or remove"):
+        last_kept(tmp_path, {"recipe": {"rate": 0.1, "rank": 4}, "base": "b"})
+    (tmp_path / "step-000003" / "moments.safetensors").write_bytes(b"no weights")
+    with pytest.raises(
+        TrainingError, match=r"step-000003: cannot be gone on with \(.*\); remove .* to begin"
+    ):
+        last_kept(tmp_path, {"base": "a"})
+
+
+def test_an_adapter_is_served_with_the_log_probabilities_that_transformers_gives_it(
+    base: Path, tmp_path: Path
+) -> None:
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    done = train(toy_plan(base, tmp_path / "kept", steps=3))
+    folder = tmp_path / "adapter"
+    folder.mkdir()
+    write_weights(done.model, "base", folder)
+    assert sorted(one.name for one in folder.iterdir()) == [
+        "adapter_config.json",
+        "adapter_model.safetensors",
+    ]
+    assert json.loads((folder / "adapter_config.json").read_text())["base_model_name_or_path"] == "base"
+    assert str(tmp_path) not in (folder / "adapter_config.json").read_text()
+    read_adapter("trained", folder, read_model(base))
+    assert_equal(load_file(folder / "adapter_model.safetensors"), weights_of(done.model))
+    server = LocalServer(base, {"trained": folder})
+    try:
+        asked = {
+            "model": "trained",
+            "messages": dialogue(2),
+            "tools": TOOLS,
+            "temperature": 0,
+            "logprobs": True,
+            "max_tokens": 12,
+        }
+        told = httpx2.post(
+            f"{server.base_url}/chat/completions",
+            json=asked,
+            headers={"Authorization": f"Bearer {server.token}"},
+            timeout=60,
+        ).json()
+    finally:
+        server.close()
+    found = [one["logprob"] for one in told["choices"][0]["logprobs"]["content"]]
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    prompt = tokenizer.apply_chat_template(
+        dialogue(2), tools=TOOLS, add_generation_prompt=True, return_dict=True, return_tensors="pt"
+    )
+    model: Any = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), folder).eval()
+    with torch.no_grad():
+        whole = model.generate(**prompt, do_sample=False, max_new_tokens=len(found))
+        length = prompt["input_ids"].shape[1]
+        table = torch.log_softmax(model(input_ids=whole).logits[0, length - 1 : -1], -1)
+    wanted = table.gather(-1, whole[0, length:].unsqueeze(-1)).squeeze(-1).tolist()
+    assert found == pytest.approx(wanted, abs=1e-4)
+    assert any(
+        bool(one.abs().max() > 1e-3) for name, one in weights_of(done.model).items() if "lora_B" in name
+    )
+
+
+def test_without_an_engine_transformers_draws_and_all_else_is_the_same(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches: list[Any] = []
+    before = CustomerTrainer._generate_and_score_completions
+
+    def seen(trainer: Any, inputs: Any) -> Any:
+        found = before(trainer, inputs)
+        batches.append({"texts": [list(one._history()) for one in trainer.environments], **found})
+        return found
+
+    monkeypatch.setattr(CustomerTrainer, "_generate_and_score_completions", seen)
+    plan = toy_plan(base, tmp_path / "kept", steps=1, redraws=0, drawing=Drawing.TRANSFORMERS)
+    done = train(plan)
+    assert done.curve[0]["rollouts"] == 8
+    [batch] = batches
+    said = [sum(one.role == "user" for one in trace) for trace in batch["texts"]]
+    assert 2 in said, "the customer answered, and the rollout went on"
+    for row, trace in enumerate(batch["texts"]):
+        own = batch["completion_mask"][row] * batch["tool_mask"][row]
+        edges = int((own[1:] > own[:-1]).sum()) + 1
+        assert edges == sum(one.role == "assistant" for one in trace), "as many stretches as answers"
+
+
+def test_vllm_wants_a_gpu(base: Path, tmp_path: Path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(TrainingError) as error:
+        train(toy_plan(base, tmp_path, drawing=Drawing.VLLM_COLOCATE))
+    assert str(error.value) == (
+        "drawing vllm-colocate needs a GPU, and torch finds none; use --preset pocket, or set drawing to "
+        "transformers"
+    )
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="vLLM draws on a GPU, and torch finds none")
+def test_vllm_draws(base: Path, tmp_path: Path) -> None:
+    pytest.importorskip("vllm", reason="vllm is not installed")
+    done = train(toy_plan(base, tmp_path, steps=1, drawing=Drawing.VLLM_COLOCATE, shared=False))
+    assert done.curve[0]["rollouts"] >= 8

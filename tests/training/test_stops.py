@@ -1,0 +1,67 @@
+"""What ends a training, in one line."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from pytest_trace2evolve.errors import TrainingError
+from pytest_trace2evolve.records.message import Message
+from pytest_trace2evolve.training.grpo.run import train
+from tests.training.toy import toy_plan
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def test_rewards_that_never_differ_end_it(base: Path, tmp_path: Path) -> None:
+    with pytest.raises(TrainingError) as error:
+        train(toy_plan(base, tmp_path, lambda trace: 0.2, steps=5, patience=2, kl_every=0))
+    assert str(error.value) == (
+        "step 2: every rollout of 2 steps had the reward 0.2: there is nothing to learn from; calibrate the "
+        "environment, or change its difficulty"
+    )
+
+
+def test_top_rewards_do_not_end_it(base: Path, tmp_path: Path) -> None:
+    done = train(toy_plan(base, tmp_path, lambda trace: 1.0, steps=3, patience=2, kl_every=0))
+    assert [one["reward"] for one in done.curve] == [1.0] * 3
+    assert [one["rollouts"] for one in done.curve] == [16] * 3, "drawn anew, as often as the recipe says"
+
+
+def test_groups_that_differ_no_more_end_it(base: Path, tmp_path: Path) -> None:
+    """All rollouts of a group are worth the same, and the next group's are worth something else."""
+
+    def by_order(trace: Sequence[Message]) -> float:
+        return int((trace[0].content or "")[-2]) / 10
+
+    plan = toy_plan(base, tmp_path, by_order, steps=9, patience=3, kl_every=0, redraws=0)
+    with pytest.raises(TrainingError) as error:
+        train(plan)
+    assert "rewards differed in 0.0% of the groups of 3 steps (mean reward" in str(error.value)
+    assert str(error.value).endswith("nothing is learnt any more; lower the rate, or change the difficulty")
+
+
+def test_a_reward_that_is_no_number_ends_it(base: Path, tmp_path: Path) -> None:
+    with pytest.raises(TrainingError) as error:
+        train(toy_plan(base, tmp_path, lambda trace: float("nan"), steps=1))
+    assert str(error.value) == "step 1: an environment gave a reward of nan; mend its grade"
+
+
+def test_a_loss_that_is_no_number_ends_it_before_the_weights_change(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import trl
+    from safetensors.torch import load_file
+
+    before = trl.GRPOTrainer.compute_loss
+
+    def broken(trainer: object, *given: object, **named: object) -> object:
+        loss = before(trainer, *given, **named)
+        return loss * float("nan") if trainer.number == 2 else loss  # type: ignore[attr-defined]  # ours
+
+    monkeypatch.setattr(trl.GRPOTrainer, "compute_loss", broken)
+    with pytest.raises(TrainingError) as error:
+        train(toy_plan(base, tmp_path, steps=4))
+    assert str(error.value) == "step 3: the loss is nan: the training came apart; lower the rate"
+    kept = load_file(tmp_path / "step-000002" / "adapter.safetensors")
+    assert all(bool(one.isfinite().all()) for one in kept.values())
