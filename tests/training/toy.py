@@ -1,10 +1,15 @@
 """A toy environment for the tiny model: it looks at an order, says what it found, and a customer answers.
 
-Run as a program it trains there and prints each step, for tests that kill it.
+Run as a program it trains there, is killed at random, and prints how far it was.
 """
 
+import os
+import random
+import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -100,15 +105,32 @@ def toy_plan(base: Path, unfinished: Path, worth: Any = by_letters, **recipe: An
     )
 
 
-def main(base: Path, unfinished: Path, steps: int) -> None:
-    """Train, and print each step."""
+def _write(to: int, step: Any) -> None:
+    os.write(to, b"%d\n" % step.step)
+
+
+def main(base: Path, unfinished: Path, steps: int, kills: int) -> None:
+    """Train in processes of their own, and kill each at some moment after its first step.
+
+    They are forked from one that has loaded all packages: to load them takes longer than a training.
+    """
+    import pytest_trace2evolve.training.grpo.trainer
+    import pytest_trace2evolve.training.grpo.watch  # noqa: F401 - here, and not in each child
     from pytest_trace2evolve.training.grpo.run import train
 
-    train(
-        toy_plan(base, unfinished, steps=steps),
-        told=lambda step: print(step.step, flush=True),
-    )
+    for _ in range(kills):
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            plan = toy_plan(base, unfinished, steps=steps)
+            train(plan, told=partial(_write, writing))
+            os._exit(0)
+        reached = int(os.read(reading, 100).split()[0])
+        time.sleep(random.uniform(0, 0.4))  # while it rolls out, learns, or writes
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        print(reached, flush=True)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))

@@ -44,7 +44,7 @@ def _train(options: argparse.Namespace) -> int:
     os.environ.update({name: os.environ.get(name, value) for name, value in QUIET_THREADS.items()})
     from pytest_trace2evolve.report.training import heldout_text, step_word
     from pytest_trace2evolve.workflow.environments.registry import Environments
-    from pytest_trace2evolve.workflow.training.course import make
+    from pytest_trace2evolve.workflow.training.course import make, refuse
     from pytest_trace2evolve.workflow.training.ordering import order_of
 
     environments = Environments()
@@ -55,6 +55,7 @@ def _train(options: argparse.Namespace) -> int:
         f"{recipe.rollouts} rollouts, difficulty "
         + ", ".join(str(order.difficulties[name]) for name in order.capabilities)
     )
+    refuse(order)
     print(told_of, file=sys.stderr)
     curve: list[dict[str, Any]] = []
     total = len(order.difficulties) * 2 * order.heldout * order.rollouts

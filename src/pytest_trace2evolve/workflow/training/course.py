@@ -108,10 +108,7 @@ def make(
         MissingExtraError: a package is not installed.
         OSError: something cannot be written.
     """
-    if order.out.exists():
-        raise ConfigError(f"{order.out}: is there already; give another --out, or move it away")
-    for module, extra in (("trl", "train"), ("peft", "train"), ("matplotlib", "plot")):
-        require(module, extra=extra)
+    refuse(order)
     unfinished = order.out.with_name(f".{order.out.name}.unfinished")
     trained = train(plan_of(environments, order, unfinished), told=stepped)
     if not trained.writes:
@@ -133,6 +130,19 @@ def make(
     settle(fresh, order.out)
     shutil.rmtree(unfinished, ignore_errors=True)
     return made
+
+
+def refuse(order: Order) -> None:
+    """See, before anything costs time, that an order can be carried out.
+
+    Raises:
+        ConfigError: the folder is there already.
+        MissingExtraError: a package is not installed.
+    """
+    if order.out.exists():
+        raise ConfigError(f"{order.out}: is there already; give another --out, or move it away")
+    for module, extra in (("trl", "train"), ("peft", "train"), ("matplotlib", "plot")):
+        require(module, extra=extra)
 
 
 def plan_of(environments: Environments, order: Order, unfinished: Path) -> Plan:

@@ -172,11 +172,16 @@ async def _played(asked: _Asked, told: Callable[[int], None]) -> HeldOut:
         model=asked.model,
         temperature=asked.settings.temperature or 0.0,
         rewards=tuple(tuple(group.rewards) for group in groups),
-        lost=_lost(asked.capability, groups),
+        lost=lost_of(asked.capability, groups),
     )
 
 
-def _lost(capability: str, groups: Sequence[Group]) -> int:
+def lost_of(capability: str, groups: Sequence[Group]) -> int:
+    """How many rollouts have no reward.
+
+    Raises:
+        InfrastructureError: too many.
+    """
     rollouts = [one for group in groups for one in group.rollouts]
     lost = [one for one in rollouts if one.reward is None]
     if len(lost) > LOST_MOST * len(rollouts):

@@ -1,0 +1,147 @@
+"""`trace2evolve train`: what it refuses, in one line, and a whole training of the embedded model."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pytest_trace2evolve import _optional
+from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.records.adapter import AdapterManifest
+from pytest_trace2evolve.serving.folder import folder_digest, read_adapter, read_model
+from pytest_trace2evolve.shipped import embedded_model
+from pytest_trace2evolve.training.grpo.recipe import PRESETS, Recipe, read_recipe
+
+CAPABILITY = "conditional_detail_retrieval"
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """The one line of a command that is refused."""
+    assert main(["train", *map(str, arguments)]) == 2
+    told = capsys.readouterr().err.strip()
+    assert "\n" not in told
+    return told.removeprefix("trace2evolve: ")
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_an_unknown_capability(capsys: pytest.CaptureFixture[str]) -> None:
+    assert refused(capsys, "--capability", "precondition_verificaton") == (
+        "unknown environment 'precondition_verificaton'; did you mean 'precondition_verification'?"
+    )
+
+
+def test_several_capabilities_need_a_name(capsys: pytest.CaptureFixture[str]) -> None:
+    both = ("--capability", CAPABILITY, "tool_calling_precision")
+    assert refused(capsys, *both) == (
+        f"--capability {CAPABILITY} tool_calling_precision: several make one adapter, which needs a --name"
+    )
+    assert refused(capsys, *both, "--name", "Both of them") == (
+        "--name Both of them: must be in snake_case, as refunds_and_returns"
+    )
+
+
+def test_a_base_without_a_template(capsys: pytest.CaptureFixture[str], base: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "base"
+    shutil.copytree(base, folder)
+    (folder / "chat_template.jinja").unlink()
+    assert refused(capsys, "--capability", CAPABILITY, "--base", folder) == (
+        f"{folder}: holds no chat template (chat_template.jinja): conversations cannot be written for it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("toml", "told"),
+    [
+        (
+            "answer_tokens = 600",
+            "answer_tokens 600 is more than rollout_tokens 512: no rollout has room for an answer",
+        ),
+        (
+            "groups = 20\nscenarios = 10",
+            "groups 20 is more than scenarios 10: one step would play the same scenario",
+        ),
+        ("backward = 24", "backward 24 does not divide the 64 rollouts of a step (8 groups of 8)"),
+        ("backward = 4", "backward 4 is no multiple of rollouts 8: a group must not be cut"),
+        ("rate = 0", "rate: Input should be greater than 0, not 0"),
+        ("lr = 0.1", "lr: Extra inputs are not permitted, not 0.1"),
+        ("rate = ", "no TOML: "),
+    ],
+)
+def test_an_impossible_recipe(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, toml: str, told: str
+) -> None:
+    config = tmp_path / "recipe.toml"
+    config.write_text(toml)
+    line = refused(capsys, "--capability", CAPABILITY, "--config", config)
+    assert line.startswith(f"{config}: ")
+    assert told in line
+
+
+def test_an_unknown_preset_and_numbers_that_are_none(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("--capability", CAPABILITY)
+    assert refused(capsys, *asked, "--preset", "tpu") == "--preset tpu: must be one of pocket, gpu"
+    assert refused(capsys, *asked, "--heldout", -1) == "--heldout -1: must be 0 or more"
+    assert refused(capsys, *asked, "--steps", 0).endswith(
+        "steps: Input should be greater than or equal to 1, not 0"
+    )
+    assert "difficulty 9: must be from 1 to 5" in refused(capsys, *asked, "--difficulty", 9)
+
+
+def test_a_missing_extra(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(module: str) -> None:
+        raise ModuleNotFoundError(name=module)
+
+    monkeypatch.setattr(_optional, "quiet_import", absent)
+    told = refused(capsys, "--capability", CAPABILITY)
+    assert told.endswith("'trl' is not installed; run: pip install 'pytest-trace2evolve[train]'")
+
+
+def test_presets_are_whole_recipes() -> None:
+    assert read_recipe("pocket") == Recipe()
+    gpu = read_recipe("gpu", seed=7)
+    assert (gpu.seed, gpu.rank, gpu.targets, gpu.dtype) == (7, 16, "all-linear", "bfloat16")
+    assert set(PRESETS) == {"pocket", "gpu"}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_adapter_is_trained_measured_and_written(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    config = tmp_path / "recipe.toml"
+    config.write_text("groups = 2\nrollouts = 4\nkl_every = 1\nthreads = 1\n")
+    asked = ["train", "--capability", CAPABILITY, "--config", str(config), "--steps", "2", "--heldout", "1"]
+    assert main([*asked, "--heldout-rollouts", "1"]) == 0
+    told = capsys.readouterr()
+    assert told.err.startswith(
+        f"training {CAPABILITY} on pocket: 2 steps × 2 groups × 4 rollouts, difficulty 1\n"
+    )
+    folder = tmp_path / "adapters" / CAPABILITY
+    assert f"{folder}: 2 steps, " in told.out
+    assert sorted(one.name for one in folder.iterdir()) == [
+        "adapter_config.json",
+        "adapter_model.safetensors",
+        "curve.json",
+        "curve.svg",
+        "manifest.json",
+    ]
+    manifest = AdapterManifest.model_validate_json((folder / "manifest.json").read_text())
+    assert manifest.base_digest == folder_digest(embedded_model())
+    assert (manifest.steps, manifest.seed, manifest.difficulty) == (2, 1, {CAPABILITY: 1})
+    assert len(manifest.heldout) == 6
+    assert manifest.rollouts == sum(
+        one["rollouts"] for one in json.loads((folder / "curve.json").read_text())
+    )
+    read_adapter("mine", folder, read_model(embedded_model()))
+    hidden = [one.name for one in (tmp_path / "adapters").iterdir() if one.name.startswith(".")]
+    assert hidden == [], "nothing unfinished is left"
+    assert main(asked) == 2
+    assert (
+        capsys.readouterr()
+        .err.strip()
+        .endswith(f"{folder}: is there already; give another --out, or move it away")
+    )

@@ -1,0 +1,154 @@
+"""Held-out rewards: their change and its interval, the table, the picture, and what is kept of the base."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from pytest_trace2evolve.errors import InfrastructureError
+from pytest_trace2evolve.records.completion import NOTHING_USED
+from pytest_trace2evolve.records.environment import GRADES
+from pytest_trace2evolve.records.heldout import HeldOut
+from pytest_trace2evolve.report.training import curve_picture, heldout_text, step_word
+from pytest_trace2evolve.serving.folder import read_model
+from pytest_trace2evolve.shipped import embedded_model
+from pytest_trace2evolve.workflow.environments.registry import Environments
+from pytest_trace2evolve.workflow.environments.rollouts import Group, Rollout
+from pytest_trace2evolve.workflow.training import heldout
+from pytest_trace2evolve.workflow.training.change import reward_change, top_change
+
+CAPABILITY = "conditional_detail_retrieval"
+GROUPS = st.lists(st.lists(st.sampled_from(GRADES), min_size=2, max_size=2), min_size=3, max_size=12)
+
+
+def held(rewards: Any, capability: str = "a") -> HeldOut:
+    return HeldOut(
+        capability=capability,
+        difficulty=1,
+        digest="d",
+        model="m",
+        temperature=0.7,
+        rewards=tuple(map(tuple, rewards)),
+    )
+
+
+@given(GROUPS, st.randoms(use_true_random=False))
+def test_the_interval_is_students_of_the_paired_differences(before: Any, draws: Any) -> None:
+    after = [[draws.choice(GRADES) for _ in group] for group in before]
+    found = reward_change(held(before), held(after))
+    gains = np.mean(after, axis=1) - np.mean(before, axis=1)
+    assert found.difference == pytest.approx(gains.mean())
+    wanted = stats.ttest_1samp(gains, 0).confidence_interval(0.95) if gains.std() > 1e-9 else None
+    if wanted is not None:
+        assert found.low == pytest.approx(max(-1, wanted.low))
+        assert found.high == pytest.approx(min(1, wanted.high))
+
+
+def test_top_rewards_count_alone_in_the_top_share() -> None:
+    before, after = held([[0.8, 1.0], [0.0, 0.8]]), held([[1.0, 1.0], [0.8, 0.8]])
+    change = top_change(before, after)
+    assert (change.before, change.after) == (0.25, 0.5)
+    assert (before.top, before.mean, before.count) == (0.25, pytest.approx(0.65), 4)
+    assert reward_change(held([[0.0]]), held([[1.0]])).low is None, "of one scenario nothing is said"
+    with pytest.raises(ValueError, match="no scenario was played on both sides"):
+        reward_change(held([[]]), held([[]]))
+
+
+def test_the_table_has_the_trained_environment_first() -> None:
+    before = {name: held([[0.0, 0.2], [0.2, 0.2], [0.5, 0.0]], name) for name in ("other", "trained")}
+    after = {**before, "trained": held([[1.0, 1.0], [0.8, 1.0], [1.0, 1.0]], "trained")}
+    lines = heldout_text(["trained"], before, after).splitlines()
+    assert lines[1].startswith("trained")
+    assert "0.18 → 0.97" in lines[1]
+    assert re.search(r"\+78\.3 \(\+\d+\.\d to \+\d+\.\d\)", lines[1])
+    assert "+0.0 (+0.0 to +0.0)" in lines[2]
+    assert lines[3] == (
+        "3 scenarios × 2 rollouts each, before and after; temperature 0.7; intervals by scenario."
+    )
+
+
+CURVE = [
+    {
+        "step": step,
+        "reward": 0.1 * step,
+        "informative": 0.5,
+        "rollouts": 8,
+        "kl": 0.01 * step if step % 2 else None,
+    }
+    for step in range(1, 8)
+]
+
+
+def test_equal_curves_give_equal_pictures() -> None:
+    picture = curve_picture(CURVE, title="refunds")
+    assert picture == curve_picture([dict(one) for one in CURVE], title="refunds")
+    assert picture != curve_picture(CURVE[:-1], title="refunds")
+    assert b"<svg" in picture
+    assert b"refunds" in picture
+
+
+def test_a_bar_tells_how_a_training_stands() -> None:
+    assert step_word(CURVE) == "reward 0.50, groups that differ 50%, KL 0.070"
+    assert (
+        step_word([{"reward": 0.25, "informative": 1.0, "kl": None}])
+        == "reward 0.25, groups that differ 100%"
+    )
+
+
+class NoServer:
+    """Stands where a server would."""
+
+    base_url, token = "http://127.0.0.1:9/v1", "t"
+
+    def __init__(self, folder: Path, adapters: object) -> None:
+        """Nothing is started."""
+
+    def close(self) -> None:
+        """Nothing is ended."""
+
+
+def test_the_base_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    async def played(one: Any, told: Any) -> HeldOut:
+        asked.append(f"{one.settings.model} {one.capability} {one.wanted.rollouts}")
+        told(4)
+        return held([[0.2, 0.5], [1.0, 0.0]], one.capability)
+
+    monkeypatch.setattr(heldout, "LocalServer", NoServer)
+    monkeypatch.setattr(heldout, "_played", played)
+    base = read_model(embedded_model())
+    kept, adapter = tmp_path / "kept", tmp_path / "adapter"
+    sides = heldout.Sides(base, adapter, kept=kept)
+    wanted = heldout.Wanted({CAPABILITY: 1}, scenarios=2, rollouts=2)
+    told: list[int] = []
+    first = heldout.measure(Environments(), sides, wanted, told=lambda side, done: told.append(done))
+    assert asked == [f"pocket {CAPABILITY} 2", f"trained {CAPABILITY} 2"]
+    assert told == [4, 4, 8, 8]
+    assert heldout.measure(Environments(), sides, wanted) == first
+    assert asked[2:] == [f"trained {CAPABILITY} 2"], "the adapter alone is measured again"
+    [file] = kept.iterdir()
+    file.write_text("{")
+    heldout.measure(Environments(), sides, wanted)
+    assert asked[3:] == [f"pocket {CAPABILITY} 2", f"trained {CAPABILITY} 2"], (
+        "what is damaged is measured again"
+    )
+    heldout.measure(Environments(), replace(sides, instruction="Be kind."), wanted)
+    assert len(asked) == 7, "with another instruction it is another agent"
+
+
+def test_too_many_lost_rollouts_end_a_measurement() -> None:
+    rollouts = [Rollout(0, None if place < 2 else 0.2, (), NOTHING_USED, 0, "gone") for place in range(20)]
+    with pytest.raises(InfrastructureError) as error:
+        heldout.lost_of("refunds", [Group(0, rollouts)])
+    assert str(error.value) == (
+        "held-out 'refunds': 2 of 20 rollouts were lost, more than 5%, and nothing is said of the others; "
+        "first: gone"
+    )
+    assert heldout.lost_of("refunds", [Group(0, [*rollouts[1:], rollouts[-1]])]) == 1

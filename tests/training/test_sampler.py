@@ -1,0 +1,95 @@
+"""Answers drawn by the engine are those of the model in training, adapter and all."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from pytest_trace2evolve.training.grpo.protocols import Wish
+from pytest_trace2evolve.workflow.training.sampler import EngineSampler
+from tests.tiny_model import TOOLS, conversations
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def model_and_tokenizer(base: Path) -> tuple[Any, Any]:
+    return AutoModelForCausalLM.from_pretrained(base).eval(), AutoTokenizer.from_pretrained(base)
+
+
+def greedy(model: Any, prompt: list[int], ends: int) -> list[int]:
+    with torch.no_grad():
+        whole = model.generate(
+            input_ids=torch.tensor([prompt]),
+            attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+            do_sample=False,
+            max_new_tokens=12,
+            eos_token_id=ends,
+        )
+    found: list[int] = whole[0, len(prompt) :].tolist()
+    return found
+
+
+def drawn(sampler: EngineSampler, model: Any, prompts: list[list[int]], *, fresh: bool) -> list[list[int]]:
+    found: dict[int, list[int]] = {}
+    wishes = [Wish(prompt, 1, 12) for prompt in prompts]
+    sampler.play(
+        model,
+        wishes,
+        lambda place, answer: found.setdefault(place, answer) and None,
+        temperature=1e-6,
+        fresh=fresh,
+    )
+    return [found[place] for place in range(len(prompts))]
+
+
+def test_it_draws_from_the_weights_as_they_are_now(base: Path) -> None:
+    network, tokenizer = model_and_tokenizer(base)
+    prompts = [
+        list(tokenizer.apply_chat_template(one, tools=TOOLS, add_generation_prompt=True)["input_ids"])
+        for one in conversations()
+    ]
+    sampler = EngineSampler(network, frozenset({tokenizer.eos_token_id}))
+    torch.manual_seed(0)
+    model: Any = get_peft_model(
+        network, LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", init_lora_weights=False)
+    )
+    try:
+        first = drawn(sampler, model, prompts, fresh=True)
+        assert first == [greedy(model, one, tokenizer.eos_token_id) for one in prompts]
+        with torch.no_grad():
+            for name, weight in model.named_parameters():
+                if "lora_B" in name:
+                    weight.add_(0.1 * torch.randn_like(weight))
+        assert drawn(sampler, model, prompts, fresh=False) == first, "what was folded in stays until told"
+        now = drawn(sampler, model, prompts, fresh=True)
+        assert now == [greedy(model, one, tokenizer.eos_token_id) for one in prompts]
+        assert now != first
+    finally:
+        sampler.close()
+
+
+def test_who_has_an_answer_goes_on_and_seeds_decide_what_is_drawn(base: Path) -> None:
+    network, tokenizer = model_and_tokenizer(base)
+    adapted: Any = get_peft_model(network, LoraConfig(r=4, target_modules="all-linear"))
+    prompt = list(tokenizer("<|im_start|>user\nTell me.<|im_end|>\n<|im_start|>assistant\n")["input_ids"])
+
+    def play(seed: int) -> list[list[int]]:
+        sampler = EngineSampler(network, frozenset({tokenizer.eos_token_id}))
+        said: list[list[int]] = []
+
+        def then(place: int, answer: list[int]) -> Wish | None:
+            said.append(answer)
+            return Wish(prompt + answer, seed + len(said), 6) if len(said) < 3 else None
+
+        try:
+            sampler.play(adapted, [Wish(prompt, seed, 6)], then, temperature=1.5, fresh=True)
+        finally:
+            sampler.close()
+        return said
+
+    assert len(play(1)) == 3
+    assert play(1) == play(1)
+    assert play(1) != play(100)
