@@ -129,14 +129,14 @@ def test_the_base_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     wanted = heldout.Wanted({CAPABILITY: 1}, scenarios=2, rollouts=2)
     told: list[int] = []
     first = heldout.measure(Environments(), sides, wanted, told=lambda side, done: told.append(done))
-    assert asked == [f"pocket {CAPABILITY} 2", f"trained {CAPABILITY} 2"]
+    assert asked == [f"pocket {CAPABILITY} 2", f"pocket+trained {CAPABILITY} 2"]
     assert told == [4, 4, 8, 8]
     assert heldout.measure(Environments(), sides, wanted) == first
-    assert asked[2:] == [f"trained {CAPABILITY} 2"], "the adapter alone is measured again"
+    assert asked[2:] == [f"pocket+trained {CAPABILITY} 2"], "the adapter alone is measured again"
     [file] = kept.iterdir()
     file.write_text("{")
     heldout.measure(Environments(), sides, wanted)
-    assert asked[3:] == [f"pocket {CAPABILITY} 2", f"trained {CAPABILITY} 2"], (
+    assert asked[3:] == [f"pocket {CAPABILITY} 2", f"pocket+trained {CAPABILITY} 2"], (
         "what is damaged is measured again"
     )
     heldout.measure(Environments(), replace(sides, instruction="Be kind."), wanted)

@@ -59,13 +59,18 @@ def _train(options: argparse.Namespace) -> int:
     print(told_of, file=sys.stderr)
     curve: list[dict[str, Any]] = []
     total = len(order.difficulties) * 2 * order.heldout * order.rollouts
-    with progress_bar("training", recipe.steps) as show, progress_bar("measuring", total or None) as measured:
+    with progress_bar(order.name, recipe.steps) as show:
 
         def stepped(step: Any) -> None:
             curve.append({"reward": step.reward, "informative": step.informative, "kl": step.kl})
             show(step.step, step_word(curve))
 
-        made = make(environments, order, stepped=stepped, told=lambda side, done: measured(done, side))
+        made = make(
+            environments,
+            order,
+            stepped=stepped,
+            told=lambda side, done: show(done, f"held out, {side}", total),
+        )
     if made is None:
         return 0
     trained = made.trained

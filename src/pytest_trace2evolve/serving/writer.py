@@ -136,7 +136,7 @@ class Writer:
             marked = {**marked, "content": "", "tool_calls": calls}
         with self._lock:
             text = self._rendered([_PROBE[1], marked, *messages], (), {}, asking=True)
-            text = text[text.rindex(_MARK) :]
+            text = text[text.index(_MARK) :]
             ends = [str(self._tokenizer.decode([one], skip_special_tokens=False)) for one in self._ends]
             places = [place for one in ends if one and (place := text.find(one)) >= 0]
             if not places:

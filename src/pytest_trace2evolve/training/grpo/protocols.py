@@ -78,3 +78,6 @@ class Sampler(Protocol):
             temperature: At which all are drawn.
             fresh: Whether the weights have changed since it was asked last.
         """
+
+    def close(self) -> None:
+        """Give back what it holds: nothing is asked of it any more."""

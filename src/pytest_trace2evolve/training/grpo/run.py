@@ -43,7 +43,7 @@ class Trained:
 
     Attributes:
         model: The `PeftModel`.
-        curve: What each step was like, see `trainer.Told`, as JSON.
+        curve: What each step was like, see `played.Told`, as JSON.
         writes: Whether this process is the one that writes, of several that train together.
     """
 
@@ -67,7 +67,7 @@ def train(plan: Plan, *, told: Callable[[Any], None] = lambda step: None) -> Tra
 
     Args:
         plan: What is trained.
-        told: Hears what each step was like, a `trainer.Told`.
+        told: Hears what each step was like, a `played.Told`.
 
     Raises:
         MissingExtraError: trl, peft or torch is not installed.
@@ -115,8 +115,11 @@ def _train(plan: Plan, scratch: Path, told: Callable[[Any], None]) -> Trained:
         restore(optimizer, kept.moments)
     rates = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: share(recipe, done + step))
     trainer.optimizer, trainer.lr_scheduler = optimizer, rates
-    if done < recipe.steps:
-        trainer.train()
+    try:
+        if done < recipe.steps:
+            trainer.train()
+    finally:
+        trainer.close()
     model = trainer.accelerator.unwrap_model(trainer.model)
     return Trained(model.eval(), curve, bool(trainer.accelerator.is_main_process))
 

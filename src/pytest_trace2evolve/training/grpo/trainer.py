@@ -13,15 +13,15 @@ import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from trl import GRPOTrainer
-from trl.trainer.utils import pad
 
 from pytest_trace2evolve.errors import TrainingError
-from pytest_trace2evolve.records.message import Message
+from pytest_trace2evolve.training.grpo.batches import groups_of, joined
+from pytest_trace2evolve.training.grpo.played import Rollout, Told
 from pytest_trace2evolve.training.grpo.protocols import Played, Sampler, Talk, Wish
 from pytest_trace2evolve.training.grpo.recipe import Recipe
 from pytest_trace2evolve.training.grpo.shared import can_share, rows_of, shared_logps
@@ -67,36 +67,6 @@ OVERRIDDEN: Mapping[str, tuple[str, ...]] = {
 }
 """trl's private methods that are overridden, and the parameters they must have."""
 
-_LEFT = ("prompt_ids", "prompt_mask")
-"""What is padded on the left; everything else of a batch on the right."""
-
-
-@dataclass
-class Told:
-    """What a step was like.
-
-    Attributes:
-        step: Its number, from 1.
-        reward: Mean reward of all rollouts that were played, those of redrawn groups included.
-        informative: Share of groups whose rewards differ, among all that were played.
-        rollouts: How many were played.
-        loss: Of the step.
-        kl: Divergence from the base in nats a token, where it was measured at this step.
-        tokens: The agent's own tokens, a rollout on average.
-        seconds: By the clock: of drawing answers, of environments, of all rollouts, of log-probabilities
-            for the loss and for the divergence, and of the step; what is left is the backward pass. And of
-            the processor, all threads, for the step.
-    """
-
-    step: int
-    reward: float = 0.0
-    informative: float = 0.0
-    rollouts: int = 0
-    loss: float = 0.0
-    kl: float | None = None
-    tokens: float = 0.0
-    seconds: dict[str, float] = field(default_factory=dict)
-
 
 @dataclass(frozen=True)
 class Course:
@@ -135,6 +105,11 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl exports it, and
         alone = self.accelerator.num_processes == 1
         self._shares = course.recipe.shared and alone and can_share(self.model.config)
 
+    def close(self) -> None:
+        """Give back what the sampler holds."""
+        if self._course.sampler is not None:
+            self._course.sampler.close()
+
     @property
     def number(self) -> int:
         """The step at hand, from 0, over all runs."""
@@ -170,13 +145,13 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl exports it, and
             rewards += sum(one._reward() for one in self.environments)
             self.told.tokens += float((found["completion_mask"] * found["tool_mask"]).sum())
             played += missing
-            for group in _groups(found, recipe.rollouts):
+            for group in groups_of(found, recipe.rollouts):
                 differs = bool(group["advantages"].abs().max() > 0)
                 differing += differs
                 (parts if differs else equal).append(group)
             del parts[wanted:]
         parts += equal[: wanted - len(parts)]
-        batch = _joined(parts, self._tokenizer.pad_token_id)
+        batch = joined(parts, self._tokenizer.pad_token_id)
         own = batch["completion_mask"] * batch["tool_mask"]
         batch["num_items_in_batch"] = self.accelerator.gather(own.sum()).sum()
         told = self.told
@@ -243,7 +218,7 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl exports it, and
             )
             return found
 
-    def _played(self, prompt_ids: list[list[int]]) -> list["Rollout"]:
+    def _played(self, prompt_ids: list[list[int]]) -> list[Rollout]:
         """Play all rollouts to their end with the sampler."""
         recipe, sampler = self._course.recipe, self._course.sampler
         assert sampler is not None
@@ -302,7 +277,7 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl exports it, and
 
     def _in_turns(
         self, prompt_ids: list[list[int]], answers: list[list[int]], logprobs: Any
-    ) -> list["Rollout"]:
+    ) -> list[Rollout]:
         """Play all rollouts to their end, whose first answers are there: a turn of all at a time."""
         opened = [Rollout(row, list(prompt)) for row, prompt in enumerate(prompt_ids)]
         going = opened
@@ -316,7 +291,7 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl exports it, and
                 )
         return opened
 
-    def _answered(self, one: "Rollout") -> bool:
+    def _answered(self, one: Rollout) -> bool:
         """Let the environment answer a rollout; whether the agent is to go on."""
         with self._timed("environments"):
             talk, environment = self._course.talk, self.environments[one.row]
@@ -438,74 +413,3 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl exports it, and
         finally:
             spent = self.told.seconds
             spent[what] = spent.get(what, 0.0) + time.perf_counter() - began
-
-
-@dataclass
-class Rollout:
-    """A rollout under way.
-
-    Attributes:
-        row: Its place in the batch.
-        prompt: Tokens before the agent's turn.
-        ids: Tokens since.
-        mask: 1 where they are the agent's own.
-        answer, first: The agent's last answer, and its first.
-        heard: What came back, as trl keeps it.
-    """
-
-    row: int
-    prompt: list[int]
-    ids: list[int] = field(default_factory=list)
-    mask: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    answer: list[int] = field(default_factory=list)
-    first: list[int] = field(default_factory=list)
-    heard: list[dict[str, str]] = field(default_factory=list)
-    calls: int = 0
-    failed: int = 0
-
-    def take(self, answer: Sequence[int], logprobs: Sequence[float] | None = None) -> None:
-        """Take the agent's next answer."""
-        self.answer = list(answer)
-        self.first = self.first or self.answer
-        self.ids += self.answer
-        self.mask += [1] * len(self.answer)
-        self.logprobs += [0.0] * len(self.answer) if logprobs is None else list(logprobs)
-
-    def hear(self, said: Message, back: Sequence[Message]) -> None:
-        """Take note of what an answer did."""
-        self.calls += len(said.tool_calls or ())
-        self.failed += sum(one.role == "tool" and bool(one.error) for one in back)
-        self.heard += [{"role": one.role, "content": one.content or ""} for one in back]
-
-    def follow(self, suffix: Sequence[int]) -> None:
-        """Append what the agent does not say."""
-        self.ids += suffix
-        self.mask += [0] * len(suffix)
-        self.logprobs += [0.0] * len(suffix)
-
-
-def _groups(batch: Mapping[str, Any], size: int) -> list[dict[str, Any]]:
-    """A batch in its groups."""
-    rows = len(batch["advantages"])
-    return [
-        {
-            name: value[first : first + size]
-            for name, value in batch.items()
-            if torch.is_tensor(value) and value.dim()
-        }
-        for first in range(0, rows, size)
-    ]
-
-
-def _joined(parts: Sequence[Mapping[str, Any]], filler: int) -> dict[str, Any]:
-    """Groups as one batch, padded to the longest."""
-    found: dict[str, Any] = {}
-    for name in parts[0]:
-        rows = [row for part in parts for row in part[name]]
-        if rows[0].dim() == 0:
-            found[name] = torch.stack(rows)
-            continue
-        value = filler if name in ("prompt_ids", "completion_ids") else int(name == "tool_mask")
-        found[name] = pad(rows, padding_value=value, padding_side="left" if name in _LEFT else "right")
-    return found

@@ -10,8 +10,9 @@ import torch
 from transformers import TrainerCallback
 
 from pytest_trace2evolve.errors import TrainingError
+from pytest_trace2evolve.training.grpo.played import Told
 from pytest_trace2evolve.training.grpo.recipe import Recipe
-from pytest_trace2evolve.training.grpo.trainer import CustomerTrainer, Told
+from pytest_trace2evolve.training.grpo.trainer import CustomerTrainer
 
 COLLAPSED = 0.05
 """Share of groups with differing rewards, over the recipe's patience, below which nothing is learnt."""

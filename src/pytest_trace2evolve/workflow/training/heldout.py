@@ -78,8 +78,8 @@ def measure(
         ModelFolderError: the base or the adapter cannot be served.
         InfrastructureError: too many rollouts were lost.
     """
-    adapters = {} if sides.adapter is None else {"trained": sides.adapter}
     name = sides.base.name
+    adapters = {} if sides.adapter is None else {_adapted(name): sides.adapter}
     server = LocalServer(sides.base.path, adapters)
     try:
         address = ModelSettings(
@@ -94,6 +94,11 @@ def measure(
         return asyncio.run(_both(environments, sides, wanted, address, told))
     finally:
         server.close()
+
+
+def _adapted(base: str) -> str:
+    """By which name the server is asked for the adapter: another than its base's, whatever that is."""
+    return f"{base}+trained"
 
 
 async def _both(
@@ -114,7 +119,7 @@ async def _both(
             if side == "after":
                 assert sides.adapter is not None
                 weights = f"{address.weights}+{folder_digest(sides.adapter)}"
-                settings = replace(address, model="trained", weights=weights)
+                settings = replace(address, model=_adapted(address.model), weights=weights)
             asked = _Asked(environments, capability, difficulty, sides.instruction, settings, wanted)
             kept = _kept(sides.kept, asked) if side == "before" else None
             found[capability] = kept or await _played(asked, tell)
