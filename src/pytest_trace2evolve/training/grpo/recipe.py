@@ -65,7 +65,7 @@ class Recipe(Record):
 
     groups: Count = 8
     rollouts: Annotated[int, Field(ge=2)] = 8
-    steps: Count = 16
+    steps: Count = 12
     rate: Annotated[float, Field(gt=0, le=1)] = 1e-3
     warm: Annotated[int, Field(ge=0)] = 0
     rank: Count = 16
@@ -139,8 +139,8 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "keep_every": 5,
     },
 }
-"""What each preset changes of the recipe's own values. `pocket`: measured on the embedded model, two CPU
-cores. `gpu`: what the paper used (arXiv 2604.05336), not measured here."""
+"""What each preset changes of the recipe's own values. `pocket`: what the figures of
+`docs/training.md` were measured with, but for steps. `gpu`: what the paper used (arXiv 2604.05336), not measured here."""
 
 
 def read_recipe(preset: str, config: Path | None = None, **given: object) -> Recipe:
