@@ -140,7 +140,8 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     },
 }
 """What each preset changes of the recipe's own values. `pocket`: what the figures of
-`docs/training.md` were measured with, but for steps. `gpu`: what the paper used (arXiv 2604.05336), not measured here."""
+`docs/training.md` were measured with, but for steps. `gpu`: what the paper used (arXiv 2604.05336), not
+measured here."""
 
 
 def read_recipe(preset: str, config: Path | None = None, **given: object) -> Recipe:
