@@ -14,6 +14,7 @@ from pytest_trace2evolve.commands import (
     cases,
     comment,
     compare,
+    environment,
     init,
     ledger,
     lint,
@@ -73,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
         serve,
         pocket,
         capabilities,
+        environment,
     ):
         command.add(commands)
     return parser

@@ -7,6 +7,7 @@
     │   ├── LockError             suites.lock disagrees with a suite or with the benchmark
     │   ├── PolicyError           unknown gate policy or goal
     │   ├── CaseError             a synthetic case or its customer script is damaged
+    │   ├── GeneratorError        an environment is unknown, cannot be made, or breaks its promises
     │   ├── CassetteError         a cassette cannot be written, trusted or played back as asked
     │   ├── EndpointError         an endpoint refuses the key, the model or the request: every further one too
     │   ├── ModelFolderError      a model's or adapter's folder cannot be served
@@ -68,6 +69,10 @@ class PolicyError(ConfigError):
 
 class CaseError(ConfigError):
     """A synthetic case cannot be read, or its parts contradict each other."""
+
+
+class GeneratorError(ConfigError):
+    """A capability environment is unknown, cannot be made, or gives what none may give."""
 
 
 class CassetteError(ConfigError):

@@ -7,6 +7,7 @@ import pytest
 
 if TYPE_CHECKING:
     from pytest_trace2evolve.gate.checks import Check
+    from pytest_trace2evolve.workflow.environments.registry import Offer
     from pytest_trace2evolve.workflow.running.agents import AgentFactory
     from pytest_trace2evolve.worlds.registry import WorldFactory
 
@@ -24,3 +25,8 @@ def pytest_t2e_agents(config: pytest.Config) -> "Mapping[str, AgentFactory]":  #
 @pytest.hookspec
 def pytest_t2e_checks(config: pytest.Config) -> "Mapping[str, Check]":  # type: ignore[empty-body]  # as above
     """Checks of the gate by their ids; a policy's file names those that it uses."""
+
+
+@pytest.hookspec
+def pytest_t2e_environments(config: pytest.Config) -> "Mapping[str, Offer]":  # type: ignore[empty-body]  # as above
+    """Capability environments by capability; the fixture `environments` holds them beside the others."""

@@ -55,7 +55,7 @@ LEVELS = {
 STEPS = ("", "recorded", "planning", "running", "judging")
 """The folders of `workflow` in the order of a run, files beside them first."""
 
-BESIDE = {"capabilities", "cases", "pocket"}
+BESIDE = {"capabilities", "cases", "environments", "pocket"}
 """Folders of `workflow` that are no step of a run, and may use all of them."""
 
 LEVEL_OF = {name: level for level, names in LEVELS.items() for name in names}

@@ -10,10 +10,10 @@ import pytest
 from pytest_trace2evolve import __version__
 from pytest_trace2evolve.agents.nop import NopAgent
 from pytest_trace2evolve.errors import WorldError
+from pytest_trace2evolve.records.message import USER_STOPS
 from pytest_trace2evolve.records.protocols import ToolResult, ToolSchema, World
 from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.task import Action, Assertion, InitializationData, InitialState, Task
-from pytest_trace2evolve.rollout.conversation import USER_STOPS
 from pytest_trace2evolve.scoring.reward import score
 from pytest_trace2evolve.worlds.registry import Worlds
 from pytest_trace2evolve.worlds.support.session import SupportSession

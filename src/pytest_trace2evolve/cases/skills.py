@@ -13,12 +13,12 @@ def structured_data_reasoning(scene: Scene) -> Sketch:
     scene.store.surroundings(scene.user)
     item = scene.one_item(order)
     kept = next(iter(item["options"]))
-    wanted = _cheapest_sibling(scene, item, kept)
+    wanted = cheapest_sibling(scene, item, kept)
     says = scene.say("cheapest", order=order["order_id"], product=item["name"], kept=kept)
     return Sketch(scene, [Spoken(scene.opening(says), [scene.swap(order, {item["item_id"]: wanted})])])
 
 
-def _cheapest_sibling(scene: Scene, item: Data, kept: str) -> str:
+def cheapest_sibling(scene: Scene, item: Data, kept: str) -> str:
     """Make sure that the question has one answer, and traps beside it; the id of that answer."""
     variants = scene.store.tables["products"][item["product_id"]]["variants"]
     siblings = [
@@ -134,7 +134,7 @@ def conditional_detail_retrieval(scene: Scene) -> Sketch:
     item = scene.one_item(order)
     if scene.chance():
         total = float(order["payment_history"][0]["amount"])
-        questions = ("price", "tracking", "total") if _written_one_way(total) else ("price", "tracking")
+        questions = ("price", "tracking", "total") if written_one_way(total) else ("price", "tracking")
         question = one_of(scene.draws, questions)
         answer = {
             "price": item["price"],
@@ -191,12 +191,12 @@ def cancelled_order_tracking(scene: Scene) -> Sketch:
     wish = scene.with_details(scene.cancel(order), looks=(gone["order_id"],))
     turns = [Spoken(scene.opening(says), [wish])]
     amount = float(order["payment_history"][0]["amount"])
-    if _written_one_way(amount) and scene.chance():
+    if written_one_way(amount) and scene.chance():
         then = scene.say("then", request=scene.say("total", order=order["order_id"]))
         turns.append(Spoken(then, [scene.ask(order, amount)], after=After.DONE))
     return Sketch(scene, turns)
 
 
-def _written_one_way(amount: float) -> bool:
+def written_one_way(amount: float) -> bool:
     """Whether an agent cannot write an amount with fewer digits than another would."""
     return round(amount * 100) % 10 != 0

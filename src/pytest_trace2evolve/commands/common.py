@@ -97,7 +97,7 @@ def progress_bar(what: str, total: int | None) -> Iterator[Callable[..., None]]:
     ) as progress:
         bar = progress.add_task(what, total=total, word="")
 
-        def show(done: int, word: str, of: int | None = None) -> None:
+        def show(done: int, word: str = "", of: int | None = None) -> None:
             nonlocal tenth
             whole = total if of is None else of
             progress.update(bar, completed=done, word=word, total=whole)

@@ -1,1 +1,1 @@
-"""Environments of capabilities: where they come from, and where code that a model wrote may run."""
+"""Environments of capabilities: scenarios that are played and graded, and where code of a model may run."""

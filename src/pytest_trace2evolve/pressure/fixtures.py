@@ -1,12 +1,16 @@
-"""The fixtures `run_case` and `case`."""
+"""The fixtures `run_case`, `case` and `environments`."""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_trace2evolve.cases.case import Case
 from pytest_trace2evolve.pressure.outcomes import MARKER, NAME, Pressure
 from pytest_trace2evolve.workflow.cases.pressure import Outcome
+
+if TYPE_CHECKING:
+    from pytest_trace2evolve.workflow.environments.registry import Environments
 
 
 class RunCase:
@@ -42,6 +46,15 @@ def run_case(pytestconfig: pytest.Config) -> Iterator[RunCase]:
     pressure = pytestconfig.pluginmanager.getplugin(NAME)
     yield RunCase(pressure)
     pressure.close()
+
+
+@pytest.fixture(scope="session")
+def environments(pytestconfig: pytest.Config) -> "Environments":
+    """All capability environments: built in, of installed packages, and of `pytest_t2e_environments`."""
+    from pytest_trace2evolve.workflow.environments.registry import Environments
+
+    answers = pytestconfig.hook.pytest_t2e_environments(config=pytestconfig)
+    return Environments({name: offer for answer in answers for name, offer in answer.items()})
 
 
 @pytest.fixture

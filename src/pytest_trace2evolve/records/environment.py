@@ -29,7 +29,7 @@ class Reaction(Record):
 
     Attributes:
         messages: The tools' results, or what the customer said; empty where nobody answers any more.
-        done: Nothing that the agent says can change the reward any more.
+        done: It is over: nothing that the agent says is heard any more, and the reward stands.
     """
 
     messages: tuple[Message, ...] = ()

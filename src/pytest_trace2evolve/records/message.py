@@ -9,6 +9,12 @@ Requestor = Literal["assistant", "user"]
 STOP = "###STOP###"
 """The mark by which a participant ends a simulation."""
 
+USER_STOPS = (STOP, "###TRANSFER###", "###OUT-OF-SCOPE###")
+"""Marks in a user's message that end a simulation."""
+
+GREETING = "Hi! How can I help you today?"
+"""The agent's first message; the same in every simulation, as in τ²."""
+
 
 class ToolCall(Tau2Record):
     """One call of a tool, by the agent (`assistant`) or by the user."""

@@ -174,6 +174,9 @@ class Generator(Protocol):
     and, as `message_history`, what was said before the agent's turn comes; the gold actions are the
     expert's, those of the history first.
 
+    Everything that goes in and out is JSON (`Task` and `Message` by `model_dump(mode="json")`), so that one
+    can answer from another process.
+
     Attributes:
         capability: The capability, in snake_case.
         digest: Of everything that its scenarios and rewards depend on.
@@ -193,6 +196,9 @@ class Generator(Protocol):
             trace: All that was said so far, the history included.
             solved: Whether the databases are as after the gold actions, and all was said that must be.
         """
+
+    def settled(self, task: Task, trace: Sequence[Message]) -> bool:
+        """Whether nothing that may follow raises the grade: what the capability is about has happened."""
 
     def shortcut(self, task: Task) -> Sequence[Message]:
         """What an agent says that lacks the capability and takes the nearest wrong way; must not be paid."""

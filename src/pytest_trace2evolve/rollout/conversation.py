@@ -14,16 +14,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from pytest_trace2evolve.errors import ContextWindowError, InfrastructureError, ParticipantError
-from pytest_trace2evolve.records.message import STOP, Message, ToolCall
+from pytest_trace2evolve.records.message import GREETING, STOP, USER_STOPS, Message, ToolCall
 from pytest_trace2evolve.records.protocols import Agent, User, World, WorldSession
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation, TerminationReason
-
-GREETING = "Hi! How can I help you today?"
-"""The agent's first message; the same in every simulation, as in τ²."""
-
-USER_STOPS = (STOP, "###TRANSFER###", "###OUT-OF-SCOPE###")
-"""Marks in a user's message that end a simulation."""
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,10 @@ class ScriptedUser:
 
     async def respond(self, history: Sequence[Message]) -> Message:
         """The customer's next message: a function of what the agent said so far."""
+        return self.reply(history)
+
+    def reply(self, history: Sequence[Message]) -> Message:
+        """The same at once: it waits for nothing."""
         talk, reply = _Talk(), self._script.turns[0].says
         for text in _answers_to_customer(history):
             reply = self._reply(talk, hear(text), text)

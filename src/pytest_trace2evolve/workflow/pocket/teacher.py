@@ -66,6 +66,10 @@ class Teacher:
 
     async def respond(self, history: Sequence[Message]) -> Message:
         """The next message."""
+        return self.reply(history)
+
+    def reply(self, history: Sequence[Message]) -> Message:
+        """The same at once: it waits for nothing."""
         last = history[-1]
         if last.role == "user":
             self._known.heard += f" {last.content or ''}"

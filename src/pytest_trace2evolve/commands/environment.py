@@ -1,0 +1,179 @@
+"""`trace2evolve environment`: lists capability environments, checks them, and calibrates them for a model."""
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_trace2evolve.commands.common import at_least, nearest_project, progress_bar
+from pytest_trace2evolve.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pytest_trace2evolve.records.calibration import Calibration
+    from pytest_trace2evolve.workflow.environments.calibrate import Ask
+    from pytest_trace2evolve.workflow.environments.registry import Environments
+
+REFUSED = 1
+"""Exit status where an environment is refused, or no difficulty fits."""
+
+
+def add(commands: Any) -> None:
+    """Declare the command and what it can do."""
+    environment = commands.add_parser("environment", help="list, check or calibrate capability environments")
+    parts = environment.add_subparsers(required=True, metavar="ACTION")
+    listing = parts.add_parser("list", help="what there is, what each pays, and whether it is calibrated")
+    listing.add_argument("--json", action="store_true", help="as JSON")
+    listing.set_defaults(command=_list)
+    check = parts.add_parser("check", help="hold environments against every check of admission")
+    _common(check)
+    check.add_argument("--seeds", type=int, default=1000, metavar="N", help="scenarios (default: 1000)")
+    check.set_defaults(command=_check)
+    calibrate = parts.add_parser("calibrate", help="find the difficulty at which a model can learn")
+    _common(calibrate)
+    calibrate.add_argument(
+        "--model", metavar="MODEL", help="a folder, or a name (default: the embedded model)"
+    )
+    calibrate.add_argument("--base-url", metavar="URL", help="its endpoint (default: OPENAI_BASE_URL)")
+    calibrate.add_argument("--key-var", metavar="NAME", default="OPENAI_API_KEY", help="variable of its key")
+    calibrate.add_argument("--seeds", type=int, metavar="N", help="scenarios (default: 100; in a folder 30)")
+    calibrate.add_argument("--rollouts", type=int, default=16, metavar="K", help="of each (default: 16)")
+    calibrate.add_argument(
+        "--candidate", metavar="ID", help="whose instruction the agent gets (default: none)"
+    )
+    calibrate.add_argument(
+        "--temperature", type=float, metavar="T", help="(default: the model's own, else 1)"
+    )
+    calibrate.add_argument("--concurrency", type=int, default=64, metavar="N", help="at once (default: 64)")
+    calibrate.set_defaults(command=_calibrate)
+
+
+def _common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("names", nargs="*", metavar="NAME", help="environments (default: all)")
+    parser.add_argument("--difficulty", type=int, metavar="D", help="one difficulty alone, from 1 to 5")
+    parser.add_argument(
+        "--content", choices=("train", "heldout"), default="train", help="whose words (default: train)"
+    )
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def _list(options: argparse.Namespace) -> int:
+    from pytest_trace2evolve.report.environments import environments_text
+    from pytest_trace2evolve.workflow.environments.listing import listed
+
+    found = listed(_folder(options))
+    if options.json:
+        print(json.dumps([one.record for one in found], indent=1))
+    else:
+        print(environments_text(found), end="")
+    return 0
+
+
+def _check(options: argparse.Namespace) -> int:
+    from pytest_trace2evolve.records.script import Content
+    from pytest_trace2evolve.report.environments import admission_text
+    from pytest_trace2evolve.workflow.environments.admit import admit, held_out_of
+    from pytest_trace2evolve.workflow.environments.registry import Environments
+
+    seeds = at_least("--seeds", options.seeds, 1)
+    environments = Environments()
+    names = _names(options.names, environments)
+    _require_difficulty(options.difficulty, names, environments)
+    held_out = held_out_of(nearest_project(options))
+    reports = []
+    for name in names:
+        with progress_bar(name, seeds) as show:
+            report = admit(
+                environments,
+                name,
+                seeds=seeds,
+                difficulty=options.difficulty,
+                content=Content(options.content),
+                held_out=held_out,
+                told=show,
+            )
+        reports.append(report)
+        if not options.json:
+            print(admission_text(report), flush=True)
+    if options.json:
+        print(json.dumps([one.model_dump(mode="json") | {"passed": one.passed} for one in reports], indent=1))
+    return 0 if all(one.passed for one in reports) else REFUSED
+
+
+def _calibrate(options: argparse.Namespace) -> int:
+    from pytest_trace2evolve.records.calibration import Outcome
+    from pytest_trace2evolve.report.environments import calibrations_text
+    from pytest_trace2evolve.serving.process import LocalServer
+    from pytest_trace2evolve.workflow.environments.asking import budget, read_ask
+    from pytest_trace2evolve.workflow.environments.kept import keep
+    from pytest_trace2evolve.workflow.environments.registry import Environments
+
+    environments = Environments()
+    names = _names(options.names, environments)
+    at_least("--rollouts", options.rollouts, 2)
+    at_least("--concurrency", options.concurrency, 1)
+    if options.seeds is not None:
+        at_least("--seeds", options.seeds, 2)
+    _require_difficulty(options.difficulty, names, environments)
+    ask = read_ask(options, nearest_project(options), Path.cwd())
+    print(budget(ask, len(names)), file=sys.stderr)
+    folder = ask.settings.folder
+    server = LocalServer(folder) if folder is not None else None
+    try:
+        found = asyncio.run(_measured(environments, names, ask, server))
+    finally:
+        if server is not None:
+            server.close()
+    kept = _folder(options)
+    for one in found:
+        keep(kept, one)
+    if options.json:
+        print(json.dumps([one.model_dump(mode="json") for one in found], indent=1))
+    else:
+        print(calibrations_text(found), end="")
+    return 0 if all(one.outcome is Outcome.FITS for one in found) else REFUSED
+
+
+async def _measured(
+    environments: "Environments", names: Sequence[str], ask: "Ask", server: Any
+) -> "list[Calibration]":
+    from pytest_trace2evolve.models.chat import ChatModel
+    from pytest_trace2evolve.workflow.environments.calibrate import calibrate
+
+    settings = ask.settings if server is None else ask.settings.served(server.base_url, server.token)
+    model = ChatModel(settings)
+    found = []
+    try:
+        for name in names:
+            with progress_bar(name, ask.seeds * ask.rollouts) as show:
+
+                def told(difficulty: int, done: int, show: Any = show) -> None:
+                    show(done, f"difficulty {difficulty}")
+
+                found.append(await calibrate(environments, name, model, ask, told=told))
+    finally:
+        await model.close()
+    return found
+
+
+def _names(given: Sequence[str], environments: "Environments") -> list[str]:
+    for name in given:
+        environments.offer(name)
+    return list(dict.fromkeys(given)) or environments.names
+
+
+def _require_difficulty(difficulty: int | None, names: Sequence[str], environments: "Environments") -> None:
+    """Refuse a difficulty that one does not have before anything is measured."""
+    for name in names if difficulty is not None else ():
+        environments.generator(name, difficulty or 0)
+
+
+def _folder(options: argparse.Namespace) -> Path:
+    """Where calibrations are kept: in the project, or in the folder at hand."""
+    project = nearest_project(options)
+    root = Path.cwd() if project is None else project.root
+    if not root.is_dir():
+        raise ConfigError(f"{root} is no folder")
+    return root / ".trace2evolve" / "environments"

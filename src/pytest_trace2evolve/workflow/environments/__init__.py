@@ -1,0 +1,1 @@
+"""The built-in environments over the support world, their admission and their calibration."""

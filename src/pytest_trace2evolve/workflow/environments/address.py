@@ -1,0 +1,116 @@
+"""Environment of `account_address_inference`: an address is found where it stands, and taken over whole."""
+
+from collections.abc import Sequence
+
+from pytest_trace2evolve.cases.draws import one_of
+from pytest_trace2evolve.cases.scene import Scene
+from pytest_trace2evolve.cases.sketch import Sketch, Spoken
+from pytest_trace2evolve.records.message import Message
+from pytest_trace2evolve.records.script import Slot
+from pytest_trace2evolve.records.task import Task
+from pytest_trace2evolve.users.hearing import hear
+from pytest_trace2evolve.workflow.environments.deeds import Deeds, ahead, call_of, is_write, reads_ahead
+from pytest_trace2evolve.workflow.environments.generator import Drawn, SupportGenerator
+from pytest_trace2evolve.workflow.environments.tables import tables_of
+
+STREET_TOLD_UNTIL, OTHER_FROM = 2, 3
+"""Up to which difficulty the customer names the street; from which on another order may hold the address."""
+
+
+class AccountAddressInference(SupportGenerator):
+    """An order must go to the address of the account, or from difficulty 3 on to that of another order.
+
+    Up to difficulty 2 the customer names the street, and nothing else; then nothing of it.
+    What is graded is the first change that the agent tries:
+
+    | grade | what was done |
+    | --- | --- |
+    | 0 | no change; or another one, or of another order; or the customer asked for the address |
+    | 0.2 | the record with the address fetched on the agent's turn, nothing changed; or one part right |
+    | 0.5 | half or more of the parts right |
+    | 0.8 | all parts right but one |
+    | 1 | the right address, whole |
+
+    The parts are street, flat, city, state, zip code and country, so far as the right address differs in them
+    from the one that the order has and the customer has not said them: to write those again is worth nothing.
+    """
+
+    capability = "account_address_inference"
+    pays = (
+        "the address is taken from the account, or from the order that is named, and nobody is asked for it"
+    )
+
+    def draw(self, scene: Scene) -> Drawn:
+        """A pending order that goes to the wrong place."""
+        home = scene.user["address"]
+        elsewhere = scene.store.address(besides=[home])
+        while elsewhere["city"] == home["city"]:
+            elsewhere = scene.store.address(besides=[home])
+        order = scene.order("pending", 1, address=elsewhere)
+        if self.difficulty >= OTHER_FROM and scene.chance():
+            third = scene.store.address(besides=[elsewhere, home])
+            other = scene.order(one_of(scene.draws, ("processed", "delivered")), 1, address=third)
+            says = scene.say("same_address", order=order["order_id"], other=other["order_id"])
+            wish = scene.ship_to(order, other["address"], looks=(other["order_id"],))
+        else:
+            told = self.difficulty <= STREET_TOLD_UNTIL
+            place = {"address": home["address1"]} if told else {}
+            says = scene.say("ship_to" if told else "home_address", order=order["order_id"], **place)
+            wish = scene.ship_to(order, home)
+        scene.store.surroundings(scene.user, self.most)
+        # Asked for the address, the customer says the same again: they have none to give.
+        details = {slot: says if slot is Slot.ADDRESS else text for slot, text in wish.details.items()}
+        return Drawn(
+            Sketch(scene, [Spoken(scene.opening(says), [scene.with_details(wish, details)])]), account=True
+        )
+
+    def paid(self, deeds: Deeds, solved: bool) -> float:
+        """See the table."""
+        if _asked(deeds):
+            return 0.0
+        [wanted] = deeds.open
+        if not deeds.writes:
+            return 0.2 if _fetched(deeds) else 0.0
+        first = deeds.writes[0]
+        if first.name != wanted.name or first.arguments.get("order_id") != wanted.arguments["order_id"]:
+            return 0.0
+        if solved:
+            return 1.0
+        own = tables_of(deeds.task)["orders"][wanted.arguments["order_id"]]["address"]
+        says = deeds.task.user_scenario["script"]["turns"][0]["says"]
+        parts = [part for part, value in own.items() if wanted.arguments[part] != value]
+        parts = [part for part in parts if part != "address1" or wanted.arguments[part] not in says]
+        right = sum(first.arguments.get(part) == wanted.arguments[part] for part in parts)
+        if right >= len(parts) - 1:
+            return 0.8
+        return 0.5 if 2 * right >= len(parts) else 0.2 if right else 0.0
+
+    def decided(self, deeds: Deeds) -> bool:
+        """After the first change, or a question for the address."""
+        return bool(deeds.writes) or _asked(deeds)
+
+    def shortcut(self, task: Task) -> Sequence[Message]:
+        """The order's own address, written again: nothing was looked up that says otherwise."""
+        wanted = next(one for one in ahead(task) if is_write(one.name))
+        own = tables_of(task)["orders"][wanted.arguments["order_id"]]["address"]
+        rash = wanted.model_copy(update={"arguments": {**wanted.arguments, **own}})
+        return [*reads_ahead(task), call_of(rash, 90)]
+
+
+def _asked(deeds: Deeds) -> bool:
+    """Whether the customer was asked for the address, which they do not have."""
+    return any(Slot.ADDRESS in hear(text).asks for _, text in deeds.texts)
+
+
+def _fetched(deeds: Deeds) -> bool:
+    """Whether the record with the wanted address was read since it was the agent's turn."""
+    [wanted] = deeds.open
+    tables = tables_of(deeds.task)
+    holds = {
+        key
+        for name in ("users", "orders")
+        for key, record in tables[name].items()
+        if record["address"]["address1"] == wanted.arguments["address1"]
+        and key != wanted.arguments["order_id"]
+    }
+    return any(map(deeds.found, holds))

@@ -1,0 +1,168 @@
+"""Calibration: a model plays an environment, whose difficulty is changed until it can learn there."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from pytest_trace2evolve.agents.chat import ChatAgent, system_prompt
+from pytest_trace2evolve.environments.calibration import (
+    ADJUSTMENTS,
+    LOST_MOST,
+    ROLLOUTS,
+    SEEDS,
+    direction,
+    figures,
+    outside,
+)
+from pytest_trace2evolve.errors import InfrastructureError
+from pytest_trace2evolve.models.settings import ModelSettings
+from pytest_trace2evolve.records.calibration import Calibration, Outcome, Tried
+from pytest_trace2evolve.records.protocols import Agent, Model
+from pytest_trace2evolve.records.script import Content
+from pytest_trace2evolve.workflow.environments.generator import EASIEST, HARDEST
+from pytest_trace2evolve.workflow.environments.registry import Environments, played
+from pytest_trace2evolve.workflow.environments.rollouts import Rollout, roll_groups
+
+LOCAL_SEEDS = 30
+"""Scenarios for a model in a folder, where nothing else is said: the machine may have no accelerator."""
+
+AT_ONCE = 64
+"""Rollouts at once."""
+
+CALLS = 3
+"""Answers of a model in a rollout, about, for the estimate before anything is measured."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What is measured, and how.
+
+    Attributes:
+        settings: Which model, and at which temperature.
+        candidate: Whose instruction its agent gets; empty for none.
+        instruction: That instruction.
+        seeds: Scenarios.
+        rollouts: Rollouts of each.
+        start: The difficulty to begin with.
+        adjust: Whether the difficulty is changed where figures lie outside.
+        content: Whose words.
+        at_once: Rollouts at once.
+    """
+
+    settings: ModelSettings
+    candidate: str = ""
+    instruction: str = ""
+    seeds: int = SEEDS
+    rollouts: int = ROLLOUTS
+    start: int = EASIEST
+    adjust: bool = True
+    content: Content = Content.TRAIN
+    at_once: int = AT_ONCE
+
+
+async def calibrate(
+    environments: Environments,
+    name: str,
+    model: Model,
+    ask: Ask,
+    *,
+    told: Callable[[int, int], None] = lambda difficulty, done: None,
+) -> Calibration:
+    """Measure a model in an environment, and look for a difficulty at which it can learn.
+
+    Args:
+        environments: Those that are known.
+        name: The capability.
+        model: Who answers.
+        ask: What is measured.
+        told: Hears at which difficulty how many rollouts are done.
+
+    Raises:
+        GeneratorError: the environment is unknown or breaks its promises.
+        InfrastructureError: too many rollouts were lost: of the others alone nothing is said.
+        EndpointError: the model cannot be asked.
+    """
+    difficulty, tried = ask.start, list[Tried]()
+    while True:
+        tried.append(await _measure(environments, name, difficulty, model, ask, told))
+        if not tried[-1].outside or not ask.adjust or len(tried) > ADJUSTMENTS:
+            break
+        following = difficulty + direction(tried[-1].figures)
+        if not EASIEST <= following <= HARDEST or following in [one.difficulty for one in tried]:
+            break
+        difficulty = following
+    last = tried[-1]
+    return Calibration(
+        capability=name,
+        digest=last.digest,
+        model=ask.settings.model,
+        weights=ask.settings.weights,
+        candidate=ask.candidate,
+        content=ask.content.value,
+        temperature=ask.settings.temperature,
+        seeds=ask.seeds,
+        group=ask.rollouts,
+        outcome=Outcome.ASK if last.outside else Outcome.FITS,
+        difficulty=last.difficulty,
+        tried=tuple(tried),
+        advice=_advice(tried) if last.outside else "",
+    )
+
+
+async def _measure(
+    environments: Environments,
+    name: str,
+    difficulty: int,
+    model: Model,
+    ask: Ask,
+    told: Callable[[int, int], None],
+) -> Tried:
+    started = time.perf_counter()
+    generator, world = environments.generator(name, difficulty, ask.content), environments.world(name)
+    prompt, tools = system_prompt(world.policy(), ask.instruction), world.tools("assistant")
+
+    def agent(number: int) -> Agent:
+        return ChatAgent(model, prompt, tools, trial=number)
+
+    groups = await roll_groups(
+        lambda: played(generator, world),
+        agent,
+        range(ask.seeds),
+        ask.rollouts,
+        at_once=ask.at_once,
+        told=lambda done: told(difficulty, done),
+    )
+    rollouts = [one for group in groups for one in group.rollouts]
+    lost = [one for one in rollouts if one.reward is None]
+    if len(lost) > LOST_MOST * len(rollouts):
+        raise InfrastructureError(
+            f"environment {name!r}: {len(lost)} of {len(rollouts)} rollouts were lost, more than "
+            f"{LOST_MOST:.0%}, and nothing is said of the others; first: {lost[0].trouble}"
+        )
+    found = figures([group.rewards for group in groups], len(lost))
+    return Tried(
+        difficulty=difficulty,
+        digest=generator.digest,
+        figures=found,
+        outside=outside(found),
+        tokens=_mean_tokens(rollouts),
+        calls=fmean(one.usage.calls for one in rollouts),
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _mean_tokens(rollouts: Sequence[Rollout]) -> float | None:
+    told = [one.tokens for one in rollouts if one.reward is not None and one.tokens]
+    return fmean(told) if told else None
+
+
+def _advice(tried: Sequence[Tried]) -> str:
+    """What to do where no difficulty fits."""
+    last = tried[-1]
+    levels = ", ".join(str(one.difficulty) for one in tried)
+    if direction(last.figures) < 0:
+        mend = "the model needs easier scenarios, or to be taught by examples first"
+    else:
+        mend = "the model can do this already: train another capability, or make harder scenarios"
+    return f"no difficulty fits (measured: {levels}); {mend}"

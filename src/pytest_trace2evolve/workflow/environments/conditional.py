@@ -1,0 +1,121 @@
+"""Environment of `conditional_detail_retrieval`: a figure is looked up, and what it says is told or done."""
+
+import re
+from collections.abc import Sequence
+
+from pytest_trace2evolve.cases.draws import one_of
+from pytest_trace2evolve.cases.scene import Scene
+from pytest_trace2evolve.cases.sketch import Sketch, Spoken
+from pytest_trace2evolve.cases.skills import written_one_way
+from pytest_trace2evolve.records.message import Message
+from pytest_trace2evolve.records.task import Task
+from pytest_trace2evolve.workflow.environments.deeds import Deeds, ahead, call_of, is_write, reads_ahead
+from pytest_trace2evolve.workflow.environments.generator import Drawn, SupportGenerator
+from pytest_trace2evolve.workflow.environments.tables import tables_of
+
+SEVERAL_FROM = 2
+"""The difficulty from which on an order has two items, and so more than one price."""
+
+
+class ConditionalDetailRetrieval(SupportGenerator):
+    """A figure of an order is asked for; or an item goes back if it cost more than some amount, and it did.
+
+    A question is graded by the first message that holds a figure of the order, a wish by the first change:
+
+    | grade | what was done |
+    | --- | --- |
+    | 0 | nothing; or a figure told that was not asked for, alone or beside others; or changed unread |
+    | 0.2 | the order read since the agent's turn, and neither told nor changed anything |
+    | 0.5 | the right change of the right order tried, for another item, or refused |
+    | 0.8 | the right item sent back, with another refund than was asked for |
+    | 1 | the figure told and no other; or, after reading, the item sent back as asked |
+    """
+
+    capability = "conditional_detail_retrieval"
+    pays = "the figure that decides is read, and just that one is told, or what follows from it is done"
+
+    def draw(self, scene: Scene) -> Drawn:
+        """A delivered order of one item or two."""
+        order = scene.order("delivered", 1 if self.difficulty < SEVERAL_FROM else 2)
+        scene.store.surroundings(scene.user, self.most)
+        item = scene.one_item(order)
+        if one_of(scene.draws, ("ask", "ask", "if")) == "if":
+            amount = round(item["price"]) - 3
+            says = scene.say("if_price", product=item["name"], order=order["order_id"], amount=amount)
+            wishes = [scene.send_back(order, [item])]
+            return Drawn(Sketch(scene, [Spoken(scene.opening(says), wishes)]), reads=order["order_id"])
+        total = float(order["payment_history"][0]["amount"])
+        answers = {
+            "price": item["price"],
+            "tracking": order["fulfillments"][0]["tracking_id"][0],
+            **({"total": total} if written_one_way(total) and len(order["items"]) > 1 else {}),
+        }
+        question = one_of(scene.draws, list(answers))
+        says = scene.say(question, product=item["name"], order=order["order_id"])
+        wish = scene.ask(order, answers[question])
+        return Drawn(Sketch(scene, [Spoken(scene.opening(says), [wish])]), reads=order["order_id"])
+
+    def paid(self, deeds: Deeds, solved: bool) -> float:
+        """See the table."""
+        order_id = _order(deeds.task)
+        looked = deeds.found(order_id)
+        if not deeds.open:
+            if deeds.writes:
+                return 0.0
+            told = _told(deeds)
+            if told is None:
+                return 0.2 if looked else 0.0
+            return 1.0 if told == {_answer(deeds.task)} and solved else 0.0
+        if not deeds.writes:
+            return 0.2 if looked else 0.0
+        first, [wanted] = deeds.writes[0], deeds.open
+        fits = first.name == wanted.name and first.arguments.get("order_id") == order_id
+        if not fits or not deeds.read(order_id, first.place):
+            return 0.0
+        if solved:
+            return 1.0
+        same = first.arguments.get("item_ids") == wanted.arguments["item_ids"]
+        return 0.8 if same and not first.failed else 0.5
+
+    def decided(self, deeds: Deeds) -> bool:
+        """After the first figure, where one was asked for; after the first change in any case."""
+        return bool(deeds.writes) or (not deeds.open and _told(deeds) is not None)
+
+    def shortcut(self, task: Task) -> Sequence[Message]:
+        """All figures at once, one of which will be the right one; or the change, unread."""
+        left = ahead(task)
+        if any(is_write(one.name) for one in left):
+            return [call_of(one, at) for at, one in enumerate(left) if one.name != "get_order_details"]
+        figures = ", ".join(sorted(_figures(task)))
+        return [*reads_ahead(task), Message(role="assistant", content=f"The figures are {figures}.")]
+
+
+def _order(task: Task) -> str:
+    return next(str(one.arguments["order_id"]) for one in task.actions if one.name == "get_order_details")
+
+
+def _answer(task: Task) -> str:
+    criteria = task.evaluation_criteria
+    [answer] = (criteria.communicate_info or []) if criteria else []
+    return answer
+
+
+def _figures(task: Task) -> set[str]:
+    """Every figure of the order that could be asked for."""
+    order = tables_of(task)["orders"][_order(task)]
+    prices = [item["price"] for item in order["items"]]
+    amounts = [one["amount"] for one in order["payment_history"]]
+    tracking = [number for one in order["fulfillments"] for number in one["tracking_id"]]
+    return {str(one) for one in (*prices, *amounts, *tracking)}
+
+
+def _told(deeds: Deeds) -> set[str] | None:
+    """The figures in the first message that holds one; None where none does."""
+    known = _figures(deeds.task)
+    for _, text in deeds.texts:
+        numbers = set(re.findall(r"\d+(?:\.\d+)?", text.replace(",", "")))
+        if found := {one for one in known if one in numbers} | {
+            one for one in numbers - known if "." in one or len(one) == len("123456789012")
+        }:
+            return found
+    return None

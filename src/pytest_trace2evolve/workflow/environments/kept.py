@@ -1,0 +1,50 @@
+"""Calibrations that a project keeps: `.trace2evolve/environments/<capability>.json`, one entry a model."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from pytest_trace2evolve.errors import GeneratorError
+from pytest_trace2evolve.evidence.atomic import write_atomic
+from pytest_trace2evolve.records.base import complaint
+from pytest_trace2evolve.records.calibration import Calibration
+
+
+def kept_in(folder: Path, capability: str) -> list[Calibration]:
+    """The calibrations of a capability; none where none was made.
+
+    Raises:
+        GeneratorError: the file is damaged.
+    """
+    path = folder / f"{capability}.json"
+    mend = "delete it, and calibrate again"
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return [Calibration.model_validate(one) for one in found["calibrations"]]
+    except FileNotFoundError:
+        return []
+    except ValidationError as error:
+        raise GeneratorError(f"{path}: {complaint(error)}; {mend}") from None
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise GeneratorError(f"{path}: cannot be read ({type(error).__name__}: {error}); {mend}") from None
+
+
+def keep(folder: Path, calibration: Calibration) -> Path:
+    """Keep a calibration in place of an earlier one of the same model, candidate and content.
+
+    Raises:
+        GeneratorError: what is there is damaged.
+        OSError: it cannot be written.
+    """
+    others = [one for one in kept_in(folder, calibration.capability) if _whose(one) != _whose(calibration)]
+    path = folder / f"{calibration.capability}.json"
+    folder.mkdir(parents=True, exist_ok=True)
+    records = [one.model_dump(mode="json") for one in (*others, calibration)]
+    write_atomic(path, json.dumps({"calibrations": records}, indent=1) + "\n")
+    return path
+
+
+def _whose(one: Calibration) -> Sequence[str | None]:
+    return one.model, one.weights, one.candidate, one.content

@@ -1,0 +1,147 @@
+"""Environments by name: the built-in ones, those of installed packages, and those that a hook brings."""
+
+import functools
+import importlib.metadata
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from pytest_trace2evolve.environments.environment import PlayedEnvironment
+from pytest_trace2evolve.environments.play import Customer
+from pytest_trace2evolve.errors import CaseError, GeneratorError, nearest
+from pytest_trace2evolve.records.protocols import Generator, World
+from pytest_trace2evolve.records.script import Content, script_of
+from pytest_trace2evolve.records.task import Task
+from pytest_trace2evolve.users.scripted import ScriptedUser
+from pytest_trace2evolve.workflow.environments.address import AccountAddressInference
+from pytest_trace2evolve.workflow.environments.conditional import ConditionalDetailRetrieval
+from pytest_trace2evolve.workflow.environments.generator import SupportGenerator
+from pytest_trace2evolve.workflow.environments.multi_step import MultiStepTaskCompletion
+from pytest_trace2evolve.workflow.environments.precision import ToolCallingPrecision
+from pytest_trace2evolve.workflow.environments.precondition import PreconditionVerification
+from pytest_trace2evolve.workflow.environments.structured import StructuredDataReasoning
+from pytest_trace2evolve.worlds.registry import Worlds
+
+ENTRY_POINTS = "trace2evolve.environments"
+"""Entry-point group in which an installed package offers an environment: its capability and an `Offer`."""
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a project or a package offers for one capability.
+
+    Attributes:
+        make: Makes the generator of a difficulty from 1 (easiest) to 5, of a content.
+        pays: What it pays, in one line.
+        provider: Who provides the world that it is played in.
+        domain: That world's domain.
+    """
+
+    make: Callable[[int, Content], Generator]
+    pays: str
+    provider: str = "trace2evolve"
+    domain: str = "support"
+
+
+_BUILT_IN: tuple[type[SupportGenerator], ...] = (
+    PreconditionVerification,
+    StructuredDataReasoning,
+    MultiStepTaskCompletion,
+    ToolCallingPrecision,
+    AccountAddressInference,
+    ConditionalDetailRetrieval,
+)
+
+
+class Environments:
+    """All environments that are known.
+
+    Args:
+        extra: Further ones by capability, from the hook `pytest_t2e_environments`; they win over installed
+            ones, and those over built-in ones.
+        worlds: Opens the worlds that they are played in.
+    """
+
+    def __init__(self, extra: Mapping[str, Offer] | None = None, worlds: Worlds | None = None) -> None:
+        built_in = {kind.capability: Offer(kind, kind.pays) for kind in _BUILT_IN}
+        self._offers: dict[str, Offer] = {**built_in, **_installed(), **(extra or {})}
+        self._worlds = worlds or Worlds()
+
+    @property
+    def names(self) -> list[str]:
+        """The capabilities, built-in ones first."""
+        return list(self._offers)
+
+    def offer(self, name: str) -> Offer:
+        """What is offered for a capability.
+
+        Raises:
+            GeneratorError: nothing is; the message names the nearest.
+        """
+        if name not in self._offers:
+            raise GeneratorError(f"unknown environment {name!r}; {nearest(name, self.names)}")
+        return self._offers[name]
+
+    def generator(self, name: str, difficulty: int, content: Content = Content.TRAIN) -> Generator:
+        """The generator of a capability.
+
+        Raises:
+            GeneratorError: it is unknown, or has no such difficulty.
+        """
+        return self.offer(name).make(difficulty, content)
+
+    def world(self, name: str) -> World:
+        """The world in which a capability's scenarios are played.
+
+        Raises:
+            GeneratorError: nothing is offered for it.
+            WorldError: that world cannot be opened.
+        """
+        offer = self.offer(name)
+        return self._worlds.open(offer.provider, offer.domain)
+
+    def environment(
+        self, name: str, difficulty: int, content: Content = Content.TRAIN, *, early: bool = True
+    ) -> PlayedEnvironment:
+        """A new environment; many can be played at once.
+
+        Raises:
+            GeneratorError: it is unknown, or has no such difficulty.
+        """
+        return played(self.generator(name, difficulty, content), self.world(name), early=early)
+
+
+def played(generator: Generator, world: World, *, early: bool = True) -> PlayedEnvironment:
+    """A new environment of a generator, its customers scripted."""
+    return PlayedEnvironment(generator, world, scripted, early=early)
+
+
+def scripted(task: Task, seed: int) -> Customer:
+    """The customer of a scenario.
+
+    Raises:
+        CaseError: the scenario has no customer script.
+    """
+    script = script_of(task)
+    if script is None:
+        raise CaseError(f"scenario {task.id!r} has no customer script: write user_scenario.script")
+    return ScriptedUser(script, seed=seed)
+
+
+@functools.cache
+def _installed() -> Mapping[str, Offer]:
+    found: dict[str, Offer] = {}
+    for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
+        try:
+            offer = point.load()
+        except Exception as error:
+            raise GeneratorError(
+                f"environment {point.name!r} of entry point {point.value!r} cannot be loaded: "
+                f"{type(error).__name__}: {error}; mend or remove its package"
+            ) from None
+        if not isinstance(offer, Offer):
+            raise GeneratorError(
+                f"environment {point.name!r} of entry point {point.value!r} is a {type(offer).__name__}; "
+                "an Offer is wanted"
+            )
+        found[point.name] = offer
+    return found

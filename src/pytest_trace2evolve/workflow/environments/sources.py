@@ -1,0 +1,40 @@
+"""The digest of what scenarios and rewards of the built-in environments depend on: the code itself."""
+
+import functools
+import importlib.resources
+from collections.abc import Iterator
+from importlib.resources.abc import Traversable
+
+from pytest_trace2evolve._canonical import digest
+
+_PARTS = (
+    "cases",
+    "environments",
+    "records",
+    "scoring",
+    "training/pocket",
+    "users",
+    "workflow/environments",
+    "workflow/pocket",
+    "worlds/support",
+)
+"""Folders of the package; a change in one that changes nothing is taken for a change, never the reverse."""
+
+
+@functools.cache
+def sources_digest() -> str:
+    """Digest of the sources and of the words that scenarios are made of."""
+    package = importlib.resources.files("pytest_trace2evolve")
+    texts = {}
+    for part in _PARTS:
+        for name, file in _files(package.joinpath(part), part):
+            texts[name] = file.read_text(encoding="utf-8")
+    return digest(texts)
+
+
+def _files(folder: Traversable, name: str) -> Iterator[tuple[str, Traversable]]:
+    for one in sorted(folder.iterdir(), key=lambda one: one.name):
+        if one.is_dir() and one.name != "__pycache__":
+            yield from _files(one, f"{name}/{one.name}")
+        elif one.name.endswith((".py", ".toml", ".md")):
+            yield f"{name}/{one.name}", one

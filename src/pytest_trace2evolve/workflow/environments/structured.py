@@ -1,0 +1,179 @@
+"""Environment of `structured_data_reasoning`: what is right follows from several records or fields."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pytest_trace2evolve.cases.draws import one_of
+from pytest_trace2evolve.cases.scene import Scene, options_text
+from pytest_trace2evolve.cases.sketch import Sketch, Spoken
+from pytest_trace2evolve.cases.skills import cheapest_sibling
+from pytest_trace2evolve.cases.store import Data
+from pytest_trace2evolve.records.message import Message
+from pytest_trace2evolve.records.script import Slot
+from pytest_trace2evolve.records.task import Action, Task
+from pytest_trace2evolve.workflow.environments.deeds import Deeds, ahead, call_of, is_write, reads_ahead
+from pytest_trace2evolve.workflow.environments.generator import Drawn, SupportGenerator
+from pytest_trace2evolve.workflow.environments.tables import tables_of
+
+TRIES = 6
+"""Products that are looked at to find one with enough variants."""
+
+
+class StructuredDataReasoning(SupportGenerator):
+    """A variant is chosen by its data, or an order by what tells it from another one.
+
+    Three kinds take turns: a variant named by all its options; the cheapest one in stock that keeps an option
+    (from difficulty 3 on); and one of two orders that hold the same product, told apart by whether it has
+    come. What is graded is the first change that the agent tries:
+
+    | grade | what was done |
+    | --- | --- |
+    | 0 | no change; or of the wrong order or item; or to a variant that is not the one asked for |
+    | 0.2 | a record that decides found since the agent's turn, and nothing changed |
+    | 0.5 | to a variant in stock that keeps the option and is not the cheapest |
+    | 0.8 | the right variant or order, with another payment, reason or item than was asked for, or refused |
+    | 1 | the right change as asked |
+    """
+
+    capability = "structured_data_reasoning"
+    pays = "the variant that fits every word, or the one of two orders that is meant, is found in the data"
+
+    def draw(self, scene: Scene) -> Drawn:
+        """A product of four or more variants, or two orders of one product."""
+        kinds = ("options", "orders") if self.difficulty < 3 else ("options", "orders", "cheapest")
+        kind = one_of(scene.draws, kinds)
+        return Drawn(_orders(scene, self.most) if kind == "orders" else _variant(scene, kind, self.most))
+
+    def paid(self, deeds: Deeds, solved: bool) -> float:
+        """See the table."""
+        wanted = deeds.open[0]
+        if not deeds.writes:
+            return 0.2 if any(map(deeds.found, _deciding(deeds.task))) else 0.0
+        first = deeds.writes[0]
+        same = first.name == wanted.name and first.arguments.get("order_id") == wanted.arguments["order_id"]
+        if not same:
+            return 0.0
+        if "new_item_ids" not in wanted.arguments:
+            return 1.0 if solved else 0.8
+        if first.arguments.get("item_ids") != wanted.arguments["item_ids"]:
+            return 0.0
+        if first.arguments.get("new_item_ids") == wanted.arguments["new_item_ids"]:
+            return 1.0 if solved else 0.8
+        return 0.5 if _second_best(deeds.task, wanted, first.arguments) else 0.0
+
+    def decided(self, deeds: Deeds) -> bool:
+        """After the first change."""
+        return bool(deeds.writes)
+
+    def shortcut(self, task: Task) -> Sequence[Message]:
+        """All is read, and then the first variant taken that is not the right one, or the other order."""
+        wanted = next(one for one in ahead(task) if is_write(one.name))
+        return [*reads_ahead(task), call_of(_astray(task, wanted), 90)]
+
+
+def _variant(scene: Scene, kind: str, most: int) -> Sketch:
+    product = scene.store.product()
+    for _ in range(TRIES):
+        if len(product["variants"]) > 3:
+            break
+        product = scene.store.product()
+    status = one_of(scene.draws, ("pending", "delivered"))
+    order = scene.store.order(scene.user, status, [(product, scene.store.variant(product))])
+    scene.store.surroundings(scene.user, most)
+    [item] = order["items"]
+    if kind == "cheapest":
+        kept = next(iter(item["options"]))
+        wanted = cheapest_sibling(scene, item, kept)
+        says = scene.say("cheapest", order=order["order_id"], product=item["name"], kept=kept)
+    else:
+        wanted = scene.other_variant(item)
+        options = options_text(product["variants"][wanted]["options"])
+        how = "exchange" if status == "delivered" else "modify"
+        says = scene.say(how, order=order["order_id"], product=item["name"], options=options)
+    return Sketch(scene, [Spoken(scene.opening(says), [scene.swap(order, {item["item_id"]: wanted})])])
+
+
+def _orders(scene: Scene, most: int) -> Sketch:
+    product = scene.store.product()
+    orders: dict[str, Data] = {
+        status: scene.store.order(scene.user, status, [(product, scene.store.variant(product))])
+        for status in ("pending", "delivered")
+    }
+    meant = one_of(scene.draws, ("pending", "delivered"))
+    scene.store.surroundings(scene.user, most)
+    which = scene.say("order_which", product=product["name"], trait=scene.say(f"trait_{meant}"))
+    order = orders[meant]
+    if meant == "pending":
+        wish, says = scene.cancel(order), scene.say("cancel_product", product=product["name"])
+    else:
+        wish = scene.send_back(order, order["items"])
+        says = scene.say("return_product", products=product["name"])
+    details = {slot: which if slot is Slot.ORDER else text for slot, text in wish.details.items()}
+    wish = scene.with_details(wish, details, survey=True)
+    return Sketch(scene, [Spoken(scene.opening(says, which), [wish])])
+
+
+def _deciding(task: Task) -> list[str]:
+    """The records that the expert reads to decide: orders and products."""
+    reads = [one for one in task.actions if one.name in ("get_order_details", "get_product_details")]
+    return [str(value) for one in reads for value in one.arguments.values()]
+
+
+def _product(task: Task, wanted: Action) -> Mapping[str, Any]:
+    """The variants of the item that is to be changed."""
+    tables = tables_of(task)
+    [old] = wanted.arguments["item_ids"]
+    items = tables["orders"][wanted.arguments["order_id"]]["items"]
+    product_id = next(one["product_id"] for one in items if one["item_id"] == old)
+    found: Mapping[str, Any] = tables["products"][product_id]["variants"]
+    return found
+
+
+def _second_best(task: Task, wanted: Action, arguments: Mapping[str, object]) -> bool:
+    """Whether the variant that was taken is in stock and keeps the option, where the cheapest was wanted."""
+    variants = _product(task, wanted)
+    [old], [right] = wanted.arguments["item_ids"], wanted.arguments["new_item_ids"]
+    taken = arguments.get("new_item_ids")
+    if not (isinstance(taken, list) and len(taken) == 1 and isinstance(taken[0], str)):
+        return False
+    if taken[0] == old or taken[0] not in variants:
+        return False
+    if "cheapest" not in kind_of(task):
+        return False
+    kept = next(iter(variants[old]["options"]))
+    chosen = variants[taken[0]]
+    return bool(chosen["available"] and chosen["options"][kept] == variants[right]["options"][kept])
+
+
+def kind_of(task: Task) -> str:
+    """Which of the kinds a scenario is."""
+    wanted = next(one for one in task.actions if is_write(one.name))
+    if "new_item_ids" not in wanted.arguments:
+        return "orders"
+    variants = _product(task, wanted)
+    [right] = wanted.arguments["new_item_ids"]
+    says = task.user_scenario["script"]["turns"][0]["says"]
+    named = all(value in says for value in variants[right]["options"].values())
+    return "options" if named else "cheapest"
+
+
+def _astray(task: Task, wanted: Action) -> Action:
+    """The same change with the wrong variant, or of the other order."""
+    if "new_item_ids" in wanted.arguments:
+        [old], right = wanted.arguments["item_ids"], wanted.arguments["new_item_ids"]
+        other = next(one for one in _product(task, wanted) if one not in (old, *right))
+        return wanted.model_copy(update={"arguments": {**wanted.arguments, "new_item_ids": [other]}})
+    tables = tables_of(task)
+    meant = tables["orders"][wanted.arguments["order_id"]]
+    product_id = meant["items"][0]["product_id"]
+    other = next(
+        order
+        for order in tables["orders"].values()
+        if order["order_id"] != meant["order_id"]
+        and order["user_id"] == meant["user_id"]
+        and order["items"][0]["product_id"] == product_id
+    )
+    arguments = {**wanted.arguments, "order_id": other["order_id"]}
+    if "item_ids" in arguments:
+        arguments["item_ids"] = [item["item_id"] for item in other["items"]]
+    return wanted.model_copy(update={"arguments": arguments})

@@ -1,0 +1,162 @@
+"""Admission: the built-in environments pass, and each kind of cheat is found by the check made for it."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_trace2evolve import cli
+from pytest_trace2evolve.environments.admission import space_at_least
+from pytest_trace2evolve.records.message import Message
+from pytest_trace2evolve.records.script import Content
+from pytest_trace2evolve.records.task import Task
+from pytest_trace2evolve.workflow.environments.admit import admit, found_held_out, held_out_of
+from pytest_trace2evolve.workflow.environments.generator import SupportGenerator
+from pytest_trace2evolve.workflow.environments.precondition import PreconditionVerification
+from pytest_trace2evolve.workflow.environments.registry import Environments, Offer
+from pytest_trace2evolve.workflow.project import Project
+
+ENVIRONMENTS = Environments()
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("content", Content)
+@pytest.mark.parametrize("name", ENVIRONMENTS.names)
+def test_every_built_in_environment_is_admitted(name: str, content: Content) -> None:
+    held_out = held_out_of(Project(root=ROOT, suites_folder=ROOT / "suites"))
+    assert len(held_out) > 300
+    found = admit(ENVIRONMENTS, name, seeds=8, content=content, held_out=held_out)
+    # Of so few scenarios an average says nothing.
+    assert [one for one in found.checks if not one.passed and not one.check.startswith("no luck")] == []
+    assert set(found.digests) == {1, 2, 3, 4, 5}
+    assert len(set(found.digests.values())) == 5
+
+
+class Generous(PreconditionVerification):
+    """Pays whoever ends right, whatever they looked at."""
+
+    def grade(self, task: Task, trace: Sequence[Message], *, solved: bool) -> float:
+        return 1.0 if solved else 0.0
+
+    def settled(self, task: Task, trace: Sequence[Message]) -> bool:
+        return False
+
+
+class Monotone(PreconditionVerification):
+    """Knows one scenario only."""
+
+    def _scenario(self, seed: int) -> Task:
+        return super()._scenario(7)
+
+
+class Forgetful(PreconditionVerification):
+    """Makes another scenario each time."""
+
+    made = 0
+
+    def _scenario(self, seed: int) -> Task:
+        type(self).made += 1
+        return super()._scenario(seed + 1000 * type(self).made)
+
+
+class Spoken(PreconditionVerification):
+    """Lets a customer say what is held out."""
+
+    def _scenario(self, seed: int) -> Task:
+        record = super()._scenario(seed).model_dump(mode="json")
+        record["user_scenario"]["persona"] = "Sorry, that I could not say."
+        return Task.model_validate(record)
+
+
+class Invented(PreconditionVerification):
+    """Has tools answer in its history what they do not answer."""
+
+    def _scenario(self, seed: int) -> Task:
+        record = super()._scenario(seed).model_dump(mode="json")
+        for message in record["initial_state"]["message_history"]:
+            if message["role"] == "tool":
+                message["content"] = "somebody_else_1"
+        return Task.model_validate(record)
+
+
+class Fatal(PreconditionVerification):
+    """Never lets anybody reach the top."""
+
+    def paid(self, deeds: Any, solved: bool) -> float:
+        return min(super().paid(deeds, solved), 0.8)
+
+
+@pytest.mark.parametrize(
+    ("kind", "check", "told"),
+    [
+        (Generous, "unpaid: shortcut", "it gets 1"),
+        (Generous, "nothing is paid at the start", "1 before anything was done"),
+        (Monotone, "seeds differ in substance", "1 of 8 without names, ids and figures"),
+        (Forgetful, "same seed, same scenario", "another one the second time"),
+        (Spoken, "nothing held out", "held-out content"),
+        (Invented, "tools are the target's", "answers what the target does not"),
+        (Fatal, "expert reaches the top", "it gets 0.8"),
+    ],
+)
+def test_each_cheat_is_found(kind: type[SupportGenerator], check: str, told: str) -> None:
+    environments = Environments({"mine": Offer(kind, "Nothing good.")})
+    found = admit(environments, "mine", seeds=8, difficulty=1)
+    assert not found.passed
+    [line] = [one for one in found.checks if one.check == check]
+    assert not line.passed
+    assert told in line.detail
+
+
+def test_a_phrasing_with_small_changes_is_held_out_too() -> None:
+    task = ENVIRONMENTS.generator("precondition_verification", 1).scenario(0)
+    assert found_held_out(task, ()) == ""
+    [order] = {one.arguments["order_id"] for one in task.actions if one.name == "get_order_details"}
+    assert found_held_out(task, ["nobody", order]) == f"of a held-out task: {order!r}"
+    assert task.user_scenario is not None
+    changed = {**task.user_scenario, "persona": "Well now, there is no way around it at all"}
+    found = found_held_out(task.model_copy(update={"user_scenario": changed}), ())
+    assert found.startswith("a held-out phrasing: ")
+
+
+def test_the_size_of_a_space_follows_from_its_twins() -> None:
+    # Without twins: 999 * 1000 / 2 pairs, and 2.996 of them are too many to see none of (the rule of three).
+    assert space_at_least(1000, 0) == int(999_000 / 2 / 2.995732273553991)
+    assert space_at_least(1000, 5) < space_at_least(1000, 4)
+
+
+def test_the_command_tells_every_check(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["environment", "check", "account_address_inference", "--seeds", "4", "--json"]
+    assert cli.main(["--root", str(ROOT), *arguments]) == 0
+    [record] = json.loads(capsys.readouterr().out)
+    assert record["passed"] is True
+    assert record["seeds"] == 4
+    assert {"check", "passed", "detail"} == set(record["checks"][0])
+    assert cli.main(["--root", str(ROOT), *arguments[:-1], "--difficulty", "2"]) == 0
+    assert "account_address_inference: admitted, 4 seeds" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (
+            ["check", "precondition"],
+            "unknown environment 'precondition'; did you mean 'precondition_verification'?",
+        ),
+        (["check", "--seeds", "0"], "--seeds 0: must be 1 or more"),
+        (["check", "--difficulty", "9"], "difficulty 9: must be from 1 to 5"),
+        (["calibrate", "--rollouts", "1"], "--rollouts 1: must be 2 or more"),
+        (["calibrate", "--seeds", "1"], "--seeds 1: must be 2 or more"),
+        (["calibrate", "--temperature", "3"], "--temperature 3: must be from 0 to 2"),
+        (["calibrate", "--base-url", "http://x/v1"], "--base-url says nothing without --model"),
+        (["calibrate", "--candidate", "v99"], "v99"),
+    ],
+)
+def test_what_is_asked_wrongly_is_told_in_one_line(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["--root", str(ROOT), "environment", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert told in error
+    assert error.count("\n") == 1

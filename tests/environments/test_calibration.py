@@ -1,0 +1,204 @@
+"""Calibration: what the figures are, and what is kept of a model that is asked over loopback."""
+
+import asyncio
+import itertools
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_trace2evolve import cli
+from pytest_trace2evolve.environments.calibration import direction, figures, outside, pass_at
+from pytest_trace2evolve.errors import GeneratorError, InfrastructureError
+from pytest_trace2evolve.models.settings import ModelSettings
+from pytest_trace2evolve.records.calibration import Calibration
+from pytest_trace2evolve.records.completion import Completion
+from pytest_trace2evolve.records.environment import GRADES
+from pytest_trace2evolve.records.protocols import ToolSchema
+from pytest_trace2evolve.testing import ChatRequest, ChatServer, Reply
+from pytest_trace2evolve.workflow.environments.calibrate import Ask, calibrate
+from pytest_trace2evolve.workflow.environments.kept import kept_in
+from pytest_trace2evolve.workflow.environments.registry import Environments
+
+
+@given(total=st.integers(1, 12), data=st.data())
+def test_pass_at_k_is_the_share_of_choices_that_hold_a_pass(total: int, data: st.DataObject) -> None:
+    passed, k = data.draw(st.integers(0, total)), data.draw(st.integers(1, total))
+    choices = list(itertools.combinations(range(total), k))
+    share = sum(any(one < passed for one in choice) for choice in choices) / len(choices)
+    assert pass_at(total, passed, k) == pytest.approx(share)
+
+
+def test_pass_at_k_of_too_few_is_not_defined() -> None:
+    with pytest.raises(ValueError, match=r"pass@4 of 1 in 3 rollouts is not defined"):
+        pass_at(3, 1, 4)
+
+
+@given(groups=st.lists(st.lists(st.sampled_from(GRADES), min_size=2, max_size=6), min_size=1, max_size=6))
+def test_figures_are_shares_and_do_not_hang_on_the_order(groups: list[list[float]]) -> None:
+    found, turned = figures(groups), figures([group[::-1] for group in groups[::-1]])
+    assert turned.std == pytest.approx(found.std)
+    assert (turned.all_top, turned.all_zero) == (found.all_top, found.all_zero)
+    assert turned.pass_at == pytest.approx(found.pass_at)
+    assert found.all_top + found.all_zero <= 1
+    assert found.informative <= 1 - found.all_top - found.all_zero + 1e-9
+    assert 0 <= found.mean <= 1
+    assert (found.std == 0) is (found.informative == 0)
+    assert found.groups == len(groups)
+
+
+def test_a_group_of_one_says_nothing() -> None:
+    assert figures([[1.0], [0.0, 1.0]]).groups == 1
+    with pytest.raises(ValueError, match="no group holds two rewards"):
+        figures([[1.0]])
+
+
+@pytest.mark.parametrize(
+    ("groups", "told", "way"),
+    [
+        ([[0.0, 1.0], [0.0, 0.5]], (), None),
+        ([[0.0, 0.0], [0.0, 0.2]], ("mean reward 0.05, wanted 0.2 to 0.6", "50% of the groups all at 0"), -1),
+        ([[1.0, 1.0], [1.0, 0.8]], ("mean reward 0.95", "50% of the groups all at the top"), 1),
+        ([[0.5, 0.5], [0.5, 0.5]], ("spread within a group 0.000", "0% of the groups differ"), 1),
+    ],
+)
+def test_what_lies_outside_is_told_and_which_way_to_go(
+    groups: list[list[float]], told: tuple[str, ...], way: int | None
+) -> None:
+    found = figures(groups)
+    phrases = outside(found)
+    assert bool(phrases) is bool(told)
+    for phrase in told:
+        assert any(phrase in one for one in phrases)
+    if way is not None:
+        assert direction(found) == way
+
+
+def calibrated(tmp_path: Path, *arguments: str) -> int:
+    (tmp_path / "suites").mkdir(exist_ok=True)
+    return cli.main(["--root", str(tmp_path), "environment", "calibrate", *arguments])
+
+
+def served(script: Callable[[ChatRequest], Reply], tmp_path: Path, *arguments: str) -> tuple[int, ChatServer]:
+    with ChatServer(script) as server:
+        asked = ("precondition_verification", "--model", "any", "--base-url", server.base_url)
+        status = calibrated(tmp_path, *asked, "--seeds", "4", "--rollouts", "4", *arguments)
+    return status, server
+
+
+@pytest.fixture(autouse=True)
+def _key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "any")
+
+
+def test_a_model_that_refuses_everything_needs_something_easier(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, _ = served(lambda request: Reply("I cannot help you with that."), tmp_path, "--json")
+    captured = capsys.readouterr()
+    [record] = json.loads(captured.out)
+    assert status == 1
+    assert record["outcome"] == "ask"
+    assert [one["difficulty"] for one in record["tried"]] == [1]
+    assert record["advice"].startswith("no difficulty fits (measured: 1); the model needs easier scenarios")
+    assert record["tried"][0]["figures"]["all_zero"] == 1.0
+    assert "1 environments: 4 seeds × 4 rollouts = 16 rollouts" in captured.err
+    assert "Fewer than 100 × 16: the figures are rough" in captured.err
+    [kept] = kept_in(tmp_path / ".trace2evolve" / "environments", "precondition_verification")
+    assert kept.model_dump(mode="json") == record
+
+
+def reader() -> Callable[[ChatRequest], Reply]:
+    """Every second rollout reads the order, and all of them stop then."""
+    numbers: dict[str, int] = {}
+
+    def script(request: ChatRequest) -> Reply:
+        last = request.messages[-1]
+        text = json.dumps(request.messages)
+        order = text[text.index("#W") :][:9]
+        number = numbers.setdefault(str(request.body["seed"]), len(numbers))
+        if last["role"] == "tool" and last["content"].startswith("{"):
+            return Reply("###STOP###")
+        if number % 2:
+            return Reply(tool_calls=(("get_order_details", {"order_id": order}),))
+        return Reply("###STOP###")
+
+    return script
+
+
+def test_the_difficulty_is_changed_and_the_result_is_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, server = served(reader(), tmp_path)
+    told = capsys.readouterr().out
+    assert status == 1
+    assert "mean reward 0.10, wanted 0.2 to 0.6" in told
+    assert {one["temperature"] for one in server.requests} == {1.0}
+    assert len({one["seed"] for one in server.requests}) == 16, "every rollout has a seed of its own"
+    served(reader(), tmp_path, "--difficulty", "3")
+    [kept] = kept_in(tmp_path / ".trace2evolve" / "environments", "precondition_verification")
+    assert (kept.difficulty, kept.candidate, kept.content) == (3, "", "train")
+    assert cli.main(["--root", str(tmp_path), "environment", "list"]) == 0
+    assert "any: nothing fits" in " ".join(capsys.readouterr().out.split())
+    assert cli.main(["--root", str(tmp_path), "environment", "list", "--json"]) == 0
+    records = json.loads(capsys.readouterr().out)
+    assert [len(one["calibrations"]) for one in records] == [1, 0, 0, 0, 0, 0]
+    assert not records[0]["stale"]
+
+
+class Flaky:
+    """Refuses whatever is asked, but for some requests, which are lost."""
+
+    def __init__(self, lost: int) -> None:
+        self.lost = lost
+
+    async def complete(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[ToolSchema],
+        *,
+        trial: int = 0,
+        tool_choice: str = "auto",
+    ) -> Completion:
+        if trial < self.lost:
+            raise InfrastructureError("nobody answers")
+        return Completion(content="I cannot help you with that.")
+
+
+def test_a_lost_rollout_is_no_zero() -> None:
+    ask = Ask(ModelSettings(model="any"), seeds=5, rollouts=8, at_once=4)
+
+    def found(lost: int) -> Calibration:
+        return asyncio.run(calibrate(Environments(), "precondition_verification", Flaky(lost), ask))
+
+    measured = found(2).tried[0].figures
+    assert (measured.lost, measured.rollouts, measured.groups) == (2, 38, 5)
+    with pytest.raises(
+        InfrastructureError,
+        match=r"'precondition_verification': 3 of 40 rollouts were lost, more than 5%, and nothing is said "
+        "of the others; first: nobody answers",
+    ):
+        found(3)
+
+
+def test_an_endpoint_that_refuses_ends_it_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ChatServer(lambda request: Reply("No."), models=["other"]) as server:
+        asked = ("precondition_verification", "--model", "any", "--base-url", server.base_url)
+        assert calibrated(tmp_path, *asked, "--seeds", "2", "--rollouts", "2") == 2
+    assert "The model 'any' does not exist." in capsys.readouterr().err.splitlines()[-1]
+    assert not (tmp_path / ".trace2evolve").exists()
+
+
+def test_a_damaged_file_of_calibrations_is_named(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text('{"calibrations": [{}]}')
+    with pytest.raises(GeneratorError, match=r"x\.json: .*; delete it, and calibrate again$"):
+        kept_in(tmp_path, "x")
+    (tmp_path / "x.json").write_text("{")
+    with pytest.raises(GeneratorError, match=r"x\.json: cannot be read \(JSONDecodeError: "):
+        kept_in(tmp_path, "x")
