@@ -1,4 +1,4 @@
-"""`trace2evolve environment`: lists capability environments, checks them, and calibrates them for a model."""
+"""`trace2evolve environment`: lists, checks, calibrates and synthesizes capability environments."""
 
 import argparse
 import asyncio
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_trace2evolve.commands.common import at_least, nearest_project, progress_bar
+from pytest_trace2evolve.commands.synthesize import add_synthesis
 from pytest_trace2evolve.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -22,7 +23,9 @@ REFUSED = 1
 
 def add(commands: Any) -> None:
     """Declare the command and what it can do."""
-    environment = commands.add_parser("environment", help="list, check or calibrate capability environments")
+    environment = commands.add_parser(
+        "environment", help="list, check, calibrate or synthesize capability environments"
+    )
     parts = environment.add_subparsers(required=True, metavar="ACTION")
     listing = parts.add_parser("list", help="what there is, what each pays, and whether it is calibrated")
     listing.add_argument("--json", action="store_true", help="as JSON")
@@ -33,6 +36,13 @@ def add(commands: Any) -> None:
     check.set_defaults(command=_check)
     calibrate = parts.add_parser("calibrate", help="find the difficulty at which a model can learn")
     _common(calibrate)
+    _measuring(calibrate)
+    calibrate.set_defaults(command=_calibrate)
+    add_synthesis(parts, _measuring)
+
+
+def _measuring(calibrate: argparse.ArgumentParser) -> None:
+    """Declare which model is measured, and how."""
     calibrate.add_argument(
         "--model", metavar="MODEL", help="a folder, or a name (default: the embedded model)"
     )
@@ -47,7 +57,6 @@ def add(commands: Any) -> None:
         "--temperature", type=float, metavar="T", help="(default: the model's own, else 1)"
     )
     calibrate.add_argument("--concurrency", type=int, default=64, metavar="N", help="at once (default: 64)")
-    calibrate.set_defaults(command=_calibrate)
 
 
 def _common(parser: argparse.ArgumentParser) -> None:
@@ -63,7 +72,7 @@ def _list(options: argparse.Namespace) -> int:
     from pytest_trace2evolve.report.environments import environments_text
     from pytest_trace2evolve.workflow.environments.listing import listed
 
-    found = listed(_folder(options))
+    found = listed(_environments(options), _folder(options))
     if options.json:
         print(json.dumps([one.record for one in found], indent=1))
     else:
@@ -75,10 +84,9 @@ def _check(options: argparse.Namespace) -> int:
     from pytest_trace2evolve.records.script import Content
     from pytest_trace2evolve.report.environments import admission_text
     from pytest_trace2evolve.workflow.environments.admit import admit, held_out_of
-    from pytest_trace2evolve.workflow.environments.registry import Environments
 
     seeds = at_least("--seeds", options.seeds, 1)
-    environments = Environments()
+    environments = _environments(options)
     names = _names(options.names, environments)
     _require_difficulty(options.difficulty, names, environments)
     held_out = held_out_of(nearest_project(options))
@@ -108,9 +116,8 @@ def _calibrate(options: argparse.Namespace) -> int:
     from pytest_trace2evolve.serving.process import LocalServer
     from pytest_trace2evolve.workflow.environments.asking import budget, read_ask
     from pytest_trace2evolve.workflow.environments.kept import keep
-    from pytest_trace2evolve.workflow.environments.registry import Environments
 
-    environments = Environments()
+    environments = _environments(options)
     names = _names(options.names, environments)
     at_least("--rollouts", options.rollouts, 2)
     at_least("--concurrency", options.concurrency, 1)
@@ -156,6 +163,16 @@ async def _measured(
     finally:
         await model.close()
     return found
+
+
+def _environments(options: argparse.Namespace) -> "Environments":
+    """All environments: of the package, of installed ones, and those that the project had synthesized."""
+    from pytest_trace2evolve.workflow.environments.generated import generated_offers
+    from pytest_trace2evolve.workflow.environments.registry import Environments
+    from pytest_trace2evolve.worlds.registry import Worlds
+
+    project = nearest_project(options)
+    return Environments(generated_offers(project.root, Worlds()) if project is not None else None)
 
 
 def _names(given: Sequence[str], environments: "Environments") -> list[str]:

@@ -15,7 +15,7 @@ from pytest_trace2evolve.cases.case import read_cases
 from pytest_trace2evolve.cases.content import foreign, vocabulary
 from pytest_trace2evolve.environments.admission import Admission, Trial
 from pytest_trace2evolve.environments.play import Play
-from pytest_trace2evolve.errors import CaseError
+from pytest_trace2evolve.errors import CaseError, Trace2EvolveError
 from pytest_trace2evolve.records.admission import AdmissionReport, CheckLine
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import Generator, World, rules_of
@@ -83,7 +83,13 @@ def admit(
     for seed in range(seeds):
         admission.look(seed, levels[seed % len(levels)])
         told(seed + 1)
-    lines = [_elsewhere(name, levels, content, make), *admission.lines()]
+    again = offer.elsewhere
+    lines = [
+        _elsewhere(name, levels, content, make)
+        if again is None
+        else _again(levels, make, lambda level: again(level, content)),
+        *admission.lines(),
+    ]
     return AdmissionReport(
         capability=name,
         digests={level: make(level).digest for level in levels},
@@ -235,11 +241,29 @@ def _held_out_runs() -> set[tuple[str, ...]]:
     return theirs - {run for texts in train.values() for text in texts for run in _runs(text)}
 
 
+ANEW = "same seed, new process"
+"""The check that scenarios do not hang on the process that makes them."""
+
+
+def _again(
+    levels: Sequence[int], make: Callable[[int], Generator], again: Callable[[int], Generator]
+) -> CheckLine:
+    """The same scenarios by generators that run in another process themselves."""
+    jobs = [(seed, levels[seed % len(levels)]) for seed in range(ELSEWHERE)]
+    one, other = ({level: made(level) for level in levels} for made in (make, again))
+    try:
+        same = scenarios_digest(one, jobs) == scenarios_digest(other, jobs)
+    except Trace2EvolveError as error:
+        return CheckLine(check=ANEW, passed=False, detail=f"it cannot be made there: {error}")
+    return CheckLine(
+        check=ANEW, passed=same, detail=f"{len(jobs)} scenarios" if same else "other scenarios there"
+    )
+
+
 def _elsewhere(
     name: str, levels: Sequence[int], content: Content, make: Callable[[int], Generator]
 ) -> CheckLine:
     """The same scenarios in a new process, whose hashes of strings are others."""
-    check = "same seed, new process"
     jobs = [(seed, levels[seed % len(levels)]) for seed in range(ELSEWHERE)]
     here = scenarios_digest({level: make(level) for level in levels}, jobs)
     source = (
@@ -257,10 +281,10 @@ def _elsewhere(
     )
     if done.returncode:
         told = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        return CheckLine(check=check, passed=False, detail=f"it cannot be made there: {told}")
+        return CheckLine(check=ANEW, passed=False, detail=f"it cannot be made there: {told}")
     same = done.stdout.strip() == here
     return CheckLine(
-        check=check, passed=same, detail=f"{len(jobs)} scenarios" if same else "other scenarios there"
+        check=ANEW, passed=same, detail=f"{len(jobs)} scenarios" if same else "other scenarios there"
     )
 
 

@@ -8,13 +8,16 @@ from pytest_trace2evolve.workflow.environments.kept import kept_in
 from pytest_trace2evolve.workflow.environments.registry import Environments
 
 
-def listed(folder: Path) -> list[Listed]:
+def listed(environments: Environments, folder: Path) -> list[Listed]:
     """All environments, each with the calibrations that a folder keeps of it.
+
+    Args:
+        environments: Those that are known.
+        folder: Where calibrations are kept.
 
     Raises:
         GeneratorError: one cannot be made, or a file of calibrations is damaged.
     """
-    environments = Environments()
     found = []
     for name in environments.names:
         kept = kept_in(folder, name)

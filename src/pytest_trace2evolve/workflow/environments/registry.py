@@ -34,12 +34,14 @@ class Offer:
         pays: What it pays, in one line.
         provider: Who provides the world that it is played in.
         domain: That world's domain.
+        elsewhere: Makes the generator in another process; None where a new process of ours does that.
     """
 
     make: Callable[[int, Content], Generator]
     pays: str
     provider: str = "trace2evolve"
     domain: str = "support"
+    elsewhere: Callable[[int, Content], Generator] | None = None
 
 
 _BUILT_IN: tuple[type[SupportGenerator], ...] = (

@@ -1,0 +1,126 @@
+"""Environments that a model wrote, as a project keeps them: `environments/<capability>.py` with its record.
+
+The record says where a module comes from; one that was changed since it was admitted is refused. A module's
+code runs in the sandbox alone.
+"""
+
+import threading
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, ValidationError
+
+from pytest_trace2evolve._canonical import digest_text
+from pytest_trace2evolve.cases.content import vocabulary
+from pytest_trace2evolve.environments.generated import GeneratedGenerator
+from pytest_trace2evolve.environments.sandbox.box import Sandbox
+from pytest_trace2evolve.errors import GeneratorError
+from pytest_trace2evolve.evidence.atomic import write_together
+from pytest_trace2evolve.records.base import Record, complaint
+from pytest_trace2evolve.records.capability import CapabilityName
+from pytest_trace2evolve.records.protocols import Generator, World
+from pytest_trace2evolve.records.script import Content, Replies
+from pytest_trace2evolve.workflow.environments.registry import Offer
+from pytest_trace2evolve.worlds.registry import Worlds
+
+FOLDER = "environments"
+"""The folder of a project that holds them."""
+
+APART = 1_000_003
+"""How far the seeds of held-out scenarios lie from those of training: a module has no held-out words."""
+
+
+class Synthesized(Record):
+    """Where a module comes from.
+
+    Attributes:
+        source: Digest of the module.
+        judge: The model that wrote it, and `prompt` the version of what it was asked.
+        rounds: How many it took.
+        provider, domain: The target.
+    """
+
+    schema_version: Literal[1] = 1
+    capability: CapabilityName
+    description: str
+    source: str
+    judge: str
+    prompt: str
+    rounds: Annotated[int, Field(ge=1)]
+    provider: str
+    domain: str
+    created_at: str
+
+
+def generated_offers(root: Path, worlds: Worlds) -> dict[str, Offer]:
+    """The offers of a project's modules, by capability.
+
+    Raises:
+        GeneratorError: a record is damaged, or a module was changed after it was admitted.
+        WorldError: a module's target cannot be opened.
+    """
+    found = {}
+    for path in sorted((root / FOLDER).glob("*.json")):
+        record, source = _read(path)
+        world = worlds.open(record.provider, record.domain)
+        found[record.capability] = offer_of(record.capability, source, record.description, world)
+    return found
+
+
+def _read(path: Path) -> tuple[Synthesized, str]:
+    """A record and its module."""
+    module = path.with_suffix(".py")
+    try:
+        record = Synthesized.model_validate_json(path.read_text(encoding="utf-8"))
+        source = module.read_text(encoding="utf-8")
+    except ValidationError as error:
+        raise GeneratorError(f"{path}: damaged at {complaint(error)}; synthesize it again") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise GeneratorError(f"{path}: it or its module cannot be read: {error}") from None
+    if digest_text(source) != record.source:
+        raise GeneratorError(
+            f"{module}: is not what was admitted; bring it back, or run "
+            f"'trace2evolve environment synthesize {record.capability}' again"
+        )
+    return record, source
+
+
+def offer_of(capability: str, source: str, pays: str, world: World) -> Offer:
+    """The offer of a module; its process starts when it is first asked, and serves all difficulties."""
+    lock = threading.Lock()
+    boxes: list[Sandbox] = []
+
+    def box() -> Sandbox:
+        with lock:
+            if not boxes:
+                boxes.append(Sandbox(source, f"environment {capability!r}"))
+            return boxes[0]
+
+    def made(difficulty: int, content: Content, box: Sandbox) -> Generator:
+        first = APART if content is Content.HELDOUT else 0
+        return GeneratedGenerator(capability, source, difficulty, world, _replies(), box, first=first)
+
+    return Offer(
+        make=lambda difficulty, content: made(difficulty, content, box()),
+        pays=pays,
+        provider=world.provider,
+        domain=world.domain,
+        elsewhere=lambda difficulty, content: made(
+            difficulty, content, Sandbox(source, f"environment {capability!r}")
+        ),
+    )
+
+
+@cache
+def _replies() -> Replies:
+    """How the customers of generated scenarios say what every customer says: in words of training."""
+    phrases = vocabulary(Content.TRAIN).phrases
+    return Replies.model_validate({name: phrases[name] for name in Replies.model_fields})
+
+
+def keep_module(root: Path, record: Synthesized, source: str) -> Path:
+    """Write an admitted module and its record, both or none; returns the module's path."""
+    module = root / FOLDER / f"{record.capability}.py"
+    write_together({module: source, module.with_suffix(".json"): f"{record.model_dump_json(indent=1)}\n"})
+    return module
