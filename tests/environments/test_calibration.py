@@ -20,7 +20,7 @@ from pytest_trace2evolve.records.completion import Completion
 from pytest_trace2evolve.records.environment import GRADES
 from pytest_trace2evolve.records.protocols import ToolSchema
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Reply
-from pytest_trace2evolve.workflow.environments.calibrate import Ask, calibrate
+from pytest_trace2evolve.workflow.environments.calibrate import Ask, calibrate, next_difficulty
 from pytest_trace2evolve.workflow.environments.kept import kept_in
 from pytest_trace2evolve.workflow.environments.registry import Environments
 
@@ -76,6 +76,22 @@ def test_what_lies_outside_is_told_and_which_way_to_go(
         assert any(phrase in one for one in phrases)
     if way is not None:
         assert direction(found) == way
+
+
+@pytest.mark.parametrize(
+    ("difficulty", "groups", "wanted"),
+    [
+        (3, [[0.0, 0.0], [0.0, 0.2]], 2),
+        (3, [[1.0, 1.0], [1.0, 0.8]], 4),
+        (1, [[0.0, 0.0], [0.0, 0.2]], 0),
+        (1, [[0.0, 0.0], [1.0, 0.8]], 2),
+        (5, [[1.0, 1.0], [0.2, 0.0]], 4),
+    ],
+)
+def test_at_the_end_of_the_scale_another_mix_is_tried_where_the_reward_fits(
+    difficulty: int, groups: list[list[float]], wanted: int
+) -> None:
+    assert next_difficulty(difficulty, figures(groups)) == wanted
 
 
 def calibrated(tmp_path: Path, *arguments: str) -> int:

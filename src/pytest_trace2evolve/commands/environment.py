@@ -76,7 +76,7 @@ def _list(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps([one.record for one in found], indent=1))
     else:
-        print(environments_text(found), end="")
+        print(environments_text(found))
     return 0
 
 
@@ -139,7 +139,7 @@ def _calibrate(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps([one.model_dump(mode="json") for one in found], indent=1))
     else:
-        print(calibrations_text(found), end="")
+        print(calibrations_text(found))
     return 0 if all(one.outcome is Outcome.FITS for one in found) else REFUSED
 
 
