@@ -157,7 +157,7 @@ def test_a_trace_is_handed_over_as_plain_data() -> None:
             "calls": [{"name": "find", "arguments": {"a": 1}}],
             "error": False,
         },
-        {"role": "tool", "content": "Error: no", "calls": [], "error": True},
+        {"role": "tool", "content": "", "calls": [], "error": True},
     ]
 
 

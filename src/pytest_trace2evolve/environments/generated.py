@@ -262,11 +262,15 @@ class GeneratedGenerator:
 
 
 def told(trace: Sequence[Message]) -> list[dict[str, Any]]:
-    """A trace as a module gets it: role, text, calls, and whether a tool raised."""
+    """A trace as a module gets it: role, text, calls, and whether a tool raised.
+
+    What tools answered is left out: a module knows its records, and reading them anew is most of what a call
+    of it costs.
+    """
     return [
         {
             "role": one.role,
-            "content": one.content or "",
+            "content": "" if one.role == "tool" else one.content or "",
             "calls": [{"name": call.name, "arguments": call.arguments} for call in one.tool_calls or ()],
             "error": bool(one.error),
         }

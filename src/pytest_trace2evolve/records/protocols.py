@@ -191,6 +191,8 @@ class Generator(Protocol):
     def grade(self, task: Task, trace: Sequence[Message], *, solved: bool) -> float:
         """How far the capability was exercised: one of `records.environment.GRADES`.
 
+        The top is for what is solved alone.
+
         Args:
             task: The scenario.
             trace: All that was said so far, the history included.
