@@ -49,6 +49,9 @@ def _measuring(calibrate: argparse.ArgumentParser) -> None:
     calibrate.add_argument("--base-url", metavar="URL", help="its endpoint (default: OPENAI_BASE_URL)")
     calibrate.add_argument("--key-var", metavar="NAME", default="OPENAI_API_KEY", help="variable of its key")
     calibrate.add_argument("--seeds", type=int, metavar="N", help="scenarios (default: 100; in a folder 30)")
+    calibrate.add_argument(
+        "--first", type=int, default=0, metavar="SEED", help="of the first scenario (default: 0)"
+    )
     calibrate.add_argument("--rollouts", type=int, default=16, metavar="K", help="of each (default: 16)")
     calibrate.add_argument(
         "--candidate", metavar="ID", help="whose instruction the agent gets (default: none)"

@@ -49,6 +49,7 @@ class Ask:
         adjust: Whether the difficulty is changed where figures lie outside.
         content: Whose words.
         at_once: Rollouts at once.
+        first: Seed of the first scenario.
     """
 
     settings: ModelSettings
@@ -60,6 +61,7 @@ class Ask:
     adjust: bool = True
     content: Content = Content.TRAIN
     at_once: int = AT_ONCE
+    first: int = 0
 
 
 async def calibrate(
@@ -138,7 +140,7 @@ async def _measure(
     groups = await roll_groups(
         lambda: played(generator, world),
         agent,
-        range(ask.seeds),
+        range(ask.first, ask.first + ask.seeds),
         ask.rollouts,
         at_once=ask.at_once,
         told=lambda done: told(difficulty, done),
