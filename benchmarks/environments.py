@@ -24,7 +24,7 @@ from pytest_trace2evolve.models.chat import ChatModel
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.records.protocols import Generator
 from pytest_trace2evolve.records.score import ToolType
-from pytest_trace2evolve.records.script import script_of
+from pytest_trace2evolve.records.script import Content, script_of
 from pytest_trace2evolve.serving.process import LocalServer
 from pytest_trace2evolve.shipped import embedded_model
 from pytest_trace2evolve.workflow.environments.generated import _replies
@@ -88,7 +88,7 @@ def with_model(seeds: int, group: int) -> None:
 
     async def play(held: Any, first: int) -> float:
         model = ChatModel(settings.served(server.base_url, server.token))
-        generator = GeneratedGenerator("parcel", source, 1, WORLD, _replies(), held)
+        generator = GeneratedGenerator("parcel", source, 1, Content.TRAIN, WORLD, _replies(), held)
         started = time.perf_counter()
         await roll_groups(
             lambda: played(generator, WORLD),
@@ -135,7 +135,9 @@ def main() -> None:
             for difficulty in (1, 5):
 
                 def made(held: Any, difficulty: int = difficulty) -> Generator:
-                    return GeneratedGenerator("parcel", source, difficulty, WORLD, _replies(), held)
+                    return GeneratedGenerator(
+                        "parcel", source, difficulty, Content.TRAIN, WORLD, _replies(), held
+                    )
 
                 taken: dict[str, list[float]] = {"here": [], "sandbox": []}
                 for number in range(BATCHES):

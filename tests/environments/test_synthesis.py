@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_trace2evolve._canonical import digest_text
 from pytest_trace2evolve.cli import main
 from pytest_trace2evolve.environments.generated import GeneratedGenerator, told
 from pytest_trace2evolve.environments.sandbox.box import missing
@@ -16,7 +17,8 @@ from pytest_trace2evolve.records.protocols import Generator
 from pytest_trace2evolve.records.script import Content
 from pytest_trace2evolve.testing import ChatServer, Reply
 from pytest_trace2evolve.testing.server import ChatRequest
-from pytest_trace2evolve.workflow.environments.generated import offer_of
+from pytest_trace2evolve.workflow.environments.admit import admit
+from pytest_trace2evolve.workflow.environments.generated import Synthesized, keep_module, offer_of
 from pytest_trace2evolve.workflow.environments.registry import Environments, played
 from pytest_trace2evolve.worlds.registry import Worlds
 
@@ -93,12 +95,12 @@ def test_a_scenario_that_was_forgotten_is_graded_all_the_same(environments: Envi
         (
             "def scenario(seed, difficulty):\n    return {'tables': 3}\n",
             "scenario",
-            "environment 'parcel_tracing': scenario(1, 1) is none: tables: Input should be a valid",
+            "environment 'parcel_tracing': scenario(2, 1) is none: tables: Input should be a valid",
         ),
         (
             spoiled('"turns": [', '"turns": [] and ['),
             "scenario",
-            "environment 'parcel_tracing': scenario(1, 1) is none: turns: Tuple should have at least 1 item",
+            "environment 'parcel_tracing': scenario(2, 1) is none: turns: Tuple should have at least 1 item",
         ),
         (
             spoiled("return 1.0 if told and solved else 0.2", "return 0.3"),
@@ -159,6 +161,75 @@ def test_a_trace_is_handed_over_as_plain_data() -> None:
         },
         {"role": "tool", "content": "", "calls": [], "error": True},
     ]
+
+
+RANDOM = '    drawn = random.Random(f"parcel/{seed}")\n'
+
+
+@pytest.mark.parametrize(
+    ("source", "check", "told_is"),
+    [
+        (
+            spoiled(
+                "def scenario(seed, difficulty):", "MADE = []\n\n\ndef scenario(seed, difficulty):"
+            ).replace(RANDOM, '    MADE.append(seed)\n    drawn = random.Random(f"{len(MADE)}/{seed}")\n'),
+            "same seed, new process",
+            "another scenario or grade there",
+        ),
+        (
+            spoiled("def grade(", "ASKED = []\n\n\ndef grade(").replace(
+                "    own = trace[",
+                "    ASKED.append(1)\n    if len(ASKED) > 100:\n        return 1.0\n    own = trace[",
+            ),
+            "same seed, new process",
+            "another scenario or grade there",
+        ),
+        (
+            spoiled('"users": {user_id: user},', '"users": {},'),
+            "scenarios can be played",
+            "",
+        ),
+        (
+            spoiled('            "orders": {one["order_id"]: one for one in orders},\n', ""),
+            "scenarios can be played",
+            "",
+        ),
+        (
+            spoiled('        "goal": {\n', '        "goal": {\n            "pad": "x" * 300_000,\n'),
+            "scenarios can be played",
+            "letters of JSON, 200,000 are allowed",
+        ),
+    ],
+)
+def test_modules_that_hang_on_their_past_or_break_their_readers_are_not_admitted(
+    source: str, check: str, told_is: str
+) -> None:
+    report = admit(Environments({NAME: offer_of(NAME, source, "", WORLD)}), NAME, seeds=10, first=77)
+    assert not report.passed
+    [line] = [one for one in report.checks if one.check == check]
+    assert not line.passed
+    assert told_is in line.detail
+
+
+def test_plain_pytest_never_runs_what_a_model_wrote(pytester: pytest.Pytester) -> None:
+    source = GOOD + "\nassert 1 == 2, 'it ran outside'\n"
+    for name in ("conftest", "test_orders"):
+        record = Synthesized(
+            capability=name,
+            description="x",
+            source=digest_text(source),
+            judge="j",
+            prompt="1",
+            rounds=1,
+            provider="trace2evolve",
+            domain="support",
+            created_at="2026-11-22",
+        )
+        keep_module(pytester.path, record, source)
+    pytester.makepyfile(test_own="def test_own():\n    pass\n")
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
+    result.assert_outcomes(passed=1)
+    assert "it ran outside" not in result.stdout.str()
 
 
 @pytest.mark.parametrize(
@@ -252,10 +323,10 @@ def test_a_module_is_mended_until_it_holds_and_then_used_like_any_other(
     assert len(asked[2]["messages"]) == 4, "the first request, the last module, and what is wrong with it"
     kept = project / ".trace2evolve" / "synthesis" / NAME
     assert sorted(path.name for path in kept.iterdir()) == [
-        f"round-{number}.{end}" for number in (1, 2, 3) for end in ("json", "py")
+        f"round-{number}.{end}" for number in (1, 2, 3) for end in ("json", "py.txt")
     ]
-    assert (kept / "round-1.py").read_text().startswith("import os")
-    module = project / "environments" / f"{NAME}.py"
+    assert (kept / "round-1.py.txt").read_text().startswith("import os")
+    module = project / "environments" / "generated" / f"{NAME}.py.txt"
     assert module.read_text(encoding="utf-8") == GOOD
     assert main(["environment", "list", "--json"]) == 0
     listed = {one["capability"]: one for one in json.loads(capsys.readouterr().out)}
@@ -300,6 +371,10 @@ def test_a_module_that_is_too_easy_or_too_hard_is_no_use(
         (["teleportation"], "'teleportation' is not in the dictionary (precondition_verification, "),
         (["Not Snake", "--description", "x"], "'Not Snake' is no name of a capability: name: "),
         ([NAME, "--description", "x", "--rounds", "0"], "--rounds 0: must be 1 or more"),
+        ([NAME, "--description", "x", "--seeds", "-3"], "--seeds -3: must be 2 or more"),
+        ([NAME, "--description", "x", "--concurrency", "0"], "--concurrency 0: must be 1 or more"),
+        ([NAME, "--description", "x", "--difficulty", "9"], "--difficulty 9: must be from 1 to 5"),
+        (["tool_calling_precision"], "'tool_calling_precision' has a built-in environment: see "),
         ([NAME, "--description", "x", "--from-run", "nowhere"], "'nowhere' is no path and no run in "),
     ],
 )

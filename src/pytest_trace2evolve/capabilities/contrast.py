@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from pytest_trace2evolve.capabilities.interval import Cluster
 from pytest_trace2evolve.errors import LabelError
-from pytest_trace2evolve.records.capability import Contrast, Label, LabelRun, Outcome, Presence
+from pytest_trace2evolve.records.capability import Contrast, LabelRun, Outcome, Presence
 
 RATED = (Presence.PRESENT, Presence.LACKING)
 """The labels that enter a rate."""
@@ -80,8 +80,3 @@ def by_capability(run: LabelRun) -> dict[str, dict[str, Presence]]:
     for label in run.labels:
         found.setdefault(label.capability, {})[label.trace] = label.presence
     return found
-
-
-def labels_of(run: LabelRun, capability: str) -> list[Label]:
-    """A run's labels of one capability."""
-    return [label for label in run.labels if label.capability == capability]

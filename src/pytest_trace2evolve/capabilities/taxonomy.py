@@ -100,7 +100,8 @@ def taxonomy(conducts: Sequence[Conduct]) -> tuple[list[FailureKind], set[str]]:
     """The kinds of failure among failed traces.
 
     Returns:
-        The kinds, the most frequent first, and the ids of the traces that are of one.
+        The kinds, the most frequent first, and the ids of the traces that are of one which explains them:
+        that a part succeeded does not say why the rest did not.
     """
     failed = [one for one in conducts if not one.passed]
     of: dict[str, list[Shown]] = {kind.name: [] for kind in TAXONOMY}
@@ -118,7 +119,7 @@ def taxonomy(conducts: Sequence[Conduct]) -> tuple[list[FailureKind], set[str]]:
         )
         for kind in TAXONOMY
     ]
-    named = {one.trace for shown in of.values() for one in shown}
+    named = {one.trace for name, shown in of.items() if name != "partial_success" for one in shown}
     return sorted(kinds, key=lambda one: (-one.count, one.name)), named
 
 

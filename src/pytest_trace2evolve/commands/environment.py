@@ -124,6 +124,7 @@ def _calibrate(options: argparse.Namespace) -> int:
     names = _names(options.names, environments)
     at_least("--rollouts", options.rollouts, 2)
     at_least("--concurrency", options.concurrency, 1)
+    at_least("--first", options.first, 0)
     if options.seeds is not None:
         at_least("--seeds", options.seeds, 2)
     _require_difficulty(options.difficulty, names, environments)

@@ -46,6 +46,7 @@ def add_synthesis(parts: Any, measuring: Callable[[argparse.ArgumentParser], Non
 
 
 def _synthesize(options: argparse.Namespace) -> int:
+    from pytest_trace2evolve.environments.generated import DIFFICULTIES
     from pytest_trace2evolve.models.settings import ModelSettings
     from pytest_trace2evolve.serving.process import LocalServer
     from pytest_trace2evolve.workflow.environments.asking import read_ask
@@ -53,6 +54,12 @@ def _synthesize(options: argparse.Namespace) -> int:
 
     at_least("--rounds", options.rounds, 1)
     at_least("--rollouts", options.rollouts, 2)
+    at_least("--concurrency", options.concurrency, 1)
+    at_least("--first", options.first, 0)
+    if options.seeds is not None:
+        at_least("--seeds", options.seeds, 2)
+    if options.difficulty is not None and options.difficulty not in DIFFICULTIES:
+        raise ConfigError(f"--difficulty {options.difficulty}: must be from 1 to {DIFFICULTIES[-1]}")
     project = nearest_project(options)
     if project is None:
         raise ConfigError("no suites/ in this folder or above it: a module is kept in a project; give --root")

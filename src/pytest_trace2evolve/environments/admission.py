@@ -32,6 +32,9 @@ DISTINCT_LEAST = 0.99
 SAID_MOST = 40
 """Messages that an expert, or a wrong way, sends at most."""
 
+PLAYABLE = "scenarios can be played"
+"""The check that nothing of a scenario breaks whoever makes, plays or reads it."""
+
 Expert = Callable[[Task, Sequence[Message]], Message]
 """The expert's next message, given the scenario and everything said so far."""
 
@@ -91,7 +94,10 @@ class Admission:
         try:
             self._look(seed, difficulty)
         except Trace2EvolveError as error:
-            self._problem("expert reaches the top", seed, str(error))
+            self._problem(PLAYABLE, seed, str(error))
+        except Exception as error:
+            # Records can be of any shape, and whoever reads them may stumble over them in any way.
+            self._problem(PLAYABLE, seed, f"{type(error).__name__}: {error}")
 
     def _look(self, seed: int, difficulty: int) -> None:
         if difficulty not in self._generators:
@@ -169,6 +175,7 @@ class Admission:
         made = [
             self._line(check, detail)
             for check, detail in (
+                (PLAYABLE, "made, played and read without an error"),
                 ("same seed, same scenario", f"made twice, {self._few} seeds"),
                 ("tools are the target's", "schemas, and every result in the histories"),
                 ("nothing held out", "no id, customer, name, product or phrasing"),

@@ -4,14 +4,16 @@ A module says what a scenario holds, and grades what was done in it. It plays no
 results and the end state are the target's own, so no module can make a look-alike of it.
 """
 
+import json
+import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 from pydantic import Field, ValidationError, model_validator
 
 from pytest_trace2evolve._canonical import digest
-from pytest_trace2evolve.environments.sandbox.box import Limits, Sandbox
+from pytest_trace2evolve.environments.sandbox.box import Sandbox
 from pytest_trace2evolve.errors import GeneratorError
 from pytest_trace2evolve.records.base import Record, complaint
 from pytest_trace2evolve.records.environment import GRADES
@@ -22,6 +24,12 @@ from pytest_trace2evolve.records.task import Task
 
 STEPS_MOST = 40
 """Messages of a history or of a shortcut, and calls of an expert in a turn."""
+
+SEED = "-seed-"
+"""What stands before the seed in the id of a scenario."""
+
+LETTERS_MOST, DEPTH_MOST = 200_000, 40
+"""How long and how deep a scenario may be: what it brings is read by us, outside of the sandbox."""
 
 KEPT = 256
 """Scenarios that a generator remembers: a group of rollouts asks for the same one many times."""
@@ -86,6 +94,48 @@ class GeneratedScenario(Record):
     goal: dict[str, Any] = Field(default_factory=dict)
 
 
+class Box:
+    """A module's sandbox, started when it is first asked.
+
+    Args:
+        source: The module's source.
+        name: What to call it in errors.
+    """
+
+    def __init__(self, source: str, name: str) -> None:
+        self._source, self._name = source, name
+        self._lock = threading.Lock()
+        self._box: Sandbox | None = None
+
+    def call(self, function: str, *arguments: Any) -> Any:
+        """Call one of the module's functions; see `Sandbox.call`."""
+        with self._lock:
+            if self._box is None:
+                self._box = Sandbox(self._source, self._name)
+        return self._box.call(function, *arguments)
+
+    def close(self) -> None:
+        """End its process; a further call starts another."""
+        with self._lock:
+            if self._box is not None:
+                self._box.close()
+                self._box = None
+
+
+class Functions(Protocol):
+    """Whoever calls a module's functions."""
+
+    def call(self, function: str, *arguments: Any) -> Any:
+        """Call one, and return its answer, which is JSON."""
+
+    def close(self) -> None:
+        """End the process that answers, where there is one."""
+
+
+DIFFICULTIES = range(1, 6)
+"""What a module's `scenario` is asked for."""
+
+
 class GeneratedGenerator:
     """A generator whose scenarios and grades come from a sandboxed module; see `Generator`.
 
@@ -93,13 +143,14 @@ class GeneratedGenerator:
         capability: The capability.
         source: The module's source.
         difficulty: Handed to the module's `scenario`.
+        content: What is trained on, or what only measures: they are asked for with even and with odd seeds,
+            since a module has no held-out words.
         world: The target; fills in what its tools answer in a history.
         replies: How the customer says what every customer says.
-        box: A sandbox in which this source was loaded; None starts one.
-        first: What is added to seeds: scenarios that only measure begin elsewhere.
+        box: Calls the module's functions.
 
     Raises:
-        SandboxError: the source is refused, fails, or this platform cannot hold it.
+        GeneratorError: there is no such difficulty.
     """
 
     def __init__(
@@ -107,21 +158,29 @@ class GeneratedGenerator:
         capability: str,
         source: str,
         difficulty: int,
+        content: Content,
         world: World,
         replies: Replies,
-        box: Sandbox | None = None,
-        *,
-        first: int = 0,
+        box: Functions,
     ) -> None:
+        if difficulty not in DIFFICULTIES:
+            raise GeneratorError(
+                f"environment {capability!r}: difficulty {difficulty}: must be from {DIFFICULTIES[0]} to "
+                f"{DIFFICULTIES[-1]}"
+            )
         self.capability = capability
         self.difficulty = difficulty
-        self.digest = digest(["generated", capability, difficulty, first, source])
+        self.content = content
+        self.digest = digest(["generated", capability, difficulty, content.value, source])
         self._world = world
         self._replies = replies
-        self._first = first
-        self._box = box or Sandbox(source, f"environment {capability!r}", Limits())
+        self._box = box
         self._goals: OrderedDict[str, dict[str, Any]] = OrderedDict()
         self._tasks: OrderedDict[int, Task] = OrderedDict()
+
+    def close(self) -> None:
+        """End the module's process."""
+        self._box.close()
 
     def scenario(self, seed: int) -> Task:
         """The scenario of a seed.
@@ -132,12 +191,14 @@ class GeneratedGenerator:
         """
         if seed in self._tasks:
             return self._tasks[seed]
-        raw = self._box.call("scenario", self._first + seed, self.difficulty)
+        asked = 2 * seed + (self.content is Content.HELDOUT)
+        raw = self._box.call("scenario", asked, self.difficulty)
+        _bounded(raw, f"environment {self.capability!r}: scenario({asked}, {self.difficulty})")
         try:
             found = GeneratedScenario.model_validate(raw)
         except ValidationError as error:
             raise GeneratorError(
-                f"environment {self.capability!r}: scenario({seed}, {self.difficulty}) is none: "
+                f"environment {self.capability!r}: scenario({asked}, {self.difficulty}) is none: "
                 f"{complaint(error, 'scenario')}"
             ) from None
         task = self._task(found, seed)
@@ -187,7 +248,8 @@ class GeneratedGenerator:
     def _goal(self, task: Task) -> Mapping[str, Any]:
         """What the module said of a scenario for itself."""
         if task.id not in self._goals:
-            seed = int(task.id.rpartition("-")[2])
+            # Forgotten meanwhile: its seed is what the id ends with.
+            seed = int(task.id.rpartition(SEED)[2])
             self._tasks.pop(seed, None)
             self.scenario(seed)
         return self._goals[task.id]
@@ -195,7 +257,7 @@ class GeneratedGenerator:
     def _task(self, found: GeneratedScenario, seed: int) -> Task:
         script = Script(
             family=self.capability,
-            content=Content.TRAIN,
+            content=self.content,
             identity=found.identity,
             turns=tuple(_turn(one) for one in found.turns),
             replies=self._replies,
@@ -207,7 +269,7 @@ class GeneratedGenerator:
             "message_history": None,
         }
         record: dict[str, Any] = {
-            "id": f"{self.capability}-generated-{self.difficulty}-{seed}",
+            "id": f"{self.capability}-generated-{self.content.value}-{self.difficulty}{SEED}{seed}",
             "description": {"purpose": self.capability.replace("_", " "), "relevant_policies": None},
             "user_scenario": {
                 "persona": None,
@@ -291,3 +353,21 @@ def _message(step: Step, place: int) -> Message:
     assert step.call is not None
     call = ToolCall(id=f"call_{place}", name=step.call.name, arguments=step.call.arguments)
     return Message(role="assistant", tool_calls=[call])
+
+
+def _bounded(raw: Any, what: str) -> None:
+    """See that a scenario is no heavier than one can be.
+
+    Raises:
+        GeneratorError: it is too long or too deep.
+    """
+    level, depth = [raw], 0
+    while level:
+        if depth > DEPTH_MOST:
+            raise GeneratorError(f"{what} is nested more than {DEPTH_MOST} deep; make it flat")
+        inside: list[Any] = []
+        for one in level:
+            inside += one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
+        level, depth = inside, depth + 1
+    if (letters := len(json.dumps(raw))) > LETTERS_MOST:
+        raise GeneratorError(f"{what} has {letters:,} letters of JSON, {LETTERS_MOST:,} are allowed")

@@ -69,7 +69,7 @@ def mending_messages(source: str, problems: Sequence[str]) -> list[dict[str, str
 
 def read_module(content: str | None) -> str:
     """The module of an answer: its longest block of code, or all of it; empty where it holds none."""
-    text = content or ""
+    text = (content or "").replace("\r\n", "\n").replace("\r", "\n")
     blocks = _FENCE.findall(text)
     found = max(blocks, key=len) if blocks else (text if "def scenario" in text else "")
     return f"{found.strip()}\n" if found.strip() else ""

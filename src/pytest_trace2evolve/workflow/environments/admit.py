@@ -17,11 +17,11 @@ from pytest_trace2evolve.environments.admission import Admission, Trial
 from pytest_trace2evolve.environments.play import Play
 from pytest_trace2evolve.errors import CaseError, Trace2EvolveError
 from pytest_trace2evolve.records.admission import AdmissionReport, CheckLine
-from pytest_trace2evolve.records.message import Message
+from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.protocols import Generator, World, rules_of
 from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.script import Content, script_of
-from pytest_trace2evolve.records.task import Task
+from pytest_trace2evolve.records.task import Action, Task
 from pytest_trace2evolve.scoring.invariants import broken
 from pytest_trace2evolve.suites import CasesOf, Role
 from pytest_trace2evolve.workflow.environments.generator import EASIEST, HARDEST
@@ -50,6 +50,7 @@ def admit(
     difficulty: int | None = None,
     content: Content = Content.TRAIN,
     held_out: Sequence[str] = (),
+    first: int = 0,
     told: Callable[[int], None] = lambda done: None,
 ) -> AdmissionReport:
     """Hold an environment against every check of admission.
@@ -61,6 +62,7 @@ def admit(
         difficulty: One difficulty alone; None: all of them.
         content: Whose words; what is held out is looked for in training content alone.
         held_out: Ids and people that no scenario may hold, see `held_out_of`.
+        first: Seed of the first scenario; for code that could know the seeds of its admission, a drawn one.
         told: Hears how many scenarios are done.
 
     Raises:
@@ -81,13 +83,13 @@ def admit(
 
     admission = Admission(make, _trial(world, content, held_out))
     for seed in range(seeds):
-        admission.look(seed, levels[seed % len(levels)])
+        admission.look(first + seed, levels[seed % len(levels)])
         told(seed + 1)
     again = offer.elsewhere
     lines = [
         _elsewhere(name, levels, content, make)
         if again is None
-        else _again(levels, make, lambda level: again(level, content)),
+        else _again(levels, make, lambda level: again(level, content), first),
         *admission.lines(),
     ]
     return AdmissionReport(
@@ -246,18 +248,50 @@ ANEW = "same seed, new process"
 
 
 def _again(
-    levels: Sequence[int], make: Callable[[int], Generator], again: Callable[[int], Generator]
+    levels: Sequence[int],
+    make: Callable[[int], Generator],
+    again: Callable[[int], Generator],
+    first: int,
 ) -> CheckLine:
-    """The same scenarios by generators that run in another process themselves."""
-    jobs = [(seed, levels[seed % len(levels)]) for seed in range(ELSEWHERE)]
+    """The same scenarios and grades by generators that run in another process themselves.
+
+    They are asked in the other order: what a module makes must not hang on what it made before.
+    """
+    jobs = [(first + place, levels[place % len(levels)]) for place in range(ELSEWHERE)]
     one, other = ({level: made(level) for level in levels} for made in (make, again))
     try:
-        same = scenarios_digest(one, jobs) == scenarios_digest(other, jobs)
+        here = {job: _made(one[job[1]], job[0]) for job in jobs}
+        there = {job: _made(other[job[1]], job[0]) for job in reversed(jobs)}
     except Trace2EvolveError as error:
         return CheckLine(check=ANEW, passed=False, detail=f"it cannot be made there: {error}")
-    return CheckLine(
-        check=ANEW, passed=same, detail=f"{len(jobs)} scenarios" if same else "other scenarios there"
-    )
+    finally:
+        for generator in other.values():
+            close = getattr(generator, "close", None)
+            if close is not None:
+                close()
+    if differs := next((job for job in jobs if here[job] != there[job]), None):
+        detail = f"another scenario or grade there, first: seed {differs[0]} at difficulty {differs[1]}"
+        return CheckLine(check=ANEW, passed=False, detail=detail)
+    return CheckLine(check=ANEW, passed=True, detail=f"{len(jobs)} scenarios with their grades")
+
+
+def _made(generator: Generator, seed: int) -> str:
+    """Digest of a scenario, and of what its history, its gold actions and its shortcut are graded."""
+    task = generator.scenario(seed)
+    history = list((task.initial_state.message_history if task.initial_state else None) or [])
+    calls = [Message(role="assistant", tool_calls=[_call(one)]) for one in task.actions]
+    shortcut = list(generator.shortcut(task))
+    graded = [
+        generator.grade(task, trace, solved=solved)
+        for trace in (history, [*history, *calls], [*history, *shortcut])
+        for solved in (False, True)
+    ]
+    told = [one.model_dump(mode="json") for one in shortcut]
+    return digest([task.model_dump(mode="json"), graded, told])
+
+
+def _call(action: Action) -> ToolCall:
+    return ToolCall(id="call", name=action.name, arguments=action.arguments)
 
 
 def _elsewhere(

@@ -15,6 +15,7 @@ from pytest_trace2evolve.records.script import Content
 from pytest_trace2evolve.workflow.capabilities.gather import gather
 from pytest_trace2evolve.workflow.capabilities.mine import by_rules
 from pytest_trace2evolve.workflow.environments.admit import held_out_of
+from pytest_trace2evolve.workflow.environments.registry import BUILT_IN_NAMES
 from pytest_trace2evolve.workflow.environments.synthesize import Commission, sample_tables
 from pytest_trace2evolve.workflow.environments.tables import tables_of
 from pytest_trace2evolve.workflow.project import Project
@@ -43,6 +44,8 @@ def commission_of(
         ConfigError: the name is none, or nothing says what it means.
         ResultsError: a run cannot be read.
     """
+    if name in BUILT_IN_NAMES:
+        raise ConfigError(f"{name!r} has a built-in environment: see 'trace2evolve environment list'")
     known = {one.name: one.description for one in BUILT_IN}
     text = description or known.get(name)
     if not text:

@@ -1,10 +1,9 @@
-"""Environments that a model wrote, as a project keeps them: `environments/<capability>.py` with its record.
+"""Environments that a model wrote, as a project keeps them: `environments/generated/<capability>.py.txt`.
 
-The record says where a module comes from; one that was changed since it was admitted is refused. A module's
-code runs in the sandbox alone.
+The record beside a module says where it comes from; one that was changed since it was admitted is refused.
+Its code runs in the sandbox alone: the file's name is one that neither pytest nor Python would ever import.
 """
 
-import threading
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
@@ -13,22 +12,21 @@ from pydantic import Field, ValidationError
 
 from pytest_trace2evolve._canonical import digest_text
 from pytest_trace2evolve.cases.content import vocabulary
-from pytest_trace2evolve.environments.generated import GeneratedGenerator
-from pytest_trace2evolve.environments.sandbox.box import Sandbox
+from pytest_trace2evolve.environments.generated import Box, GeneratedGenerator
 from pytest_trace2evolve.errors import GeneratorError
 from pytest_trace2evolve.evidence.atomic import write_together
 from pytest_trace2evolve.records.base import Record, complaint
 from pytest_trace2evolve.records.capability import CapabilityName
 from pytest_trace2evolve.records.protocols import Generator, World
 from pytest_trace2evolve.records.script import Content, Replies
-from pytest_trace2evolve.workflow.environments.registry import Offer
+from pytest_trace2evolve.workflow.environments.registry import BUILT_IN_NAMES, Offer
 from pytest_trace2evolve.worlds.registry import Worlds
 
-FOLDER = "environments"
-"""The folder of a project that holds them."""
+FOLDER = Path("environments") / "generated"
+"""The folder of a project that holds them, and nothing else."""
 
-APART = 1_000_003
-"""How far the seeds of held-out scenarios lie from those of training: a module has no held-out words."""
+MODULE = ".py.txt"
+"""How a module's name ends. As `.py`, one of a capability called `conftest` would be run by plain pytest."""
 
 
 class Synthesized(Record):
@@ -63,6 +61,10 @@ def generated_offers(root: Path, worlds: Worlds) -> dict[str, Offer]:
     found = {}
     for path in sorted((root / FOLDER).glob("*.json")):
         record, source = _read(path)
+        if record.capability != path.stem:
+            raise GeneratorError(f"{path}: is of {record.capability!r}; name the file after it")
+        if record.capability in BUILT_IN_NAMES:
+            raise GeneratorError(f"{path}: {record.capability!r} is built in; remove the file")
         world = worlds.open(record.provider, record.domain)
         found[record.capability] = offer_of(record.capability, source, record.description, world)
     return found
@@ -70,10 +72,10 @@ def generated_offers(root: Path, worlds: Worlds) -> dict[str, Offer]:
 
 def _read(path: Path) -> tuple[Synthesized, str]:
     """A record and its module."""
-    module = path.with_suffix(".py")
+    module = path.with_suffix(MODULE)
     try:
         record = Synthesized.model_validate_json(path.read_text(encoding="utf-8"))
-        source = module.read_text(encoding="utf-8")
+        source = module.read_bytes().decode("utf-8")
     except ValidationError as error:
         raise GeneratorError(f"{path}: damaged at {complaint(error)}; synthesize it again") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -88,26 +90,18 @@ def _read(path: Path) -> tuple[Synthesized, str]:
 
 def offer_of(capability: str, source: str, pays: str, world: World) -> Offer:
     """The offer of a module; its process starts when it is first asked, and serves all difficulties."""
-    lock = threading.Lock()
-    boxes: list[Sandbox] = []
+    shared = Box(source, f"environment {capability!r}")
 
-    def box() -> Sandbox:
-        with lock:
-            if not boxes:
-                boxes.append(Sandbox(source, f"environment {capability!r}"))
-            return boxes[0]
-
-    def made(difficulty: int, content: Content, box: Sandbox) -> Generator:
-        first = APART if content is Content.HELDOUT else 0
-        return GeneratedGenerator(capability, source, difficulty, world, _replies(), box, first=first)
+    def made(difficulty: int, content: Content, box: Box) -> Generator:
+        return GeneratedGenerator(capability, source, difficulty, content, world, _replies(), box)
 
     return Offer(
-        make=lambda difficulty, content: made(difficulty, content, box()),
+        make=lambda difficulty, content: made(difficulty, content, shared),
         pays=pays,
         provider=world.provider,
         domain=world.domain,
         elsewhere=lambda difficulty, content: made(
-            difficulty, content, Sandbox(source, f"environment {capability!r}")
+            difficulty, content, Box(source, f"environment {capability!r}, again")
         ),
     )
 
@@ -121,6 +115,8 @@ def _replies() -> Replies:
 
 def keep_module(root: Path, record: Synthesized, source: str) -> Path:
     """Write an admitted module and its record, both or none; returns the module's path."""
-    module = root / FOLDER / f"{record.capability}.py"
-    write_together({module: source, module.with_suffix(".json"): f"{record.model_dump_json(indent=1)}\n"})
+    folder = root / FOLDER
+    module = folder / f"{record.capability}{MODULE}"
+    told = f"{record.model_dump_json(indent=1)}\n"
+    write_together({module: source, folder / f"{record.capability}.json": told})
     return module

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from pytest_trace2evolve.records.script import Content
 from pytest_trace2evolve.report.environments import Listed
 from pytest_trace2evolve.workflow.environments.generator import EASIEST
 from pytest_trace2evolve.workflow.environments.kept import kept_in
@@ -21,7 +22,10 @@ def listed(environments: Environments, folder: Path) -> list[Listed]:
     found = []
     for name in environments.names:
         kept = kept_in(folder, name)
-        stale = any(environments.generator(name, one.difficulty).digest != one.digest for one in kept)
+        stale = any(
+            environments.generator(name, one.difficulty, Content(one.content)).digest != one.digest
+            for one in kept
+        )
         digest = environments.generator(name, EASIEST).digest
         found.append(Listed(name, environments.offer(name).pays, digest, kept, stale))
     return found

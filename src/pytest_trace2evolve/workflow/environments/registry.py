@@ -54,6 +54,10 @@ _BUILT_IN: tuple[type[SupportGenerator], ...] = (
 )
 
 
+BUILT_IN_NAMES = frozenset(kind.capability for kind in _BUILT_IN)
+"""The capabilities that have a built-in environment."""
+
+
 class Environments:
     """All environments that are known.
 

@@ -6,6 +6,7 @@ sandbox.
 
 import asyncio
 import json
+import secrets
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -14,7 +15,7 @@ from typing import Any
 
 from pytest_trace2evolve._canonical import digest_text
 from pytest_trace2evolve.environments.sandbox.box import Sandbox, missing
-from pytest_trace2evolve.errors import GeneratorError, InfrastructureError, SandboxError, Trace2EvolveError
+from pytest_trace2evolve.errors import GeneratorError, SandboxError, Trace2EvolveError
 from pytest_trace2evolve.evidence.atomic import write_together
 from pytest_trace2evolve.judges.environments import (
     PROMPT_VERSION,
@@ -28,7 +29,12 @@ from pytest_trace2evolve.records.capability import Capability
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import Model, World
 from pytest_trace2evolve.workflow.environments.admit import admit
-from pytest_trace2evolve.workflow.environments.generated import Synthesized, keep_module, offer_of
+from pytest_trace2evolve.workflow.environments.generated import (
+    MODULE,
+    Synthesized,
+    keep_module,
+    offer_of,
+)
 from pytest_trace2evolve.workflow.environments.registry import Environments
 
 ROUNDS = 5
@@ -36,6 +42,9 @@ ROUNDS = 5
 
 SEEDS = 200
 """Scenarios that a module is looked at for in a round; `environment check` looks at more."""
+
+SEEDS_FROM = 1_000_000
+"""Below which the first seed of an admission is drawn."""
 
 PROBLEMS_MOST = 8
 """Problems that a model is told of at once."""
@@ -127,6 +136,8 @@ async def synthesize(
     for number in range(1, rounds + 1):
         completion = await judge.complete(messages, (), trial=number)
         source = read_module(completion.content)
+        # Kept before it is tried: what was paid for must not be lost with whatever breaks next.
+        _keep(kept, Round(number, source, ("not tried to the end",)))
         one = await _tried(commission, number, source, calibrate)
         done.append(one)
         _keep(kept, one)
@@ -176,9 +187,9 @@ async def _tried(commission: Commission, number: int, source: str, calibrate: Ca
 
 def _admitted(environments: Environments, name: str, commission: Commission) -> AdmissionReport | str:
     try:
-        return admit(environments, name, seeds=SEEDS, held_out=commission.held_out)
-    except InfrastructureError:
-        raise
+        # A drawn beginning: a module must not know the scenarios by which it is judged.
+        first = secrets.randbelow(SEEDS_FROM)
+        return admit(environments, name, seeds=SEEDS, held_out=commission.held_out, first=first)
     except Trace2EvolveError as error:
         return str(error)
 
@@ -201,8 +212,10 @@ def _keep(folder: Path, one: Round) -> None:
         "admission": one.admission.model_dump(mode="json") if one.admission else None,
         "calibration": one.calibration.model_dump(mode="json") if one.calibration else None,
     }
-    path = folder / f"round-{one.number}.py"
-    write_together({path: one.source, path.with_suffix(".json"): f"{json.dumps(found, indent=1)}\n"})
+    record = folder / f"round-{one.number}.json"
+    write_together(
+        {folder / f"round-{one.number}{MODULE}": one.source, record: f"{json.dumps(found, indent=1)}\n"}
+    )
 
 
 def sample_tables(tables: dict[str, Any], most: int = 2) -> dict[str, Any]:
