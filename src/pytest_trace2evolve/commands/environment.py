@@ -118,7 +118,6 @@ def _calibrate(options: argparse.Namespace) -> int:
     from pytest_trace2evolve.report.environments import calibrations_text
     from pytest_trace2evolve.serving.process import LocalServer
     from pytest_trace2evolve.workflow.environments.asking import budget, read_ask
-    from pytest_trace2evolve.workflow.environments.kept import keep
 
     environments = _environments(options)
     names = _names(options.names, environments)
@@ -133,13 +132,10 @@ def _calibrate(options: argparse.Namespace) -> int:
     folder = ask.settings.folder
     server = LocalServer(folder) if folder is not None else None
     try:
-        found = asyncio.run(_measured(environments, names, ask, server))
+        found = asyncio.run(_measured(environments, names, ask, server, _folder(options)))
     finally:
         if server is not None:
             server.close()
-    kept = _folder(options)
-    for one in found:
-        keep(kept, one)
     if options.json:
         print(json.dumps([one.model_dump(mode="json") for one in found], indent=1))
     else:
@@ -148,10 +144,12 @@ def _calibrate(options: argparse.Namespace) -> int:
 
 
 async def _measured(
-    environments: "Environments", names: Sequence[str], ask: "Ask", server: Any
+    environments: "Environments", names: Sequence[str], ask: "Ask", server: Any, kept: Path
 ) -> "list[Calibration]":
+    """Calibrate one environment after the other; each is kept before the next can fail."""
     from pytest_trace2evolve.models.chat import ChatModel
     from pytest_trace2evolve.workflow.environments.calibrate import calibrate
+    from pytest_trace2evolve.workflow.environments.kept import keep
 
     settings = ask.settings if server is None else ask.settings.served(server.base_url, server.token)
     model = ChatModel(settings)
@@ -164,6 +162,7 @@ async def _measured(
                     show(done, f"difficulty {difficulty}")
 
                 found.append(await calibrate(environments, name, model, ask, told=told))
+                keep(kept, found[-1])
     finally:
         await model.close()
     return found

@@ -4,6 +4,7 @@ Capabilities that were mined from the tasks that decide would be chosen by the v
 against. So tasks of such splits are left out; who names one all the same has that written into the ledger.
 """
 
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -86,7 +87,7 @@ def gather(
     mode = _one_mode(files)
     _known(splits, project)
     _locked(project, mode)
-    scored = _scored(files, worlds, provider)
+    scored = _scored(files, worlds, provider, here)
     kept, left_out, held = _readable(scored, mode, project, splits)
     notes = [
         f"{count} traces of split {name!r} are left out: {why}" for (name, why), count in left_out.items()
@@ -170,12 +171,14 @@ def _several(files: Sequence[ResultsFile]) -> list[str]:
     return [f"traces of several agents ({', '.join(named)}): a contrast may be theirs, not a capability's"]
 
 
-def _scored(files: Sequence[ResultsFile], worlds: Worlds, provider: str | None) -> dict[str, list[Scored]]:
+def _scored(
+    files: Sequence[ResultsFile], worlds: Worlds, provider: str | None, here: Path
+) -> dict[str, list[Scored]]:
     """The simulations by the name of their run, scored again."""
     combine(files)  # refuses a simulation that is there twice
     scored: dict[str, list[Scored]] = {}
     for file in files:
-        name = provenance(file).run_id or file.path.name
+        name = provenance(file).run_id or os.path.relpath(file.path, here)
         scored.setdefault(name, []).extend(rescore(file, worlds, provider))
     return scored
 
