@@ -48,12 +48,13 @@ def simulate(case: Case, lacks: dict[str, Deficit], seed: int, *, breaks: bool) 
 
 @cache
 def families_calling_for(capability: str) -> tuple[str, ...]:
-    """Kinds of case in which an agent without a flaw shows a capability, in most of ten cases."""
+    """Kinds of case in which the lack of a capability does harm, in most of ten cases."""
     found = []
     for family in FAMILIES:
         cases = generate("calls", 10, Content.TRAIN, (family,))
-        seen = [RULES[capability](simulate(case, {}, 0, breaks=False)).presence for case in cases]
-        if seen.count(Presence.PRESENT) > len(seen) // 2:
+        harmed = [simulate(case, {capability: Deficit.HARM}, 0, breaks=False) for case in cases]
+        seen = [RULES[capability](one).presence for one in harmed if not one.passed]
+        if seen.count(Presence.LACKING) > len(harmed) // 2:
             found.append(family)
     return tuple(found)
 
