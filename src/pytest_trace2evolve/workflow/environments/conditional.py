@@ -30,7 +30,7 @@ class ConditionalDetailRetrieval(SupportGenerator):
 
     | grade | what was done |
     | --- | --- |
-    | 0 | nothing; a figure told that was not asked for, or beside others; changed unread, or wrongly, or left |
+    | 0 | nothing; a figure told that was not asked for, or beside others; changed unread or wrongly; or left |
     | 0.2 | the order read since the agent's turn, and neither told nor changed anything |
     | 0.5 | the right change of the right order tried, for another item, or refused |
     | 0.8 | the right item sent back, with another refund than was asked for |

@@ -144,10 +144,13 @@ def stays(task: Task) -> Iterable[Message]:
 
 
 def status_fits(task: Task) -> Iterable[Message]:
-    """Reads what the expert reads, and takes the first order with a named product in the state that fits."""
+    """Reads what the expert reads, and of orders that are not named takes the first whose state fits.
+
+    Items of an order that is named go for the first variant that can be had.
+    """
     wanted = next((one for one in ahead(task) if one.name in STATUS_FOR), None)
     reads = reads_ahead(task)
-    if wanted is None:
+    if wanted is None or (_named(task) and "new_item_ids" not in wanted.arguments):
         return reads
     tables = tables_of(task)
     user, says = _customer(task, tables), _says(task)

@@ -26,7 +26,7 @@ class StructuredDataReasoning(SupportGenerator):
     """A variant is chosen by its data, or an order by what tells it from others.
 
     Three kinds take turns: a variant named by all its options; the cheapest one in stock that keeps an option
-    (from difficulty 3 on); and one of three orders that hold the same product, told apart by whether it has
+    (from difficulty 3 on); and one of four orders that hold the same product, told apart by whether it has
     come and by what else is in it: neither alone tells which. What is graded is the first change that the
     agent tries:
 
@@ -40,10 +40,10 @@ class StructuredDataReasoning(SupportGenerator):
     """
 
     capability = "structured_data_reasoning"
-    pays = "the variant that fits every word, or the one of three orders that is meant, is found in the data"
+    pays = "the variant that fits every word, or the one of four orders that is meant, is found in the data"
 
     def draw(self, scene: Scene) -> Drawn:
-        """A product of many variants, or three orders of one product."""
+        """A product of many variants, or four orders of one product."""
         kinds = ("options", "orders") if self.difficulty < 3 else ("options", "orders", "cheapest")
         kind = one_of(scene.draws, kinds)
         return Drawn(_orders(scene, self.most) if kind == "orders" else _variant(scene, kind, self.most))
@@ -98,14 +98,14 @@ def _variant(scene: Scene, kind: str, most: int) -> Sketch:
 
 
 def _orders(scene: Scene, most: int) -> Sketch:
-    """Two orders in the state that is meant, and one in the other that holds what the meant one holds."""
-    product, beside, other = (scene.store.product() for _ in range(3))
+    """Three orders in the state that is meant, and one in the other that holds what the meant one holds."""
+    product, beside, *others = (scene.store.product() for _ in range(4))
     meant, odd = some_of(scene.draws, ("pending", "delivered"), 2)
     made: list[Data] = [
         scene.store.order(
             scene.user, status, [(one, scene.store.variant(one)) for one in (product, companion)]
         )
-        for status, companion in ((meant, beside), (meant, other), (odd, beside))
+        for status, companion in ((meant, beside), *((meant, one) for one in others), (odd, beside))
     ]
     order = made[0]
     scene.store.surroundings(scene.user, most)
