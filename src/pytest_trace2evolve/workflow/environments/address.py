@@ -30,8 +30,8 @@ class AccountAddressInference(SupportGenerator):
 
     | grade | what was done |
     | --- | --- |
-    | 0 | fewer parts right; another change, or of another order; or the customer asked for the address |
-    | 0.2 | the record with the address fetched on the agent's turn, nothing changed |
+    | 0 | no change; or another one, or of another order; or the customer asked for the address |
+    | 0.2 | the record with the address fetched on the agent's turn, nothing changed; or one part right |
     | 0.5 | half or more of the parts right |
     | 0.8 | all parts right but one |
     | 1 | the right address, whole |
@@ -94,7 +94,7 @@ class AccountAddressInference(SupportGenerator):
         right = sum(first.arguments.get(part) == wanted.arguments[part] for part in parts)
         if right >= len(parts) - 1:
             return 0.8
-        return 0.5 if 2 * right >= len(parts) else 0.0
+        return 0.5 if 2 * right >= len(parts) else 0.2 if right else 0.0
 
     def decided(self, deeds: Deeds) -> bool:
         """After the first change, or a question for the address."""

@@ -15,6 +15,9 @@ from pytest_trace2evolve.workflow.environments.deeds import Deeds, ahead, call_o
 from pytest_trace2evolve.workflow.environments.generator import Drawn, SupportGenerator
 from pytest_trace2evolve.workflow.environments.tables import tables_of
 
+SEVERAL_FROM = 2
+"""The difficulty from which on an order has two items, and so more than one price."""
+
 _LEFT = re.compile(
     r"\b(?:stays?|remains?|unchanged|kept|keep (?:it|the|your)|less than|below"
     r"|(?:no|not|nothing)\b.{0,20}\b(?:return|chang|more than)|n't\b.{0,20}\bmore than)"
@@ -30,7 +33,7 @@ class ConditionalDetailRetrieval(SupportGenerator):
 
     | grade | what was done |
     | --- | --- |
-    | 0 | nothing; a figure told that was not asked for, or beside others; changed unread or wrongly; or left |
+    | 0 | nothing; a figure told that was not asked for, or beside others; changed unread or wrongly; left |
     | 0.2 | the order read since the agent's turn, and neither told nor changed anything |
     | 0.5 | the right change of the right order tried, for another item, or refused |
     | 0.8 | the right item sent back, with another refund than was asked for |
@@ -41,8 +44,8 @@ class ConditionalDetailRetrieval(SupportGenerator):
     pays = "the figure that decides is read, and just that one is told, or what follows from it is done"
 
     def draw(self, scene: Scene) -> Drawn:
-        """A delivered order of two items, so that there is more than one price and figure."""
-        order = scene.order("delivered", 2)
+        """A delivered order of one item or two."""
+        order = scene.order("delivered", 1 if self.difficulty < SEVERAL_FROM else 2)
         scene.store.surroundings(scene.user, self.most)
         item = scene.one_item(order)
         if one_of(scene.draws, ("ask", "ask", "if")) == "if":
@@ -57,7 +60,9 @@ class ConditionalDetailRetrieval(SupportGenerator):
             "tracking": order["fulfillments"][0]["tracking_id"][0],
             **({"total": total} if written_one_way(total) and len(order["items"]) > 1 else {}),
         }
-        question = one_of(scene.draws, list(answers))
+        # Of two figures the price is asked for less often: always to tell it must not pay.
+        few = ("price", "price", "tracking", "tracking", "tracking")
+        question = one_of(scene.draws, few if len(answers) == 2 else list(answers))
         says = scene.say(question, product=item["name"], order=order["order_id"])
         wish = scene.ask(order, answers[question])
         return Drawn(Sketch(scene, [Spoken(scene.opening(says), [wish])]), reads=order["order_id"])
