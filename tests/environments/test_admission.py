@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from pytest_trace2evolve import cli
-from pytest_trace2evolve.environments.admission import space_at_least
+from pytest_trace2evolve.environments.admission import _luck_line, space_at_least
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.script import Content
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.workflow.environments.admit import admit, found_held_out, held_out_of
+from pytest_trace2evolve.workflow.environments.deeds import is_write
 from pytest_trace2evolve.workflow.environments.generator import SupportGenerator
 from pytest_trace2evolve.workflow.environments.precondition import PreconditionVerification
 from pytest_trace2evolve.workflow.environments.registry import Environments, Offer
@@ -107,6 +108,25 @@ def test_each_cheat_is_found(kind: type[SupportGenerator], check: str, told: str
     [line] = [one for one in found.checks if one.check == check]
     assert not line.passed
     assert told in line.detail
+
+
+def test_luck_is_judged_at_each_difficulty() -> None:
+    few = _luck_line("stays", {1: [1.0] * 39})
+    assert few.passed
+    assert "not judged: 39" in few.detail
+    # Over both it would be 0.3.
+    line = _luck_line("stays", {1: [0.5] * 40, 2: [0.1] * 40})
+    assert not line.passed
+    assert line.detail == "mean by difficulty 1: 0.50, 2: 0.10 (40 scenarios each)"
+
+
+def test_half_of_the_conditions_are_not_met() -> None:
+    generator = ENVIRONMENTS.generator("conditional_detail_retrieval", 1)
+    tasks = [generator.scenario(seed) for seed in range(60)]
+    met = [one for one in tasks if any(is_write(action.name) for action in one.actions)]
+    told = [one for one in tasks if one.evaluation_criteria and one.evaluation_criteria.communicate_info]
+    assert len(met) > 5
+    assert 60 - len(met) - len(told) > 5
 
 
 def test_a_phrasing_with_small_changes_is_held_out_too() -> None:

@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import starmap
 from statistics import fmean
 
 from pytest_trace2evolve._canonical import digest
@@ -24,7 +25,10 @@ UNPAID_MOST = 0.2
 """What a wrong way gets at most, in any scenario."""
 
 LUCK_MOST = 0.45
-"""What doing the same everywhere gets at most on average: now and then it is right."""
+"""What doing the same everywhere gets at most on average, at each difficulty: now and then it is right."""
+
+LUCK_LEAST, LUCK_ENOUGH = 40, 100
+"""Scenarios of a difficulty of which an average says something, and after which no more are tried."""
 
 DISTINCT_LEAST = 0.99
 """Share of scenarios that must differ once names, ids and figures are taken away."""
@@ -51,7 +55,7 @@ class Trial:
         customers: Makes the customer of a scenario.
         expert: Solves scenarios.
         wrong: Ways that must not be paid in any scenario, by name.
-        luck: Ways that must not be paid on average.
+        luck: Ways that must not be paid on average, at any difficulty with `LUCK_LEAST` scenarios or more.
         names: Words that tell one scenario from another and mean nothing: of people, streets, mailboxes.
         held_out: What of a text must not be seen in training; empty where nothing is.
         forbidden: What of the gold actions the world's rules forbid; empty where nothing is.
@@ -86,6 +90,7 @@ class Admission:
         self._substances: Counter[str] = Counter()
         self._prompts: set[str] = set()
         self._paid: dict[str, list[float]] = {}
+        self._lucky: dict[str, dict[int, list[float]]] = {name: {} for name in trial.luck}
         self._looked = 0
 
     def look(self, seed: int, difficulty: int) -> None:
@@ -120,6 +125,7 @@ class Admission:
         self._expert(task, environment, seed)
         if few:
             self._ways(task, first, environment, seed)
+        self._luck(task, environment, seed, difficulty)
 
     def _tools(self, task: Task, environment: PlayedEnvironment, seed: int) -> None:
         """The tools are the target's own, and so is all that they answered before the agent's turn."""
@@ -160,15 +166,17 @@ class Admission:
         if found := self._trial.forbidden(task):
             self._problem("gold is allowed", seed, found)
         own: dict[str, Way] = {"shortcut": generator.shortcut, **self._trial.wrong}
-        for name, way in {**own, **self._trial.luck}.items():
-            environment.reset(seed)
-            for message, _ in zip(way(task), range(SAID_MOST), strict=False):
-                if environment.step(message).done:
-                    break
-            reward = environment.reward()
+        for name, way in own.items():
+            reward = _tried(way, task, environment, seed)
             self._paid.setdefault(name, []).append(reward)
-            if name in own and reward > (0 if name == "nothing" else UNPAID_MOST):
+            if reward > (0 if name == "nothing" else UNPAID_MOST):
                 self._problem(f"unpaid: {name}", seed, f"it gets {reward:g}")
+
+    def _luck(self, task: Task, environment: PlayedEnvironment, seed: int, difficulty: int) -> None:
+        for name, way in self._trial.luck.items():
+            rewards = self._lucky[name].setdefault(difficulty, [])
+            if len(rewards) < LUCK_ENOUGH:
+                rewards.append(_tried(way, task, environment, seed))
 
     def lines(self) -> list[CheckLine]:
         """What was found, a line a check."""
@@ -190,13 +198,9 @@ class Admission:
         ]
         made.append(self._distinct())
         for name, rewards in self._paid.items():
-            mean = fmean(rewards)
-            told = f"most {max(rewards):g}, mean {mean:.2f} of {len(rewards)}"
-            if name in self._trial.luck:
-                made.append(CheckLine(check=f"no luck: {name}", passed=mean <= LUCK_MOST, detail=told))
-            else:
-                made.append(self._line(f"unpaid: {name}", told))
-        return made
+            told = f"most {max(rewards):g}, mean {fmean(rewards):.2f} of {len(rewards)}"
+            made.append(self._line(f"unpaid: {name}", told))
+        return [*made, *starmap(_luck_line, self._lucky.items())]
 
     @property
     def _few(self) -> int:
@@ -221,6 +225,36 @@ class Admission:
 
     def _problem(self, check: str, seed: int, text: str) -> None:
         self._problems.setdefault(check, []).append(f"seed {seed}: {text}")
+
+
+def _tried(way: Way, task: Task, environment: PlayedEnvironment, seed: int) -> float:
+    """What a way gets in a scenario."""
+    environment.reset(seed)
+    for message, _ in zip(way(task), range(SAID_MOST), strict=False):
+        if environment.step(message).done:
+            break
+    return environment.reward()
+
+
+def _luck_line(name: str, by_difficulty: Mapping[int, Sequence[float]]) -> CheckLine:
+    """The mean of each difficulty that has enough scenarios."""
+    judged = {
+        level: fmean(rewards)
+        for level, rewards in sorted(by_difficulty.items())
+        if len(rewards) >= LUCK_LEAST
+    }
+    check = f"no luck: {name}"
+    if not judged:
+        most = max(map(len, by_difficulty.values()), default=0)
+        told = f"not judged: {most} scenarios of a difficulty, {LUCK_LEAST} are wanted"
+        return CheckLine(check=check, passed=True, detail=told)
+    counts = sorted({len(by_difficulty[level]) for level in judged})
+    means = ", ".join(f"{level}: {mean:.2f}" for level, mean in judged.items())
+    return CheckLine(
+        check=check,
+        passed=max(judged.values()) <= LUCK_MOST,
+        detail=f"mean by difficulty {means} ({'–'.join(map(str, counts))} scenarios each)",
+    )
 
 
 def space_at_least(drawn: int, twins: int) -> int:

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from pytest_trace2evolve.cases.draws import one_of
-from pytest_trace2evolve.cases.scene import Scene, options_text
+from pytest_trace2evolve.cases.draws import one_of, some_of
+from pytest_trace2evolve.cases.scene import Scene, method_text, options_text
 from pytest_trace2evolve.cases.sketch import Sketch, Spoken
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.task import Action, Task
@@ -12,7 +12,7 @@ from pytest_trace2evolve.workflow.environments.generator import Drawn, SupportGe
 from pytest_trace2evolve.workflow.environments.tables import tables_of
 
 KINDS = ("return", "return", "return", "return", "pay")
-"""To pay otherwise takes one choice, between two methods: it is rare."""
+"""To pay otherwise takes one choice, between two methods or three: it is rare."""
 
 SWAPS_FROM = 4
 """The difficulty from which on items are exchanged too: two products must be read for it."""
@@ -26,15 +26,15 @@ class ToolCallingPrecision(SupportGenerator):
     | grade | what was done |
     | --- | --- |
     | 0 | no change; or another one, or of another order, than was asked for |
-    | 0.2 | the right tool for the right order, with a wrong item or payment method among its ids |
-    | 0.5 | a part of the items asked for and none beside; in an exchange: the right items for wrong ones |
+    | 0.2 | the right tool for the right order, with an item wrong, missing or too many, or a wrong method |
+    | 0.5 | in an exchange: the right items for wrong ones |
     | 0.8 | all items right, and the payment method is not |
     | 1 | every id right |
     """
 
     capability = "tool_calling_precision"
     pays = "the call that is asked for is made with every id right, and none beside"
-    methods = ("credit_card", "paypal")
+    methods = ("credit_card", "credit_card", "paypal")
 
     def draw(self, scene: Scene) -> Drawn:
         """A call of several ids."""
@@ -76,18 +76,24 @@ class ToolCallingPrecision(SupportGenerator):
 
 
 def _pay(scene: Scene, most: int) -> Sketch:
-    order = scene.order("pending", 1, payment=scene.method("credit_card")["id"])
+    """From any of the customer's methods to any other that covers it."""
+    methods = list(scene.user["payment_methods"].values())
+    order = scene.order("pending", 1, payment=one_of(scene.draws, methods)["id"])
     scene.store.surroundings(scene.user, most)
-    says = scene.say("pay_with", order=order["order_id"], method="PayPal account")
-    wish = scene.pay_with(order, scene.method("paypal"))
+    [due, paid] = (order["payment_history"][0][name] for name in ("amount", "payment_method_id"))
+    others = [one for one in methods if one["id"] != paid and one.get("balance", due) >= due]
+    method = one_of(scene.draws, others)
+    says = scene.say("pay_with", order=order["order_id"], method=method_text(method))
+    wish = scene.pay_with(order, method)
     return Sketch(scene, [Spoken(scene.opening(says), [wish])])
 
 
 def _return(scene: Scene, most: int) -> Sketch:
-    order = scene.order("delivered", 3)
+    """Two of three or four items, so that the first two are seldom right."""
+    order = scene.order("delivered", one_of(scene.draws, (3, 4)))
     scene.store.surroundings(scene.user, most)
-    left_out = scene.one_item(order)
-    items = [item for item in order["items"] if item is not left_out]
+    chosen = some_of(scene.draws, order["items"], 2)
+    items = [item for item in order["items"] if item in chosen]
     products = " and the ".join(item["name"] for item in items)
     says = scene.say("return", products=products, order=order["order_id"])
     return Sketch(scene, [Spoken(scene.opening(says), [scene.send_back(order, items)])])
@@ -115,8 +121,6 @@ def _items_grade(arguments: dict[str, object], wanted: Action) -> float:
     if not isinstance(told, list) or not told or len(set(map(str, told))) != len(told):
         return 0.2
     right = wanted.arguments["item_ids"]
-    if set(map(str, told)) < set(right):
-        return 0.5 if news is None else 0.2
     if set(map(str, told)) != set(right):
         return 0.2
     if "new_item_ids" not in wanted.arguments:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pytest_trace2evolve.cases.draws import one_of
+from pytest_trace2evolve.cases.draws import one_of, some_of
 from pytest_trace2evolve.cases.scene import Scene, options_text
 from pytest_trace2evolve.cases.sketch import Sketch, Spoken
 from pytest_trace2evolve.cases.skills import cheapest_sibling
@@ -18,13 +18,17 @@ from pytest_trace2evolve.workflow.environments.tables import tables_of
 TRIES = 6
 """Products that are looked at to find one with enough variants."""
 
+VARIANTS_LEAST = 5
+"""Enough variants: of few the first that is there is too often the right one."""
+
 
 class StructuredDataReasoning(SupportGenerator):
-    """A variant is chosen by its data, or an order by what tells it from another one.
+    """A variant is chosen by its data, or an order by what tells it from others.
 
     Three kinds take turns: a variant named by all its options; the cheapest one in stock that keeps an option
-    (from difficulty 3 on); and one of two orders that hold the same product, told apart by whether it has
-    come. What is graded is the first change that the agent tries:
+    (from difficulty 3 on); and one of four orders that hold the same product, told apart by whether it has
+    come and by what else is in it: neither alone tells which. What is graded is the first change that the
+    agent tries:
 
     | grade | what was done |
     | --- | --- |
@@ -36,10 +40,10 @@ class StructuredDataReasoning(SupportGenerator):
     """
 
     capability = "structured_data_reasoning"
-    pays = "the variant that fits every word, or the one of two orders that is meant, is found in the data"
+    pays = "the variant that fits every word, or the one of four orders that is meant, is found in the data"
 
     def draw(self, scene: Scene) -> Drawn:
-        """A product of four or more variants, or two orders of one product."""
+        """A product of many variants, or four orders of one product."""
         kinds = ("options", "orders") if self.difficulty < 3 else ("options", "orders", "cheapest")
         kind = one_of(scene.draws, kinds)
         return Drawn(_orders(scene, self.most) if kind == "orders" else _variant(scene, kind, self.most))
@@ -74,7 +78,7 @@ class StructuredDataReasoning(SupportGenerator):
 def _variant(scene: Scene, kind: str, most: int) -> Sketch:
     product = scene.store.product()
     for _ in range(TRIES):
-        if len(product["variants"]) > 3:
+        if len(product["variants"]) >= VARIANTS_LEAST:
             break
         product = scene.store.product()
     status = one_of(scene.draws, ("pending", "delivered"))
@@ -94,19 +98,22 @@ def _variant(scene: Scene, kind: str, most: int) -> Sketch:
 
 
 def _orders(scene: Scene, most: int) -> Sketch:
-    product = scene.store.product()
-    orders: dict[str, Data] = {
-        status: scene.store.order(scene.user, status, [(product, scene.store.variant(product))])
-        for status in ("pending", "delivered")
-    }
-    meant = one_of(scene.draws, ("pending", "delivered"))
+    """Three orders in the state that is meant, and one in the other that holds what the meant one holds."""
+    product, beside, *others = (scene.store.product() for _ in range(4))
+    meant, odd = some_of(scene.draws, ("pending", "delivered"), 2)
+    made: list[Data] = [
+        scene.store.order(
+            scene.user, status, [(one, scene.store.variant(one)) for one in (product, companion)]
+        )
+        for status, companion in ((meant, beside), *((meant, one) for one in others), (odd, beside))
+    ]
+    order = made[0]
     scene.store.surroundings(scene.user, most)
-    which = scene.say("order_which", product=product["name"], trait=scene.say(f"trait_{meant}"))
-    order = orders[meant]
+    which = scene.say("order_which", product=beside["name"], trait=scene.say(f"trait_{meant}"))
     if meant == "pending":
         wish, says = scene.cancel(order), scene.say("cancel_product", product=product["name"])
     else:
-        wish = scene.send_back(order, order["items"])
+        wish = scene.send_back(order, order["items"][:1])
         says = scene.say("return_product", products=product["name"])
     details = {slot: which if slot is Slot.ORDER else text for slot, text in wish.details.items()}
     wish = scene.with_details(wish, details, survey=True)
@@ -158,7 +165,7 @@ def kind_of(task: Task) -> str:
 
 
 def _astray(task: Task, wanted: Action) -> Action:
-    """The same change with the wrong variant, or of the other order."""
+    """The same change with the wrong variant, or of the other order in the same state."""
     if "new_item_ids" in wanted.arguments:
         [old], right = wanted.arguments["item_ids"], wanted.arguments["new_item_ids"]
         other = next(one for one in _product(task, wanted) if one not in (old, *right))
@@ -170,10 +177,10 @@ def _astray(task: Task, wanted: Action) -> Action:
         order
         for order in tables["orders"].values()
         if order["order_id"] != meant["order_id"]
-        and order["user_id"] == meant["user_id"]
+        and (order["user_id"], order["status"]) == (meant["user_id"], meant["status"])
         and order["items"][0]["product_id"] == product_id
     )
     arguments = {**wanted.arguments, "order_id": other["order_id"]}
     if "item_ids" in arguments:
-        arguments["item_ids"] = [item["item_id"] for item in other["items"]]
+        arguments["item_ids"] = [other["items"][0]["item_id"]]
     return wanted.model_copy(update={"arguments": arguments})
