@@ -18,7 +18,8 @@ STREET_TOLD_UNTIL = 2
 """Up to which difficulty the customer names the street, where it is that of the account."""
 
 KINDS = ("account", "named", "street")
-"""Where the address stands: no place may be right for half of the scenarios."""
+LATER = ("account", *KINDS, *("named", "street") * 2)
+"""Where the address stands, at the first difficulty and later: no place may be right for half of them."""
 
 
 class AccountAddressInference(SupportGenerator):
@@ -50,7 +51,7 @@ class AccountAddressInference(SupportGenerator):
         home = scene.user["address"]
         elsewhere = _far_from(scene, home)
         order = scene.order("pending", 1, address=elsewhere)
-        kind = one_of(scene.draws, KINDS)
+        kind = one_of(scene.draws, KINDS if self.difficulty == 1 else LATER)
         third = _far_from(scene, home, elsewhere)
         status = one_of(scene.draws, ("processed", "delivered"))
         other = scene.order(status, 1, address=third)
