@@ -18,8 +18,12 @@ from pytest_trace2evolve.workflow.environments.tables import tables_of
 TRIES = 6
 """Products that are looked at to find one with enough variants."""
 
-VARIANTS_LEAST = 5
+VARIANTS_LEAST = 4
 """Enough variants: of few the first that is there is too often the right one."""
+
+
+KINDS = {1: (*("options",) * 5, "orders"), 2: ("options", "options", "orders")}
+"""What is drawn from at the first difficulties: a small model tells variants apart before it does orders."""
 
 
 class StructuredDataReasoning(SupportGenerator):
@@ -33,7 +37,7 @@ class StructuredDataReasoning(SupportGenerator):
     | grade | what was done |
     | --- | --- |
     | 0 | no change; or of the wrong order or item; or to a variant that is not the one asked for |
-    | 0.2 | a record that decides found since the agent's turn, and nothing changed |
+    | 0.2 | a record that decides found, and nothing changed; or a variant with a part of what was named |
     | 0.5 | to a variant in stock that keeps the option and is not the cheapest |
     | 0.8 | the right variant or order, with another payment, reason or item than was asked for, or refused |
     | 1 | the right change as asked |
@@ -44,8 +48,7 @@ class StructuredDataReasoning(SupportGenerator):
 
     def draw(self, scene: Scene) -> Drawn:
         """A product of many variants, or four orders of one product."""
-        kinds = ("options", "orders") if self.difficulty < 3 else ("options", "orders", "cheapest")
-        kind = one_of(scene.draws, kinds)
+        kind = one_of(scene.draws, KINDS.get(self.difficulty, ("options", "orders", "cheapest")))
         return Drawn(_orders(scene, self.most) if kind == "orders" else _variant(scene, kind, self.most))
 
     def paid(self, deeds: Deeds, solved: bool) -> float:
@@ -63,7 +66,9 @@ class StructuredDataReasoning(SupportGenerator):
             return 0.0
         if first.arguments.get("new_item_ids") == wanted.arguments["new_item_ids"]:
             return 1.0 if solved else 0.8
-        return 0.5 if _second_best(deeds.task, wanted, first.arguments) else 0.0
+        if _second_best(deeds.task, wanted, first.arguments):
+            return 0.5
+        return 0.2 if _partly(deeds.task, wanted, first.arguments) else 0.0
 
     def decided(self, deeds: Deeds) -> bool:
         """After the first change."""
@@ -150,6 +155,20 @@ def _second_best(task: Task, wanted: Action, arguments: Mapping[str, object]) ->
     kept = next(iter(variants[old]["options"]))
     chosen = variants[taken[0]]
     return bool(chosen["available"] and chosen["options"][kept] == variants[right]["options"][kept])
+
+
+def _partly(task: Task, wanted: Action, arguments: Mapping[str, object]) -> bool:
+    """Whether the variant that was taken has an option that was named, and that the old one has not."""
+    variants = _product(task, wanted)
+    [old], [right] = wanted.arguments["item_ids"], wanted.arguments["new_item_ids"]
+    taken = arguments.get("new_item_ids")
+    if kind_of(task) != "options" or not isinstance(taken, list) or len(taken) != 1:
+        return False
+    chosen = variants.get(taken[0]) if isinstance(taken[0], str) else None
+    if chosen is None or taken[0] == old or not chosen["available"]:
+        return False
+    named, had = variants[right]["options"], variants[old]["options"]
+    return any(value == named.get(name) != had.get(name) for name, value in chosen["options"].items())
 
 
 def kind_of(task: Task) -> str:
