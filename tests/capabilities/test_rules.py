@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trace2evolve.capabilities.conduct import Conduct, in_one_order, read_conduct
+from pytest_trace2evolve.capabilities.acts import in_one_order
+from pytest_trace2evolve.capabilities.conduct import Conduct, read_conduct
 from pytest_trace2evolve.capabilities.dictionary import BUILT_IN, TAXONOMY
 from pytest_trace2evolve.capabilities.rules import RULES, label_by_rules
 from pytest_trace2evolve.capabilities.taxonomy import KINDS, taxonomy

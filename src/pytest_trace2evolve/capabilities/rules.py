@@ -9,7 +9,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_trace2evolve.capabilities.conduct import Act, Conduct, Match, Wanted, record_of
+from pytest_trace2evolve.capabilities.acts import Act, Match, Wanted, record_of
+from pytest_trace2evolve.capabilities.conduct import Conduct
 from pytest_trace2evolve.capabilities.dictionary import BUILT_IN
 from pytest_trace2evolve.capabilities.wording import (
     changed_elsewhere,

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from pytest_trace2evolve.capabilities.conduct import Conduct, Match, record_of
+from pytest_trace2evolve.capabilities.acts import Match, record_of
+from pytest_trace2evolve.capabilities.conduct import Conduct
 from pytest_trace2evolve.capabilities.dictionary import TAXONOMY
 from pytest_trace2evolve.capabilities.rules import account_address_inference, status_known
 from pytest_trace2evolve.records.capability import FailureKind, Presence, Shown

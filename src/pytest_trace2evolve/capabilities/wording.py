@@ -9,7 +9,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from pytest_trace2evolve.capabilities.conduct import Act, Conduct, Wanted
+from pytest_trace2evolve.capabilities.acts import Act, Wanted
+from pytest_trace2evolve.capabilities.conduct import Conduct
 
 _SENTENCE = re.compile(r"[^.!?\n]+")
 _NOT_ANY_MORE = re.compile(
