@@ -1,7 +1,7 @@
 """Synthesis of an environment: what a model writes is tried, kept, and used in the sandbox alone."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -30,8 +30,9 @@ WORLD = Worlds().open("trace2evolve", "support")
 
 
 @pytest.fixture(scope="module")
-def environments() -> Environments:
-    return Environments({NAME: offer_of(NAME, GOOD, "traces parcels", WORLD)})
+def environments() -> Iterator[Environments]:
+    with Environments({NAME: offer_of(NAME, GOOD, "traces parcels", WORLD)}) as found:
+        yield found
 
 
 def spoiled(old: str, new: str) -> str:
@@ -44,11 +45,10 @@ def test_a_module_plays_on_the_targets_own_tools(environments: Environments, dif
     generator = environments.generator(NAME, difficulty)
     task = generator.scenario(3)
     assert generator.scenario(3) == task
-    history = (task.initial_state.message_history if task.initial_state else None) or []
-    results = [one for one in history if one.role == "tool"]
+    results = [one for one in task.history if one.role == "tool"]
     session = WORLD.open()
     session.initialise(task.initial_state)
-    calls = [call for one in history for call in one.tool_calls or ()]
+    calls = [call for one in task.history for call in one.tool_calls or ()]
     assert [one.content for one in results] == [
         session.call(call.name, call.arguments, "assistant").content for call in calls
     ]
@@ -127,9 +127,10 @@ def test_a_scenario_that_was_forgotten_is_graded_all_the_same(environments: Envi
 def test_what_is_no_scenario_grade_or_shortcut_is_refused_by_name(
     source: str, what: str, told_is: str
 ) -> None:
-    generator = offer_of(NAME, source, "", WORLD).make(1, Content.TRAIN)
-    with pytest.raises(GeneratorError) as caught:
-        _ask(generator, what)
+    with Environments({NAME: offer_of(NAME, source, "", WORLD)}) as found:
+        generator = found.generator(NAME, 1)
+        with pytest.raises(GeneratorError) as caught:
+            _ask(generator, what)
     assert str(caught.value).startswith(told_is)
 
 
@@ -140,9 +141,8 @@ def _ask(generator: Generator, what: str) -> None:
         generator.shortcut(task)
     read = next(one for one in reversed(task.actions) if one.name == "get_order_details")
     call = {"id": "c", "name": read.name, "arguments": read.arguments}
-    history = (task.initial_state.message_history if task.initial_state else None) or []
     made = Message.model_validate({"role": "assistant", "tool_calls": [call]})
-    generator.grade(task, [*history, made], solved=False)
+    generator.grade(task, [*task.history, made], solved=False)
 
 
 def test_a_trace_is_handed_over_as_plain_data() -> None:
@@ -204,7 +204,8 @@ RANDOM = '    drawn = random.Random(f"parcel/{seed}")\n'
 def test_modules_that_hang_on_their_past_or_break_their_readers_are_not_admitted(
     source: str, check: str, told_is: str
 ) -> None:
-    report = admit(Environments({NAME: offer_of(NAME, source, "", WORLD)}), NAME, seeds=10, first=77)
+    with Environments({NAME: offer_of(NAME, source, "", WORLD)}) as found:
+        report = admit(found, NAME, seeds=10, first=77)
     assert not report.passed
     [line] = [one for one in report.checks if one.check == check]
     assert not line.passed

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import contextlib
 import json
 import sys
 from collections.abc import Sequence
@@ -89,25 +90,25 @@ def _check(options: argparse.Namespace) -> int:
     from pytest_trace2evolve.workflow.environments.admit import admit, held_out_of
 
     seeds = at_least("--seeds", options.seeds, 1)
-    environments = _environments(options)
-    names = _names(options.names, environments)
-    _require_difficulty(options.difficulty, names, environments)
     held_out = held_out_of(nearest_project(options))
     reports = []
-    for name in names:
-        with progress_bar(name, seeds) as show:
-            report = admit(
-                environments,
-                name,
-                seeds=seeds,
-                difficulty=options.difficulty,
-                content=Content(options.content),
-                held_out=held_out,
-                told=show,
-            )
-        reports.append(report)
-        if not options.json:
-            print(admission_text(report), flush=True)
+    with _environments(options) as environments:
+        names = _names(options.names, environments)
+        _require_difficulty(options.difficulty, names, environments)
+        for name in names:
+            with progress_bar(name, seeds) as show:
+                report = admit(
+                    environments,
+                    name,
+                    seeds=seeds,
+                    difficulty=options.difficulty,
+                    content=Content(options.content),
+                    held_out=held_out,
+                    told=show,
+                )
+            reports.append(report)
+            if not options.json:
+                print(admission_text(report), flush=True)
     if options.json:
         print(json.dumps([one.model_dump(mode="json") | {"passed": one.passed} for one in reports], indent=1))
     return 0 if all(one.passed for one in reports) else REFUSED
@@ -119,23 +120,21 @@ def _calibrate(options: argparse.Namespace) -> int:
     from pytest_trace2evolve.serving.process import LocalServer
     from pytest_trace2evolve.workflow.environments.asking import budget, read_ask
 
-    environments = _environments(options)
-    names = _names(options.names, environments)
     at_least("--rollouts", options.rollouts, 2)
     at_least("--concurrency", options.concurrency, 1)
     at_least("--first", options.first, 0)
     if options.seeds is not None:
         at_least("--seeds", options.seeds, 2)
-    _require_difficulty(options.difficulty, names, environments)
-    ask = read_ask(options, nearest_project(options), Path.cwd())
-    print(budget(ask, len(names)), file=sys.stderr)
-    folder = ask.settings.folder
-    server = LocalServer(folder) if folder is not None else None
-    try:
-        found = asyncio.run(_measured(environments, names, ask, server, _folder(options)))
-    finally:
+    with contextlib.ExitStack() as stack:
+        environments = stack.enter_context(_environments(options))
+        names = _names(options.names, environments)
+        _require_difficulty(options.difficulty, names, environments)
+        ask = read_ask(options, nearest_project(options), Path.cwd())
+        print(budget(ask, len(names)), file=sys.stderr)
+        server = LocalServer(ask.settings.folder) if ask.settings.folder is not None else None
         if server is not None:
-            server.close()
+            stack.callback(server.close)
+        found = asyncio.run(_measured(environments, names, ask, server, _folder(options)))
     if options.json:
         print(json.dumps([one.model_dump(mode="json") for one in found], indent=1))
     else:

@@ -112,7 +112,8 @@ class Box:
         with self._lock:
             if self._box is None:
                 self._box = Sandbox(self._source, self._name)
-        return self._box.call(function, *arguments)
+            box = self._box
+        return box.call(function, *arguments)
 
     def close(self) -> None:
         """End its process; a further call starts another."""
@@ -127,9 +128,6 @@ class Functions(Protocol):
 
     def call(self, function: str, *arguments: Any) -> Any:
         """Call one, and return its answer, which is JSON."""
-
-    def close(self) -> None:
-        """End the process that answers, where there is one."""
 
 
 DIFFICULTIES = range(1, 6)
@@ -177,10 +175,6 @@ class GeneratedGenerator:
         self._box = box
         self._goals: OrderedDict[str, dict[str, Any]] = OrderedDict()
         self._tasks: OrderedDict[int, Task] = OrderedDict()
-
-    def close(self) -> None:
-        """End the module's process."""
-        self._box.close()
 
     def scenario(self, seed: int) -> Task:
         """The scenario of a seed.
@@ -311,15 +305,7 @@ class GeneratedGenerator:
             messages.append(message)
             for call in message.tool_calls or ():
                 result = session.call(call.name, call.arguments, "assistant")
-                messages.append(
-                    Message(
-                        role="tool",
-                        id=call.id,
-                        content=result.content,
-                        requestor="assistant",
-                        error=result.error,
-                    )
-                )
+                messages.append(result.answering(call))
         return messages
 
 

@@ -90,19 +90,26 @@ def _read(path: Path) -> tuple[Synthesized, str]:
 
 def offer_of(capability: str, source: str, pays: str, world: World) -> Offer:
     """The offer of a module; its process starts when it is first asked, and serves all difficulties."""
-    shared = Box(source, f"environment {capability!r}")
+    boxes = [Box(source, f"environment {capability!r}")]
+
+    def apart() -> Box:
+        boxes.append(Box(source, f"environment {capability!r}, again"))
+        return boxes[-1]
+
+    def close() -> None:
+        for box in boxes:
+            box.close()
 
     def made(difficulty: int, content: Content, box: Box) -> Generator:
         return GeneratedGenerator(capability, source, difficulty, content, world, _replies(), box)
 
     return Offer(
-        make=lambda difficulty, content: made(difficulty, content, shared),
+        make=lambda difficulty, content: made(difficulty, content, boxes[0]),
         pays=pays,
         provider=world.provider,
         domain=world.domain,
-        elsewhere=lambda difficulty, content: made(
-            difficulty, content, Box(source, f"environment {capability!r}, again")
-        ),
+        elsewhere=lambda difficulty, content: made(difficulty, content, apart()),
+        close=close,
     )
 
 

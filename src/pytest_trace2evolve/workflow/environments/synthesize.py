@@ -171,17 +171,17 @@ async def _tried(commission: Commission, number: int, source: str, calibrate: Ca
     except SandboxError as error:
         return Round(number, source, (str(error),))
     offer = offer_of(name, source, commission.capability.description, commission.world)
-    environments = Environments({name: offer})
-    report = await asyncio.to_thread(_admitted, environments, name, commission)
-    if isinstance(report, str):
-        return Round(number, source, (report,))
-    problems = [f"{line.check}: {line.detail}" for line in report.checks if not line.passed]
-    if problems:
-        return Round(number, source, tuple(problems[:PROBLEMS_MOST]), report)
-    try:
-        calibration = await calibrate(environments, name)
-    except (GeneratorError, SandboxError) as error:
-        return Round(number, source, (str(error),), report)
+    with Environments({name: offer}) as environments:
+        report = await asyncio.to_thread(_admitted, environments, name, commission)
+        if isinstance(report, str):
+            return Round(number, source, (report,))
+        problems = [f"{line.check}: {line.detail}" for line in report.checks if not line.passed]
+        if problems:
+            return Round(number, source, tuple(problems[:PROBLEMS_MOST]), report)
+        try:
+            calibration = await calibrate(environments, name)
+        except (GeneratorError, SandboxError) as error:
+            return Round(number, source, (str(error),), report)
     return Round(number, source, tuple(_outside(calibration)), report, calibration)
 
 
