@@ -118,7 +118,7 @@ class Admission:
         if few and Task.model_validate_json(text) != task:
             self._problem("same seed, same scenario", seed, "does not survive JSON")
         self._substances[_substance(task, self._trial.names(task))] += 1
-        self._prompts.add(digest([one.content for one in _history(task) if one.role == "user"]))
+        self._prompts.add(digest([one.content for one in task.history if one.role == "user"]))
         if found := self._trial.held_out(task):
             self._problem("nothing held out", seed, found)
         self._tools(task, environment, seed)
@@ -135,8 +135,8 @@ class Admission:
             self._problem(check, seed, "the agent has other tools")
         session = target.open()
         session.initialise(task.initial_state)
-        calls = [call for message in _history(task) for call in message.tool_calls or ()]
-        results = [message for message in _history(task) if message.role == "tool"]
+        calls = [call for message in task.history for call in message.tool_calls or ()]
+        results = [message for message in task.history if message.role == "tool"]
         if len(calls) != len(results):
             self._problem(check, seed, "its history holds calls without a result")
         for call, result in zip(calls, results, strict=False):
@@ -268,11 +268,6 @@ def space_at_least(drawn: int, twins: int) -> int:
 
     most = float(chi2.ppf(0.95, 2 * (twins + 1))) / 2
     return int(drawn * (drawn - 1) / 2 / most)
-
-
-def _history(task: Task) -> Sequence[Message]:
-    state = task.initial_state
-    return (state.message_history if state else None) or []
 
 
 def _substance(task: Task, names: Iterable[str]) -> str:

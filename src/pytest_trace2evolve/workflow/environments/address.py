@@ -12,7 +12,6 @@ from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.users.hearing import hear
 from pytest_trace2evolve.workflow.environments.deeds import Deeds, ahead, call_of, is_write, reads_ahead
 from pytest_trace2evolve.workflow.environments.generator import Drawn, SupportGenerator
-from pytest_trace2evolve.workflow.environments.tables import tables_of
 
 STREET_TOLD_UNTIL = 2
 """Up to which difficulty the customer names the street, where it is that of the account."""
@@ -88,7 +87,7 @@ class AccountAddressInference(SupportGenerator):
             return 0.0
         if solved:
             return 1.0
-        own = tables_of(deeds.task)["orders"][wanted.arguments["order_id"]]["address"]
+        own = deeds.task.tables["orders"][wanted.arguments["order_id"]]["address"]
         says = deeds.task.user_scenario["script"]["turns"][0]["says"]
         parts = [part for part, value in own.items() if wanted.arguments[part] != value]
         parts = [part for part in parts if part != "address1" or wanted.arguments[part] not in says]
@@ -104,7 +103,7 @@ class AccountAddressInference(SupportGenerator):
     def shortcut(self, task: Task) -> Sequence[Message]:
         """The order's own address, written again: nothing was looked up that says otherwise."""
         wanted = next(one for one in ahead(task) if is_write(one.name))
-        own = tables_of(task)["orders"][wanted.arguments["order_id"]]["address"]
+        own = task.tables["orders"][wanted.arguments["order_id"]]["address"]
         rash = wanted.model_copy(update={"arguments": {**wanted.arguments, **own}})
         return [*reads_ahead(task), call_of(rash, 90)]
 
@@ -125,7 +124,7 @@ def _asked(deeds: Deeds) -> bool:
 def _fetched(deeds: Deeds) -> bool:
     """Whether the record with the wanted address was read since it was the agent's turn."""
     [wanted] = deeds.open
-    tables = tables_of(deeds.task)
+    tables = deeds.task.tables
     holds = {
         key
         for name in ("users", "orders")

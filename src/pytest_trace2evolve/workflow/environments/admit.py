@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 
-from pytest_trace2evolve._canonical import digest
+from pytest_trace2evolve._canonical import digest, texts_in
 from pytest_trace2evolve.agents.case_oracle import CaseOracle
 from pytest_trace2evolve.cases.case import read_cases
 from pytest_trace2evolve.cases.content import foreign, vocabulary
@@ -27,7 +27,6 @@ from pytest_trace2evolve.suites import CasesOf, Role
 from pytest_trace2evolve.workflow.environments.generator import EASIEST, HARDEST
 from pytest_trace2evolve.workflow.environments.registry import Environments, scripted
 from pytest_trace2evolve.workflow.environments.rogues import LUCK, WRONG, nothing, repeats, silence
-from pytest_trace2evolve.workflow.environments.tables import tables_of
 from pytest_trace2evolve.workflow.pocket.words import training_words
 from pytest_trace2evolve.workflow.project import Project
 from pytest_trace2evolve.worlds.registry import Worlds
@@ -152,7 +151,7 @@ def found_held_out(task: Task, held_out: Sequence[str]) -> str:
     # What tools answered holds the same records once more.
     history = record["initial_state"]["message_history"] or []
     record["initial_state"]["message_history"] = [one for one in history if one["role"] != "tool"]
-    texts = list(dict.fromkeys(_texts(record)))
+    texts = list(dict.fromkeys(texts_in(record)))
     whole = "\n".join(texts)
     if mark := foreign(whole, Content.HELDOUT):
         return f"held-out content: {mark!r}"
@@ -197,7 +196,7 @@ def _records(task: Task) -> Iterator[str]:
 
     Orders are left out: among some thousand scenarios one holds the same seven random digits by chance.
     """
-    tables = tables_of(task)
+    tables = task.tables
     yield task.id
     for user_id, user in tables.get("users", {}).items():
         yield from (user_id, user["email"], f"{user['name']['first_name']} {user['name']['last_name']}")
@@ -205,25 +204,13 @@ def _records(task: Task) -> Iterator[str]:
 
 def _names(task: Task) -> Iterator[str]:
     """Words that only name somebody or some place in a scenario."""
-    tables = tables_of(task)
+    tables = task.tables
     for user in tables["users"].values():
         yield from (*user["name"].values(), user["user_id"], user["email"])
     for record in (*tables["users"].values(), *tables["orders"].values()):
         address = record["address"]
         street = address["address1"].partition(" ")[2]
         yield from (street, address["city"], f'"state":"{address["state"]}"', f" {address['state']} ")
-
-
-def _texts(value: object) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for name, one in value.items():
-            yield name
-            yield from _texts(one)
-    elif isinstance(value, list):
-        for one in value:
-            yield from _texts(one)
 
 
 def _runs(text: str) -> set[tuple[str, ...]]:
@@ -278,7 +265,7 @@ def _again(
 def _made(generator: Generator, seed: int) -> str:
     """Digest of a scenario, and of what its history, its gold actions and its shortcut are graded."""
     task = generator.scenario(seed)
-    history = list((task.initial_state.message_history if task.initial_state else None) or [])
+    history = list(task.history)
     calls = [Message(role="assistant", tool_calls=[_call(one)]) for one in task.actions]
     shortcut = list(generator.shortcut(task))
     graded = [

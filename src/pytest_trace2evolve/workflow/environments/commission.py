@@ -17,7 +17,6 @@ from pytest_trace2evolve.workflow.capabilities.mine import by_rules
 from pytest_trace2evolve.workflow.environments.admit import held_out_of
 from pytest_trace2evolve.workflow.environments.registry import BUILT_IN_NAMES
 from pytest_trace2evolve.workflow.environments.synthesize import Commission, sample_tables
-from pytest_trace2evolve.workflow.environments.tables import tables_of
 from pytest_trace2evolve.workflow.project import Project
 from pytest_trace2evolve.worlds.registry import Worlds
 
@@ -61,7 +60,7 @@ def commission_of(
     return Commission(
         capability=capability,
         world=worlds.open(*TARGET),
-        tables=sample_tables(dict(tables_of(sample.task))),
+        tables=sample_tables(sample.task.tables),
         shown=_shown(name, runs, worlds, project, here),
         held_out=held_out_of(project),
     )

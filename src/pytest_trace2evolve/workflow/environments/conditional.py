@@ -13,7 +13,6 @@ from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.task import Action, Task
 from pytest_trace2evolve.workflow.environments.deeds import Deeds, ahead, call_of, is_write, reads_ahead
 from pytest_trace2evolve.workflow.environments.generator import Drawn, SupportGenerator
-from pytest_trace2evolve.workflow.environments.tables import tables_of
 
 SEVERAL_FROM = 2
 """The difficulty from which on an order has two items, and so more than one price."""
@@ -118,13 +117,13 @@ def _order(task: Task) -> str:
 def _item(task: Task) -> Mapping[str, Any]:
     """The item that the customer names."""
     says = task.user_scenario["script"]["turns"][0]["says"]
-    items: list[Mapping[str, Any]] = tables_of(task)["orders"][_order(task)]["items"]
+    items: list[Mapping[str, Any]] = task.tables["orders"][_order(task)]["items"]
     return max((one for one in items if one["name"] in says), key=lambda one: len(one["name"]))
 
 
 def _return(task: Task) -> Action:
     """To send back the item that the customer names."""
-    order = tables_of(task)["orders"][_order(task)]
+    order = task.tables["orders"][_order(task)]
     arguments = {
         "order_id": order["order_id"],
         "item_ids": [_item(task)["item_id"]],
@@ -152,7 +151,7 @@ def _answer(task: Task) -> str:
 
 def _figures(task: Task) -> set[str]:
     """Every figure of the order that could be asked for."""
-    order = tables_of(task)["orders"][_order(task)]
+    order = task.tables["orders"][_order(task)]
     prices = [item["price"] for item in order["items"]]
     amounts = [one["amount"] for one in order["payment_history"]]
     tracking = [number for one in order["fulfillments"] for number in one["tracking_id"]]

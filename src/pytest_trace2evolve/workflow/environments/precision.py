@@ -9,7 +9,6 @@ from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.task import Action, Task
 from pytest_trace2evolve.workflow.environments.deeds import Deeds, ahead, call_of, is_write, reads_ahead
 from pytest_trace2evolve.workflow.environments.generator import Drawn, SupportGenerator
-from pytest_trace2evolve.workflow.environments.tables import tables_of
 
 KINDS = ("return", "return", "return", "return", "pay")
 """To pay otherwise takes one choice, between two methods or three: it is rare."""
@@ -63,7 +62,7 @@ class ToolCallingPrecision(SupportGenerator):
     def shortcut(self, task: Task) -> Sequence[Message]:
         """The right tool with whatever ids stand first: all items, the method that paid."""
         wanted = next(one for one in ahead(task) if is_write(one.name))
-        order = tables_of(task)["orders"][wanted.arguments["order_id"]]
+        order = task.tables["orders"][wanted.arguments["order_id"]]
         arguments = dict(wanted.arguments)
         if "item_ids" in arguments:
             arguments["item_ids"] = [item["item_id"] for item in order["items"]]

@@ -17,7 +17,6 @@ from pytest_trace2evolve.environments.admission import Way
 from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.task import Action, Task
 from pytest_trace2evolve.workflow.environments.deeds import ahead, call_of, reads_ahead
-from pytest_trace2evolve.workflow.environments.tables import tables_of
 from pytest_trace2evolve.workflow.pocket import speech
 
 
@@ -87,12 +86,12 @@ def reads_all(task: Task) -> Iterable[Message]:
 
 def says_all(task: Task) -> Iterable[Message]:
     """Reads what the expert reads, and tells the customer all that the records hold."""
-    held = str(tables_of(task)["orders"])
+    held = str(task.tables["orders"])
     return [*reads_ahead(task), _say(f"Here is everything: {held}")]
 
 
 def _readings(task: Task) -> Iterator[Message]:
-    tables = tables_of(task)
+    tables = task.tables
     for name, key in (("user", "users"), ("order", "orders"), ("product", "products")):
         for one in tables[key]:
             yield _call(f"get_{name}_details", **{f"{name}_id": one})
@@ -101,7 +100,7 @@ def _readings(task: Task) -> Iterator[Message]:
 def changes_all(task: Task) -> Iterable[Message]:
     """Reads what the expert reads, and then makes every change of every order of the customer, in turn."""
     said = [*reads_ahead(task)]
-    tables = tables_of(task)
+    tables = task.tables
     user = _customer(task, tables)
     for order_id in user["orders"]:
         for tool in (CANCEL, RETURN, EXCHANGE, MODIFY_ITEMS, MODIFY_ADDRESS, MODIFY_PAYMENT):
@@ -113,7 +112,7 @@ def always(tool: str) -> Way:
     """Reads what the expert reads, and then makes one kind of change of the order that was read last."""
 
     def way(task: Task) -> Iterable[Message]:
-        tables = tables_of(task)
+        tables = task.tables
         read = [one for one in task.actions if one.name == "get_order_details"]
         if not read:
             return reads_ahead(task)
@@ -131,7 +130,7 @@ def refuses(task: Task) -> Iterable[Message]:
 
 def to_account(task: Task) -> Iterable[Message]:
     """Reads what the expert reads, and sends the order that is named first to the account's address."""
-    tables = tables_of(task)
+    tables = task.tables
     user = _customer(task, tables)
     order = next((one for one in _named(task) if one in user["orders"]), None)
     changed = [_call(MODIFY_ADDRESS, order_id=order, **user["address"])] if order else []
@@ -152,7 +151,7 @@ def status_fits(task: Task) -> Iterable[Message]:
     reads = reads_ahead(task)
     if wanted is None or (_named(task) and "new_item_ids" not in wanted.arguments):
         return reads
-    tables = tables_of(task)
+    tables = task.tables
     user, says = _customer(task, tables), _says(task)
     for order_id in user["orders"]:
         order = tables["orders"][order_id]
@@ -169,7 +168,7 @@ def takes(count: int, *, named: bool) -> Way:
     """Reads what the expert reads, and returns the first items of the order, or of those that are named."""
 
     def way(task: Task) -> Iterable[Message]:
-        tables = tables_of(task)
+        tables = task.tables
         order_id = next((one for one in _named(task) if one in tables["orders"]), None)
         if order_id is None:
             return reads_ahead(task)

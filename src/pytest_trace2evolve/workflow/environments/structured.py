@@ -13,7 +13,6 @@ from pytest_trace2evolve.records.script import Slot
 from pytest_trace2evolve.records.task import Action, Task
 from pytest_trace2evolve.workflow.environments.deeds import Deeds, ahead, call_of, is_write, reads_ahead
 from pytest_trace2evolve.workflow.environments.generator import Drawn, SupportGenerator
-from pytest_trace2evolve.workflow.environments.tables import tables_of
 
 TRIES = 6
 """Products that are looked at to find one with enough variants."""
@@ -36,11 +35,14 @@ class StructuredDataReasoning(SupportGenerator):
 
     | grade | what was done |
     | --- | --- |
-    | 0 | no change; or of the wrong order or item; or to a variant that is not the one asked for |
-    | 0.2 | a record that decides found, and nothing changed; or a variant with a part of what was named |
+    | 0 | no change, or one that meets nothing of what was said |
+    | 0.2 | a record that decides found, and nothing changed; or a part of what was said is met |
     | 0.5 | to a variant in stock that keeps the option and is not the cheapest |
     | 0.8 | the right variant or order, with another payment, reason or item than was asked for, or refused |
     | 1 | the right change as asked |
+
+    A part is met by a variant with a new option that was named, also where it is out of stock, and by the
+    order that holds the other product in the other state.
     """
 
     capability = "structured_data_reasoning"
@@ -59,7 +61,7 @@ class StructuredDataReasoning(SupportGenerator):
         first = deeds.writes[0]
         same = first.name == wanted.name and first.arguments.get("order_id") == wanted.arguments["order_id"]
         if not same:
-            return 0.0
+            return 0.2 if _odd(deeds.task, wanted, first) else 0.0
         if "new_item_ids" not in wanted.arguments:
             return 1.0 if solved else 0.8
         if first.arguments.get("item_ids") != wanted.arguments["item_ids"]:
@@ -133,7 +135,7 @@ def _deciding(task: Task) -> list[str]:
 
 def _product(task: Task, wanted: Action) -> Mapping[str, Any]:
     """The variants of the item that is to be changed."""
-    tables = tables_of(task)
+    tables = task.tables
     [old] = wanted.arguments["item_ids"]
     items = tables["orders"][wanted.arguments["order_id"]]["items"]
     product_id = next(one["product_id"] for one in items if one["item_id"] == old)
@@ -165,10 +167,19 @@ def _partly(task: Task, wanted: Action, arguments: Mapping[str, object]) -> bool
     if kind_of(task) != "options" or not isinstance(taken, list) or len(taken) != 1:
         return False
     chosen = variants.get(taken[0]) if isinstance(taken[0], str) else None
-    if chosen is None or taken[0] == old or not chosen["available"]:
+    if chosen is None or taken[0] == old:
         return False
     named, had = variants[right]["options"], variants[old]["options"]
     return any(value == named.get(name) != had.get(name) for name, value in chosen["options"].items())
+
+
+def _odd(task: Task, wanted: Action, first: Any) -> bool:
+    """Whether the wish was tried on the order that holds the same products in the other state."""
+    orders = task.tables["orders"]
+    meant, taken = orders[wanted.arguments["order_id"]], orders.get(str(first.arguments.get("order_id")))
+    if kind_of(task) != "orders" or first.name != wanted.name or taken is None or taken is meant:
+        return False
+    return [one["product_id"] for one in taken["items"]] == [one["product_id"] for one in meant["items"]]
 
 
 def kind_of(task: Task) -> str:
@@ -189,7 +200,7 @@ def _astray(task: Task, wanted: Action) -> Action:
         [old], right = wanted.arguments["item_ids"], wanted.arguments["new_item_ids"]
         other = next(one for one in _product(task, wanted) if one not in (old, *right))
         return wanted.model_copy(update={"arguments": {**wanted.arguments, "new_item_ids": [other]}})
-    tables = tables_of(task)
+    tables = task.tables
     meant = tables["orders"][wanted.arguments["order_id"]]
     product_id = meant["items"][0]["product_id"]
     other = next(
