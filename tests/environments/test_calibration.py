@@ -3,9 +3,8 @@
 import asyncio
 import itertools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,13 +15,12 @@ from pytest_trace2evolve.environments.calibration import direction, figures, out
 from pytest_trace2evolve.errors import GeneratorError, InfrastructureError
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.records.calibration import Calibration
-from pytest_trace2evolve.records.completion import Completion
 from pytest_trace2evolve.records.environment import GRADES
-from pytest_trace2evolve.records.protocols import ToolSchema
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Reply
 from pytest_trace2evolve.workflow.environments.calibrate import Ask, calibrate, next_difficulty
 from pytest_trace2evolve.workflow.environments.kept import kept_in
 from pytest_trace2evolve.workflow.environments.registry import Environments
+from tests.refusing_model import RefusingModel
 
 
 @given(total=st.integers(1, 12), data=st.data())
@@ -166,30 +164,13 @@ def test_the_difficulty_is_changed_and_the_result_is_kept(
     assert not records[0]["stale"]
 
 
-class Flaky:
-    """Refuses whatever is asked, but for some requests, which are lost."""
-
-    def __init__(self, lost: int) -> None:
-        self.lost = lost
-
-    async def complete(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[ToolSchema],
-        *,
-        trial: int = 0,
-        tool_choice: str = "auto",
-    ) -> Completion:
-        if trial < self.lost:
-            raise InfrastructureError("nobody answers")
-        return Completion(content="I cannot help you with that.")
-
-
 def test_a_lost_rollout_is_no_zero() -> None:
     ask = Ask(ModelSettings(model="any"), seeds=5, rollouts=8, at_once=4)
 
     def found(lost: int) -> Calibration:
-        return asyncio.run(calibrate(Environments(), "precondition_verification", Flaky(lost), ask))
+        return asyncio.run(
+            calibrate(Environments(), "precondition_verification", RefusingModel(lost_trials=lost), ask)
+        )
 
     measured = found(2).tried[0].figures
     assert (measured.lost, measured.rollouts, measured.groups) == (2, 38, 5)

@@ -37,12 +37,11 @@ class StructuredDataReasoning(SupportGenerator):
     | --- | --- |
     | 0 | no change, or one that meets nothing of what was said |
     | 0.2 | a record that decides found, and nothing changed; or a part of what was said is met |
-    | 0.5 | to a variant in stock that keeps the option and is not the cheapest |
     | 0.8 | the right variant or order, with another payment, reason or item than was asked for, or refused |
     | 1 | the right change as asked |
 
-    A part is met by a variant with a new option that was named, also where it is out of stock, and by the
-    order that holds the other product in the other state.
+    A part is met by a variant with a new option that was named, or one that keeps the option that must stay,
+    also where it is out of stock; and by the order that holds the other product in the other state.
     """
 
     capability = "structured_data_reasoning"
@@ -68,8 +67,6 @@ class StructuredDataReasoning(SupportGenerator):
             return 0.0
         if first.arguments.get("new_item_ids") == wanted.arguments["new_item_ids"]:
             return 1.0 if solved else 0.8
-        if _second_best(deeds.task, wanted, first.arguments):
-            return 0.5
         return 0.2 if _partly(deeds.task, wanted, first.arguments) else 0.0
 
     def decided(self, deeds: Deeds) -> bool:
@@ -143,8 +140,8 @@ def _product(task: Task, wanted: Action) -> Mapping[str, Any]:
     return found
 
 
-def _second_best(task: Task, wanted: Action, arguments: Mapping[str, object]) -> bool:
-    """Whether the variant that was taken is in stock and keeps the option, where the cheapest was wanted."""
+def _partly(task: Task, wanted: Action, arguments: Mapping[str, object]) -> bool:
+    """Whether the variant that was taken has an option that was named, or keeps the one that must be kept."""
     variants = _product(task, wanted)
     [old], [right] = wanted.arguments["item_ids"], wanted.arguments["new_item_ids"]
     taken = arguments.get("new_item_ids")
@@ -152,25 +149,11 @@ def _second_best(task: Task, wanted: Action, arguments: Mapping[str, object]) ->
         return False
     if taken[0] == old or taken[0] not in variants:
         return False
-    if "cheapest" not in kind_of(task):
-        return False
-    kept = next(iter(variants[old]["options"]))
-    chosen = variants[taken[0]]
-    return bool(chosen["available"] and chosen["options"][kept] == variants[right]["options"][kept])
-
-
-def _partly(task: Task, wanted: Action, arguments: Mapping[str, object]) -> bool:
-    """Whether the variant that was taken has an option that was named, and that the old one has not."""
-    variants = _product(task, wanted)
-    [old], [right] = wanted.arguments["item_ids"], wanted.arguments["new_item_ids"]
-    taken = arguments.get("new_item_ids")
-    if kind_of(task) != "options" or not isinstance(taken, list) or len(taken) != 1:
-        return False
-    chosen = variants.get(taken[0]) if isinstance(taken[0], str) else None
-    if chosen is None or taken[0] == old:
-        return False
-    named, had = variants[right]["options"], variants[old]["options"]
-    return any(value == named.get(name) != had.get(name) for name, value in chosen["options"].items())
+    chosen, named, had = (variants[one]["options"] for one in (taken[0], right, old))
+    if kind_of(task) == "cheapest":
+        kept = next(iter(had))
+        return bool(chosen[kept] == had[kept])
+    return any(value == named[name] != had[name] for name, value in chosen.items())
 
 
 def _odd(task: Task, wanted: Action, first: Any) -> bool:
