@@ -79,6 +79,16 @@ def all_items(task: Task, wanted: Action) -> list[str]:
     return [one["item_id"] for one in order_of(task, wanted)["items"]]
 
 
+def first_of(count: int) -> Callable[[Task, Action], list[str] | None]:
+    """One item, where so many are meant."""
+
+    def of(task: Task, wanted: Action) -> list[str] | None:
+        meant = wanted.arguments["item_ids"]
+        return [str(meant[0])] if len(meant) == count else None
+
+    return of
+
+
 def variants_of(task: Task, wanted: Action) -> tuple[str, str, dict[str, Any]]:
     """The old variant, the right one, and all of the product."""
     [old], [right] = wanted.arguments["item_ids"], wanted.arguments["new_item_ids"]
@@ -214,7 +224,7 @@ WAYS: dict[str, list[tuple[str, int, Way, float]]] = {
         ),
         (
             "a part out of stock",
-            1,
+            3,
             variant("options", lambda *one: not one[0]["available"] and shares_new(*one)),
             0.2,
         ),
@@ -240,6 +250,8 @@ WAYS: dict[str, list[tuple[str, int, Way, float]]] = {
             ),
             0.8,
         ),
+        ("half of the items", 1, changed(item_ids=first_of(2)), 0.5),
+        ("one of three items", 1, changed(item_ids=first_of(3)), 0.2),
         ("another order", 1, changed(order_id="#W0000000"), 0.0),
         (
             "right items for wrong ones",

@@ -214,9 +214,9 @@ def _names(task: Task) -> Iterator[str]:
 
 
 def _runs(text: str) -> set[tuple[str, ...]]:
-    """All runs of `RUN` words in a text; a slot of a phrase is no word and ends a run."""
+    """All runs of `RUN` words in a text; a slot of a phrase is no word, and it and a sentence end a run."""
     found: set[tuple[str, ...]] = set()
-    for part in re.split(r"\{\w+\}", text.lower()):
+    for part in re.split(r"\{\w+\}|(?<=[.!?])\s", text.lower()):
         words = re.findall(r"[\w'-]+", part)
         found |= {tuple(words[at : at + RUN]) for at in range(len(words) - RUN + 1)}
     return found

@@ -11,7 +11,7 @@ from pytest_trace2evolve.users.hearing import hear
 from pytest_trace2evolve.workflow.environments.deeds import Deeds, ahead, call_of, is_write
 from pytest_trace2evolve.workflow.environments.generator import Drawn, SupportGenerator
 
-RETURNS = (4, 3, 2, 2, 1)
+RETURNS = (5, 3, 2, 2, 1)
 """Of ten scenarios, by difficulty, those in which a return is asked for: for that, agents read an order."""
 
 

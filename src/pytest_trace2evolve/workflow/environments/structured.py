@@ -12,14 +12,16 @@ from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.script import Slot
 from pytest_trace2evolve.records.task import Action, Task
 from pytest_trace2evolve.workflow.environments.deeds import Deeds, ahead, call_of, is_write, reads_ahead
-from pytest_trace2evolve.workflow.environments.generator import Drawn, SupportGenerator
+from pytest_trace2evolve.workflow.environments.generator import EASIEST, Drawn, SupportGenerator
 
 TRIES = 6
 """Products that are looked at to find one with enough variants."""
 
-VARIANTS_LEAST = 4
-"""Enough variants: of few the first that is there is too often the right one."""
+VARIANTS_LEAST = (4, 4, 5, 5, 5)
+"""Enough variants, by difficulty: of few the first that is there is too often the right one."""
 
+SCARCE_FROM = 3
+"""The difficulty from which on variants may be out of stock, and the one that is named may keep an option."""
 
 KINDS = {1: (*("options",) * 5, "orders"), 2: ("options", "options", "orders")}
 """What is drawn from at the first difficulties: a small model tells variants apart before it does orders."""
@@ -50,7 +52,9 @@ class StructuredDataReasoning(SupportGenerator):
     def draw(self, scene: Scene) -> Drawn:
         """A product of many variants, or four orders of one product."""
         kind = one_of(scene.draws, KINDS.get(self.difficulty, ("options", "orders", "cheapest")))
-        return Drawn(_orders(scene, self.most) if kind == "orders" else _variant(scene, kind, self.most))
+        return Drawn(
+            _orders(scene, self.most) if kind == "orders" else _variant(scene, kind, self.difficulty)
+        )
 
     def paid(self, deeds: Deeds, solved: bool) -> float:
         """See the table."""
@@ -79,26 +83,44 @@ class StructuredDataReasoning(SupportGenerator):
         return [*reads_ahead(task), call_of(_astray(task, wanted), 90)]
 
 
-def _variant(scene: Scene, kind: str, most: int) -> Sketch:
+def _variant(scene: Scene, kind: str, difficulty: int) -> Sketch:
     product = scene.store.product()
     for _ in range(TRIES):
-        if len(product["variants"]) >= VARIANTS_LEAST:
+        if len(product["variants"]) >= VARIANTS_LEAST[difficulty - EASIEST]:
             break
         product = scene.store.product()
+    if difficulty < SCARCE_FROM:
+        for variant in product["variants"].values():
+            variant["available"] = True
     status = one_of(scene.draws, ("pending", "delivered"))
     order = scene.store.order(scene.user, status, [(product, scene.store.variant(product))])
-    scene.store.surroundings(scene.user, most)
+    scene.store.surroundings(scene.user, difficulty - EASIEST)
     [item] = order["items"]
     if kind == "cheapest":
         kept = next(iter(item["options"]))
         wanted = cheapest_sibling(scene, item, kept)
+        # It makes the first that fits the right one: where that stands must tell nothing.
+        variants = list(product["variants"].items())
+        product["variants"] = dict(some_of(scene.draws, variants, len(variants)))
         says = scene.say("cheapest", order=order["order_id"], product=item["name"], kept=kept)
     else:
-        wanted = scene.other_variant(item)
+        wanted = _all_else(scene, product, item) if difficulty < SCARCE_FROM else scene.other_variant(item)
         options = options_text(product["variants"][wanted]["options"])
         how = "exchange" if status == "delivered" else "modify"
         says = scene.say(how, order=order["order_id"], product=item["name"], options=options)
     return Sketch(scene, [Spoken(scene.opening(says), [scene.swap(order, {item["item_id"]: wanted})])])
+
+
+def _all_else(scene: Scene, product: Data, item: Data) -> str:
+    """A variant that differs in as many options as any does, so that more than one of them tells it."""
+
+    def differing(one: str) -> int:
+        options = product["variants"][one]["options"]
+        return sum(value != item["options"][name] for name, value in options.items())
+
+    variants = list(map(str, product["variants"]))
+    most = max(map(differing, variants))
+    return one_of(scene.draws, [one for one in variants if differing(one) == most])
 
 
 def _orders(scene: Scene, most: int) -> Sketch:
