@@ -135,9 +135,15 @@ def test_a_phrasing_with_small_changes_is_held_out_too() -> None:
     [order] = {one.arguments["order_id"] for one in task.actions if one.name == "get_order_details"}
     assert found_held_out(task, ["nobody", order]) == f"of a held-out task: {order!r}"
     assert task.user_scenario is not None
-    changed = {**task.user_scenario, "persona": "Well now, there is no way around it at all"}
-    found = found_held_out(task.model_copy(update={"user_scenario": changed}), ())
-    assert found.startswith("a held-out phrasing: ")
+
+    def with_words(text: str) -> str:
+        changed = {**task.user_scenario, "persona": text}
+        return found_held_out(task.model_copy(update={"user_scenario": changed}), ())
+
+    assert with_words("Well now, there is no way around it at all").startswith("a held-out phrasing: ")
+    # One sentence ends as a held-out one does, and the next begins as it goes on: that is no phrasing.
+    assert with_words("Will it be called off, please?").startswith("a held-out phrasing: ")
+    assert with_words("It can be called off. Please find it") == ""
 
 
 def test_the_size_of_a_space_follows_from_its_twins() -> None:
@@ -154,7 +160,20 @@ def test_the_command_tells_every_check(capsys: pytest.CaptureFixture[str]) -> No
     assert record["seeds"] == 4
     assert {"check", "passed", "detail"} == set(record["checks"][0])
     assert cli.main(["--root", str(ROOT), *arguments[:-1], "--difficulty", "2"]) == 0
-    assert "account_address_inference: admitted, 4 seeds" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "account_address_inference: admitted, 4 seeds" in text
+    assert "no name, product or phrasing, no id and no customer" in text
+
+
+def test_it_is_told_what_held_out_content_is_looked_for(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = ["environment", "check", "precondition_verification", "--seeds", "2"]
+    assert cli.main(arguments) == 0
+    assert "no project says which ids and customers" in capsys.readouterr().out
+    assert cli.main([*arguments, "--content", "heldout"]) == 0
+    assert "nothing is looked for: the content is held out itself" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,8 @@ class Trial:
         wrong: Ways that must not be paid in any scenario, by name.
         luck: Ways that must not be paid on average, at any difficulty with `LUCK_LEAST` scenarios or more.
         names: Words that tell one scenario from another and mean nothing: of people, streets, mailboxes.
-        held_out: What of a text must not be seen in training; empty where nothing is.
+        held_out: What of a scenario must not be seen in training; empty where nothing is.
+        sought: What `held_out` looks for, in words.
         forbidden: What of the gold actions the world's rules forbid; empty where nothing is.
         ways_most: Scenarios that are made twice, and on which rules and wrong ways are tried; the other
             checks look at all of them.
@@ -70,6 +71,7 @@ class Trial:
     luck: Mapping[str, Way] = field(default_factory=dict)
     names: Callable[[Task], Iterable[str]] = lambda task: ()
     held_out: Callable[[Task], str] = lambda task: ""
+    sought: str = "nothing is looked for"
     forbidden: Callable[[Task], str] = lambda task: ""
     ways_most: int = 60
 
@@ -186,7 +188,7 @@ class Admission:
                 (PLAYABLE, "made, played and read without an error"),
                 ("same seed, same scenario", f"made twice, {self._few} seeds"),
                 ("tools are the target's", "schemas, and every result in the histories"),
-                ("nothing held out", "no id, customer, name, product or phrasing"),
+                ("nothing held out", self._trial.sought),
                 ("nothing is paid at the start", "0 everywhere"),
                 ("expert reaches the top", f"{TOP:g} in all of {self._looked}"),
                 ("expert never loses ground", "no step lowers its reward"),

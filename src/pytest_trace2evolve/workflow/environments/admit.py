@@ -136,7 +136,18 @@ def _trial(world: World, content: Content, held_out: Sequence[str]) -> Trial:
         luck=LUCK if ours else {},
         names=_names if ours else lambda task: (),
         held_out=seen,
+        sought=_sought(content, held_out),
         forbidden=forbidden,
+    )
+
+
+def _sought(content: Content, held_out: Sequence[str]) -> str:
+    """What held-out content is looked for, in words."""
+    if content is not Content.TRAIN:
+        return "nothing is looked for: the content is held out itself"
+    words = "no name, product or phrasing"
+    return (
+        f"{words}, no id and no customer" if held_out else f"{words}; no project says which ids and customers"
     )
 
 
