@@ -143,7 +143,7 @@ def test_a_phrasing_with_small_changes_is_held_out_too() -> None:
     assert with_words("Well now, there is no way around it at all").startswith("a held-out phrasing: ")
     # One sentence ends as a held-out one does, and the next begins as it goes on: that is no phrasing.
     assert with_words("Will it be called off, please?").startswith("a held-out phrasing: ")
-    assert with_words("It can be called off. Please find it") == ""
+    assert with_words("Should it be called off. Please find it") == ""
 
 
 def test_the_size_of_a_space_follows_from_its_twins() -> None:
