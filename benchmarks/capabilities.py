@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from functools import cache
+from itertools import islice
 
 from pytest_trace2evolve.capabilities.conduct import Conduct, read_conduct
 from pytest_trace2evolve.capabilities.dictionary import BUILT_IN
@@ -48,27 +49,39 @@ def simulate(case: Case, lacks: dict[str, Deficit], seed: int, *, breaks: bool) 
 
 @cache
 def families_calling_for(capability: str) -> tuple[str, ...]:
-    """Kinds of case in which an agent without a flaw shows a capability, in most of ten cases."""
-    found = []
-    for family in FAMILIES:
-        cases = generate("calls", 10, Content.TRAIN, (family,))
-        seen = [RULES[capability](simulate(case, {}, 0, breaks=False)).presence for case in cases]
-        if seen.count(Presence.PRESENT) > len(seen) // 2:
-            found.append(family)
-    return tuple(found)
+    """Kinds of case in which the lack of a capability, and of it alone, does harm: in two of ten or more."""
+    return tuple(
+        family
+        for family in FAMILIES
+        if sum(bites(case, capability) for case in generate("calls", 10, Content.TRAIN, (family,))) > 1
+    )
+
+
+def bites(case: Case, capability: str) -> bool:
+    """Whether the lack of a capability spoils a case, and nothing else is seen lacking then."""
+    harmed = simulate(case, {capability: Deficit.HARM}, 0, breaks=False)
+    lacking = {name for name in NAMES if RULES[name](harmed).presence is Presence.LACKING}
+    return not harmed.passed and lacking == {capability}
+
+
+def chosen(planted: str, count: int, seed: str) -> list[Case]:
+    """The cases of one repeat: half of them call for what is planted, and the others are any."""
+    half = count // 2 if planted else 0
+    found: list[Case] = []
+    if half:
+        families = families_calling_for(planted)
+        biting = (
+            case for case in generate(seed, 40 * count, Content.TRAIN, families) if bites(case, planted)
+        )
+        found += islice(biting, half)
+    return [*found, *generate(f"{seed}/any", count - half, Content.TRAIN)]
 
 
 def traces(planted: str, count: int, seed: str) -> list[Conduct]:
     """The simulations of one repeat; an empty name plants nothing."""
     drawn = random.Random(seed)
-    called = families_calling_for(planted) if planted else ()
-    half = count // 2 if planted else 0
-    cases = [
-        *generate(f"{seed}/called", half, Content.TRAIN, called),
-        *generate(f"{seed}/any", count - half, Content.TRAIN),
-    ]
     made = []
-    for number, case in enumerate(cases):
+    for number, case in enumerate(chosen(planted, count, seed)):
         lacks = {name: Deficit.SLIP for name in HARMLESS if name != planted and drawn.random() < RATE}
         if planted and drawn.random() < 0.5:
             lacks[planted] = Deficit.HARM

@@ -51,15 +51,7 @@ class Desk:
         self.trace.append(Message(role="assistant", content=text, tool_calls=made))
         for call in made:
             result = self._session.call(call.name, call.arguments, "assistant")
-            self.trace.append(
-                Message(
-                    role="tool",
-                    id=call.id,
-                    content=result.content,
-                    requestor="assistant",
-                    error=result.error,
-                )
-            )
+            self.trace.append(result.answering(call))
         return self
 
     def identify(self) -> "Desk":

@@ -1,7 +1,8 @@
-"""Stable JSON text and digests: equal content gives equal text, whatever order it was written in."""
+"""JSON values: stable text and digests, equal for equal content in whatever order, and the texts in them."""
 
 import hashlib
 import json
+from collections.abc import Iterator
 from typing import Any
 
 DIGEST_LENGTH = 32
@@ -26,3 +27,20 @@ def digest(value: Any) -> str:
 def digest_text(text: str) -> str:
     """Digest of a text as it stands."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:DIGEST_LENGTH]
+
+
+def texts_in(value: object, *, names: bool = True) -> Iterator[str]:
+    """All texts in a JSON value, names of fields too unless told otherwise.
+
+    Rendered as JSON instead, a new line in a text would end in a letter.
+    """
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for name, one in value.items():
+            if names:
+                yield name
+            yield from texts_in(one, names=names)
+    elif isinstance(value, list):
+        for one in value:
+            yield from texts_in(one, names=names)

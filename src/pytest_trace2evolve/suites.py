@@ -281,14 +281,14 @@ def _refuse_unfit(ids: Sequence[str], split: str, world: World, path: Path) -> N
     """Refuse the first task of a split that tau2's solo agent would not take."""
     for task_id in ids:
         task = world.tasks()[task_id]
-        state = task.initial_state
-        history = (state.message_history or []) if state else []
         problem = ""
         if not task.ticket:
             problem = "has no ticket for the agent to work on"
-        elif any(one.role == "user" or (one.role == "assistant" and not one.tool_calls) for one in history):
+        elif any(
+            one.role == "user" or (one.role == "assistant" and not one.tool_calls) for one in task.history
+        ):
             problem = "starts in the middle of a talk with the user"
-        elif state is None and not task.actions:
+        elif task.initial_state is None and not task.actions:
             problem = "has no gold actions"
         if problem:
             raise SuiteError(

@@ -36,8 +36,9 @@ def test_the_planted_deficit_is_selected_and_where_to_look_is_told(
 ) -> None:
     assert capabilities(str(run)) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("40 traces, ")
-    assert lines[0].endswith("labelled by rules in one run")
+    assert lines[0] == "no project here says which tasks decide: all traces are read"
+    assert lines[1].startswith("40 traces, ")
+    assert lines[1].endswith("labelled by rules in one run")
     row = next(line for line in lines if line.startswith("tool_calling_precision "))
     assert row.rstrip().endswith("selected")
     assert lines[-1] == "selected: tool_calling_precision"
@@ -112,11 +113,37 @@ def test_who_learns_from_it_all_the_same_has_it_written_down(
     assert {(one.suite, one.split, one.run) for one in entries} == {("desk", "heldout", "run.json")}
 
 
+def test_without_a_lock_nothing_says_what_decides(
+    project: Path, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "suites" / "suites.lock").unlink()
+    capsys.readouterr()
+    assert capabilities(str(run)) == 2
+    assert capsys.readouterr().err == (
+        f"trace2evolve: suite 'desk' of domain support is not in {project}/suites/suites.lock, which says "
+        "what decides; run 'trace2evolve lock'\n"
+    )
+    assert capabilities(str(run), "--split", "nowhere") == 2
+    assert "--split nowhere: no such split" in capsys.readouterr().err
+
+
+def test_traces_of_several_agents_are_told_apart(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = json.loads(run.read_text())
+    record["info"]["agent_info"] = {"implementation": "chat", "llm": "another"}
+    for one in record["simulations"]:
+        one["id"] += "-again"
+    Path("other.json").write_text(json.dumps(record))
+    assert capabilities(str(run), "other.json", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["notes"][-1] == (
+        "traces of several agents (? as ?, another as ?): a contrast may be theirs, not a capability's"
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
         (["nowhere"], "nowhere: no such path, and no project here whose runs could be meant; give --root"),
-        (["run.json", "--split", "heldout"], "--split heldout: no such split; known are none"),
+        (["run.json", "--split", "heldout"], "--split heldout: no project here has splits; give --root"),
         (["run.json", "--runs", "0"], "--runs 0: must be 1 or more"),
         (
             ["run.json", "--judge-base-url", "http://localhost"],

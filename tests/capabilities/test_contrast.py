@@ -203,5 +203,18 @@ def test_trials_that_repeat_their_task_count_once() -> None:
     assert wide == pytest.approx(single, abs=0.03)
 
 
+def test_one_more_success_that_lacks_it_makes_nothing_look_missing() -> None:
+    """A side whose traces all agree borrows the other's correlation: its n does not jump."""
+    failed_ = [Cluster(lacking, 5) for lacking in (4, 3, 2, 1, 1, 1, 0, 0)]
+    lows = []
+    for lacking in range(4):
+        passed_ = [Cluster(1, 5)] * lacking + [Cluster(0, 5)] * (12 - lacking)
+        found = difference_interval(failed_, passed_)
+        assert found is not None
+        lows.append(found[0])
+    assert lows == sorted(lows, reverse=True)
+    assert lows[0] - lows[1] < 0.05
+
+
 def test_least_runs() -> None:
     assert [Thresholds().least_runs(n) for n in (1, 3, 5, 10)] == [1, 3, 4, 8]

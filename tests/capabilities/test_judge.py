@@ -61,6 +61,7 @@ def test_good_answers_become_labels() -> None:
         ('{"labels": 3}', "outside its schema"),
         ('{"labels": [{"capability": "reading"}]}', "outside its schema"),
         (answer(("reading", "maybe", 2)), "outside its schema"),
+        ("[" * 5_000, "outside its schema"),
         (answer(("reading", "lost", 2)), "outside its schema"),
         (answer(("reading", "lacking", 99)), "cites message 99, and the trace has 4"),
         (answer(("reading", "lacking", -1)), "cites message -1, and the trace has 4"),
@@ -83,6 +84,20 @@ def test_what_cannot_be_trusted_is_lost_and_never_filled_in(content: str | None,
 def test_one_bad_label_costs_no_other() -> None:
     found = read_labels(answer(("reading", "lacking", 77), ("asking", "present", 0)), "t", TRACE, SKILLS)
     assert [one.presence for one in found] == [Presence.LOST, Presence.PRESENT]
+
+
+def test_a_bad_entry_costs_no_other() -> None:
+    found = read_labels(answer(("reading", "maybe", 2), ("asking", "present", 0)), "t", TRACE, SKILLS)
+    assert [one.presence for one in found] == [Presence.LOST, Presence.PRESENT]
+    good = {"name": "reading", "definition": "It reads.", "tasks": []}
+    told = json.dumps({"capabilities": [{**good, "name": "Not Snake"}, good]})
+    assert [one.name for one in read_proposals(told, ())] == ["reading"]
+
+
+def test_a_known_name_stands_for_its_group() -> None:
+    proposed = [Capability(name=name, description=name) for name in ("looking", "reading")]
+    [found] = merged(proposed, [["looking", "reading"]], ["reading"])
+    assert (found.name, found.merged) == ("reading", ("looking",))
 
 
 def test_proposals_are_cut_and_unknown_tasks_dropped() -> None:

@@ -1,6 +1,8 @@
 """Sandboxes with layers taken off, for tests: what one layer holds is seen only where the others are gone."""
 
 import re
+import time
+from pathlib import Path
 
 from pytest_trace2evolve.environments.sandbox.box import Limits, Sandbox
 from pytest_trace2evolve.environments.sandbox.jail import Jail
@@ -52,3 +54,71 @@ class Unlocked(_Opened):
     """Nothing holds. Only for attempts whose harm is harmless: it shows that they do one."""
 
     before = (BARE, OPEN)
+
+
+FINE = """
+import datetime, functools, itertools, json, random, re
+from collections import Counter, namedtuple
+from dataclasses import dataclass, field
+from decimal import Decimal
+from enum import Enum
+from fractions import Fraction
+
+class Kind(Enum):
+    A = "a"
+
+@dataclass(order=True)
+class Item:
+    price: float
+    name: str
+    tags: list = field(default_factory=list)
+
+count = [0]
+
+def scenario(seed):
+    print("not an answer", seed)
+    rng = random.Random(seed)
+    items = sorted(Item(rng.random(), f"item {i:03}") for i in range(20))
+    when = datetime.datetime.strptime("2024-05-06", "%Y-%m-%d") + datetime.timedelta(days=rng.randint(0, 99))
+    return {
+        "names": [item.name.title() for item in items],
+        "prices": {item.name: round(item.price, 3) for item in items},
+        "set": list({item.name for item in items}),
+        "when": f"{when:%d %B %Y}",
+        "kind": Kind.A.value,
+        "exact": str(Decimal("0.1") + Decimal("0.2")),
+        "part": str(Fraction(1, 3)),
+        "words": re.findall(r"\\\\w+", "a b"),
+        "most": Counter("aab").most_common(1),
+        "point": namedtuple("Point", "x y")(1, 2),
+        "umlaut": "Zoë \\\\u2028 😀",
+    }
+
+def counted():
+    count[0] += 1
+    return count[0]
+
+def echo(*values):
+    return values
+
+def fails(x):
+    y = 1 // x
+    return y
+""".replace("\\\\", "\\")
+"""A module that uses what a fair one may."""
+
+LOOP = "def attack():\n    while True:\n        pass\n"
+
+
+def gone(pid: int, seconds: float = 5.0) -> bool:
+    """Whether a process ends within some time; one that nobody has waited for yet has ended too."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.01)
+    return False

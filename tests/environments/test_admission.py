@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from pytest_trace2evolve import cli
-from pytest_trace2evolve.environments.admission import space_at_least
+from pytest_trace2evolve.environments.admission import _luck_line, space_at_least
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.script import Content
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.workflow.environments.admit import admit, found_held_out, held_out_of
+from pytest_trace2evolve.workflow.environments.deeds import is_write
 from pytest_trace2evolve.workflow.environments.generator import SupportGenerator
 from pytest_trace2evolve.workflow.environments.precondition import PreconditionVerification
 from pytest_trace2evolve.workflow.environments.registry import Environments, Offer
@@ -109,15 +110,40 @@ def test_each_cheat_is_found(kind: type[SupportGenerator], check: str, told: str
     assert told in line.detail
 
 
+def test_luck_is_judged_at_each_difficulty() -> None:
+    few = _luck_line("stays", {1: [1.0] * 39})
+    assert few.passed
+    assert "not judged: 39" in few.detail
+    # Over both it would be 0.3.
+    line = _luck_line("stays", {1: [0.5] * 40, 2: [0.1] * 40})
+    assert not line.passed
+    assert line.detail == "mean by difficulty 1: 0.50, 2: 0.10 (40 scenarios each)"
+
+
+def test_half_of_the_conditions_are_not_met() -> None:
+    generator = ENVIRONMENTS.generator("conditional_detail_retrieval", 1)
+    tasks = [generator.scenario(seed) for seed in range(60)]
+    met = [one for one in tasks if any(is_write(action.name) for action in one.actions)]
+    told = [one for one in tasks if one.evaluation_criteria and one.evaluation_criteria.communicate_info]
+    assert len(met) > 5
+    assert 60 - len(met) - len(told) > 5
+
+
 def test_a_phrasing_with_small_changes_is_held_out_too() -> None:
     task = ENVIRONMENTS.generator("precondition_verification", 1).scenario(0)
     assert found_held_out(task, ()) == ""
     [order] = {one.arguments["order_id"] for one in task.actions if one.name == "get_order_details"}
     assert found_held_out(task, ["nobody", order]) == f"of a held-out task: {order!r}"
     assert task.user_scenario is not None
-    changed = {**task.user_scenario, "persona": "Well now, there is no way around it at all"}
-    found = found_held_out(task.model_copy(update={"user_scenario": changed}), ())
-    assert found.startswith("a held-out phrasing: ")
+
+    def with_words(text: str) -> str:
+        changed = {**task.user_scenario, "persona": text}
+        return found_held_out(task.model_copy(update={"user_scenario": changed}), ())
+
+    assert with_words("Well now, there is no way around it at all").startswith("a held-out phrasing: ")
+    # One sentence ends as a held-out one does, and the next begins as it goes on: that is no phrasing.
+    assert with_words("Will it be called off, please?").startswith("a held-out phrasing: ")
+    assert with_words("Should it be called off. Please find it") == ""
 
 
 def test_the_size_of_a_space_follows_from_its_twins() -> None:
@@ -134,7 +160,20 @@ def test_the_command_tells_every_check(capsys: pytest.CaptureFixture[str]) -> No
     assert record["seeds"] == 4
     assert {"check", "passed", "detail"} == set(record["checks"][0])
     assert cli.main(["--root", str(ROOT), *arguments[:-1], "--difficulty", "2"]) == 0
-    assert "account_address_inference: admitted, 4 seeds" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "account_address_inference: admitted, 4 seeds" in text
+    assert "no name, product or phrasing, no id and no customer" in text
+
+
+def test_it_is_told_what_held_out_content_is_looked_for(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = ["environment", "check", "precondition_verification", "--seeds", "2"]
+    assert cli.main(arguments) == 0
+    assert "no project says which ids and customers" in capsys.readouterr().out
+    assert cli.main([*arguments, "--content", "heldout"]) == 0
+    assert "nothing is looked for: the content is held out itself" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

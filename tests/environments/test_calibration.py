@@ -3,9 +3,8 @@
 import asyncio
 import itertools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,13 +15,12 @@ from pytest_trace2evolve.environments.calibration import direction, figures, out
 from pytest_trace2evolve.errors import GeneratorError, InfrastructureError
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.records.calibration import Calibration
-from pytest_trace2evolve.records.completion import Completion
 from pytest_trace2evolve.records.environment import GRADES
-from pytest_trace2evolve.records.protocols import ToolSchema
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Reply
-from pytest_trace2evolve.workflow.environments.calibrate import Ask, calibrate
+from pytest_trace2evolve.workflow.environments.calibrate import Ask, calibrate, next_difficulty
 from pytest_trace2evolve.workflow.environments.kept import kept_in
 from pytest_trace2evolve.workflow.environments.registry import Environments
+from tests.refusing_model import RefusingModel
 
 
 @given(total=st.integers(1, 12), data=st.data())
@@ -76,6 +74,22 @@ def test_what_lies_outside_is_told_and_which_way_to_go(
         assert any(phrase in one for one in phrases)
     if way is not None:
         assert direction(found) == way
+
+
+@pytest.mark.parametrize(
+    ("difficulty", "groups", "wanted"),
+    [
+        (3, [[0.0, 0.0], [0.0, 0.2]], 2),
+        (3, [[1.0, 1.0], [1.0, 0.8]], 4),
+        (1, [[0.0, 0.0], [0.0, 0.2]], 0),
+        (1, [[0.0, 0.0], [1.0, 0.8]], 2),
+        (5, [[1.0, 1.0], [0.2, 0.0]], 4),
+    ],
+)
+def test_at_the_end_of_the_scale_another_mix_is_tried_where_the_reward_fits(
+    difficulty: int, groups: list[list[float]], wanted: int
+) -> None:
+    assert next_difficulty(difficulty, figures(groups)) == wanted
 
 
 def calibrated(tmp_path: Path, *arguments: str) -> int:
@@ -150,30 +164,13 @@ def test_the_difficulty_is_changed_and_the_result_is_kept(
     assert not records[0]["stale"]
 
 
-class Flaky:
-    """Refuses whatever is asked, but for some requests, which are lost."""
-
-    def __init__(self, lost: int) -> None:
-        self.lost = lost
-
-    async def complete(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[ToolSchema],
-        *,
-        trial: int = 0,
-        tool_choice: str = "auto",
-    ) -> Completion:
-        if trial < self.lost:
-            raise InfrastructureError("nobody answers")
-        return Completion(content="I cannot help you with that.")
-
-
 def test_a_lost_rollout_is_no_zero() -> None:
     ask = Ask(ModelSettings(model="any"), seeds=5, rollouts=8, at_once=4)
 
     def found(lost: int) -> Calibration:
-        return asyncio.run(calibrate(Environments(), "precondition_verification", Flaky(lost), ask))
+        return asyncio.run(
+            calibrate(Environments(), "precondition_verification", RefusingModel(lost_trials=lost), ask)
+        )
 
     measured = found(2).tried[0].figures
     assert (measured.lost, measured.rollouts, measured.groups) == (2, 38, 5)

@@ -148,11 +148,7 @@ def test_the_same_seed_gives_the_same_scenario_and_another_seed_another(
 @given(name=NAMES, level=LEVELS, seed=SEEDS)
 def test_reading_once_more_what_was_read_is_worth_nothing(name: str, level: int, seed: int) -> None:
     generator = ENVIRONMENTS.generator(name, level)
-    known = [
-        call
-        for one in generator.scenario(seed).initial_state.message_history
-        for call in one.tool_calls or ()
-    ]  # type: ignore[union-attr]
+    known = [call for one in generator.scenario(seed).history for call in one.tool_calls or ()]
     again = [Message(role="assistant", tool_calls=[call]) for call in known if call.name not in WRITES]
     rewards = rolled(played(generator, WORLD), Listed([*again[:3]]), seed)
     assert set(rewards) == {0.0}
@@ -163,8 +159,7 @@ def test_an_easier_scenario_has_more_behind_it(name: str) -> None:
     lengths = []
     for level in (1, 5):
         generator = ENVIRONMENTS.generator(name, level)
-        histories = [generator.scenario(seed).initial_state.message_history for seed in range(6)]  # type: ignore[union-attr]
-        lengths.append(sum(map(len, histories)))  # type: ignore[arg-type]
+        lengths.append(sum(len(generator.scenario(seed).history) for seed in range(6)))
     assert lengths[0] > lengths[1] == 12, "at the last only a greeting and the customer's first message"
 
 

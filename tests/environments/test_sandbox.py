@@ -1,76 +1,17 @@
 """A sandbox at work: fair modules run and repeat, unfair ones are stopped with a story, nothing is left."""
 
 import json
-import os
 import random
-import signal
-import subprocess
-import sys
-import tempfile
-import threading
 import time
-from pathlib import Path
 
 import pytest
 
-from pytest_trace2evolve.environments.sandbox import box as module
-from pytest_trace2evolve.environments.sandbox import jail
 from pytest_trace2evolve.environments.sandbox.box import Json, Limits, Sandbox, missing
-from pytest_trace2evolve.errors import GeneratedCodeError, SandboxEndedError, SandboxError, SourceRefusedError
-from tests.environments.boxes import Locked
+from pytest_trace2evolve.errors import GeneratedCodeError, SandboxEndedError, SourceRefusedError
+from tests.environments.boxes import FINE, LOOP, Locked, gone
 from tests.environments.test_rules import FAIR
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
-
-FINE = """
-import datetime, functools, itertools, json, random, re
-from collections import Counter, namedtuple
-from dataclasses import dataclass, field
-from decimal import Decimal
-from enum import Enum
-from fractions import Fraction
-
-class Kind(Enum):
-    A = "a"
-
-@dataclass(order=True)
-class Item:
-    price: float
-    name: str
-    tags: list = field(default_factory=list)
-
-count = [0]
-
-def scenario(seed):
-    print("not an answer", seed)
-    rng = random.Random(seed)
-    items = sorted(Item(rng.random(), f"item {i:03}") for i in range(20))
-    when = datetime.datetime.strptime("2024-05-06", "%Y-%m-%d") + datetime.timedelta(days=rng.randint(0, 99))
-    return {
-        "names": [item.name.title() for item in items],
-        "prices": {item.name: round(item.price, 3) for item in items},
-        "set": list({item.name for item in items}),
-        "when": f"{when:%d %B %Y}",
-        "kind": Kind.A.value,
-        "exact": str(Decimal("0.1") + Decimal("0.2")),
-        "part": str(Fraction(1, 3)),
-        "words": re.findall(r"\\\\w+", "a b"),
-        "most": Counter("aab").most_common(1),
-        "point": namedtuple("Point", "x y")(1, 2),
-        "umlaut": "Zoë \\\\u2028 😀",
-    }
-
-def counted():
-    count[0] += 1
-    return count[0]
-
-def echo(*values):
-    return values
-
-def fails(x):
-    y = 1 // x
-    return y
-""".replace("\\\\", "\\")
 
 
 @pytest.fixture(scope="module")
@@ -78,20 +19,6 @@ def fine() -> Sandbox:
     one = Sandbox(FINE, "fine")
     yield one
     one.close()
-
-
-def _gone(pid: int, seconds: float = 5.0) -> bool:
-    """Whether a process ends within some time; one that nobody has waited for yet has ended too."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except (FileNotFoundError, ProcessLookupError):
-            return True
-        if state == "Z":
-            return True
-        time.sleep(0.01)
-    return False
 
 
 def test_a_fair_module_works(fine: Sandbox) -> None:
@@ -169,7 +96,6 @@ def test_what_a_model_writes_loads() -> None:
         one.call("scenario", 1)
 
 
-LOOP = "def attack():\n    while True:\n        pass\n"
 BACKTRACKS = "import re\ndef attack():\n    return bool(re.match('(a+)+$', 'a' * LENGTH + 'b'))\n"
 LAZY = "class A(Exception):\n    def SPECIAL:\n        while True: pass\ndef attack():\n"
 SLOW = {
@@ -198,7 +124,7 @@ def test_a_call_without_end_is_stopped(source: str, fair: str) -> None:
         ):
             one.call("attack")
         assert time.monotonic() - begun < 3
-        assert _gone(one.pid)
+        assert gone(one.pid)
     if fair:
         with Sandbox(fair, "fair", Limits(seconds=0.3)) as one:
             one.call("attack")
@@ -299,7 +225,7 @@ def test_an_end_is_told_and_told_again(source: str, told: str) -> None:
         with pytest.raises(SandboxEndedError) as second:
             one.call("fine")
         assert str(second.value) == str(first.value)
-        assert _gone(one.pid)
+        assert gone(one.pid)
 
 
 @pytest.mark.parametrize("raised", ["SystemExit(0)", "KeyboardInterrupt()", "GeneratorExit()"])
@@ -362,14 +288,6 @@ def test_an_error_from_inside_cannot_paint_the_terminal() -> None:
     assert len(str(raised.value)) < 400
 
 
-def test_a_child_killed_from_outside_is_told() -> None:
-    with Sandbox(FINE, "fine") as one:
-        os.kill(one.pid, signal.SIGKILL)
-        assert _gone(one.pid)
-        with pytest.raises(SandboxEndedError, match="it was killed from outside"):
-            one.call("counted")
-
-
 def test_patches_inside_do_not_reach_the_parent() -> None:
     source = (
         "import builtins, json, random\ndef attack():\n"
@@ -380,121 +298,3 @@ def test_patches_inside_do_not_reach_the_parent() -> None:
         with pytest.raises(SandboxEndedError, match="it ended by itself with status 70"):
             one.call("attack")
     assert (sum([1]), json.loads("[1]"), random.Random(1).random() < 1) == (1, [1], True)
-
-
-def test_nothing_is_left_behind() -> None:
-    folder = Path(tempfile.gettempdir())
-    missing()
-    open_before = len(list(Path("/proc/self/fd").iterdir()))
-    threads = threading.active_count()
-    for _ in range(3):
-        with Sandbox(FINE, "fine") as one:
-            one.call("counted")
-            assert os.getsid(one.pid) == one.pid
-            cwd = Path(f"/proc/{one.pid}/cwd").readlink()
-            assert not list(folder.glob(cwd.name.split(" ")[0]))
-        assert _gone(one.pid)
-    assert len(list(Path("/proc/self/fd").iterdir())) == open_before
-    assert threading.active_count() == threads
-
-
-def test_a_closed_sandbox_says_so() -> None:
-    one = Sandbox(FINE, "fine")
-    one.close()
-    one.close()
-    with pytest.raises(SandboxError, match=r"fine: counted was called after the sandbox was closed"):
-        one.call("counted")
-
-
-def test_one_that_nobody_closed_ends_when_it_is_forgotten() -> None:
-    one = Sandbox(FINE, "fine")
-    pid = one.pid
-    del one
-    assert _gone(pid)
-
-
-def test_a_thread_that_ends_takes_no_sandbox_with_it() -> None:
-    made: list[Sandbox] = []
-    thread = threading.Thread(target=lambda: made.append(Sandbox(FINE, "fine")))
-    thread.start()
-    thread.join()
-    with made[0] as one:
-        time.sleep(0.1)
-        assert one.call("counted") == 1
-
-
-PARENT = """
-import sys, threading
-from pytest_trace2evolve.environments.sandbox.box import Limits, Sandbox
-def main():
-    with Sandbox(sys.argv[1], "left", Limits(seconds=60)) as one:
-        print(one.pid, flush=True)
-        if sys.argv[2] == "busy":
-            one.call("attack")
-        sys.stdin.read()
-if sys.argv[3] == "thread":
-    thread = threading.Thread(target=main)
-    thread.start()
-    thread.join()
-else:
-    main()
-"""
-
-
-@pytest.mark.parametrize("where", ["main", "thread"])
-@pytest.mark.parametrize("doing", ["busy", "idle"])
-def test_a_killed_parent_leaves_no_child(doing: str, where: str) -> None:
-    parent = subprocess.Popen(
-        [sys.executable, "-c", PARENT, LOOP, doing, where], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    assert parent.stdout is not None
-    assert parent.stdin is not None
-    with parent.stdout, parent.stdin:
-        child = int(parent.stdout.readline())
-        time.sleep(0.1)
-        os.kill(child, 0)
-        parent.kill()
-        parent.wait()
-        assert _gone(child)
-
-
-def test_a_platform_without_isolation_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jail, "architecture", lambda: None)
-    lacking = jail.missing_part()
-    assert lacking.startswith("the sandbox needs Linux on x86_64 or aarch64, and this is ")
-    monkeypatch.setattr(module, "missing", lambda: lacking)
-    with pytest.raises(
-        SandboxError, match="fine: not run, for this platform cannot isolate it: the sandbox needs"
-    ):
-        Sandbox(FINE, "fine")
-
-
-@pytest.mark.parametrize(
-    ("main", "told"),
-    [
-        ("child.lock = lambda *given: False; child.probe()", "a locked child can still open a file"),
-        ("raise SystemExit", "does not come to lock itself"),
-        ("kernel._SECCOMP_FILTER = 9; child.probe()", "the kernel refuses seccomp filters"),
-    ],
-)
-def test_a_lock_that_does_not_hold_is_found(main: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    begin = "from pytest_trace2evolve.environments.sandbox import child, kernel; "
-    monkeypatch.setattr(jail, "PROBE", begin + main)
-    assert told in jail.missing_part()
-
-
-def test_the_interpreter_of_the_child_brings_little() -> None:
-    """Whatever is loaded is there for who breaks out of the names: nothing of ours but the child."""
-    source = "import sys\ndef seen():\n    return sorted(sys.modules)\n"
-    with Locked(source) as one:
-        seen = one.call("seen")
-    assert [name for name in seen if name.startswith("pytest_trace2evolve.")] == [
-        "pytest_trace2evolve.environments",
-        "pytest_trace2evolve.environments.sandbox",
-        "pytest_trace2evolve.environments.sandbox.allowed",
-        "pytest_trace2evolve.environments.sandbox.child",
-        "pytest_trace2evolve.environments.sandbox.kernel",
-        "pytest_trace2evolve.environments.sandbox.platforms",
-        "pytest_trace2evolve.environments.sandbox.views",
-    ]
-    assert not {"socket", "subprocess", "threading", "pydantic"} & set(seen)

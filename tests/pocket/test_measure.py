@@ -3,45 +3,22 @@
 import asyncio
 import json
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from pytest_trace2evolve import cli
 from pytest_trace2evolve.cases.case import FAMILIES
 from pytest_trace2evolve.errors import InfrastructureError
-from pytest_trace2evolve.records.completion import Completion
-from pytest_trace2evolve.records.protocols import ToolSchema
 from pytest_trace2evolve.workflow.pocket.habits import rulebook
 from pytest_trace2evolve.workflow.pocket.measure import Measured, measure
 from pytest_trace2evolve.worlds.support.world import SupportWorld
+from tests.refusing_model import RefusingModel
 
 CANDIDATES = {"v0": "", "v5": "Always fetch the customer's account."}
 
 
-class Refuser:
-    """Says the same to everything; from some request on nobody answers."""
-
-    def __init__(self, requests: int = 1_000_000) -> None:
-        self.left = requests
-
-    async def complete(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[ToolSchema],
-        *,
-        trial: int = 0,
-        tool_choice: str = "auto",
-    ) -> Completion:
-        self.left -= 1
-        if self.left < 0:
-            raise InfrastructureError("nobody answers")
-        return Completion(content="I cannot do that. Anything else?")
-
-
-def measured(model: Refuser, told: list[tuple[int, int]]) -> Measured:
+def measured(model: RefusingModel, told: list[tuple[int, int]]) -> Measured:
     def hear(done: int, total: int) -> None:
         told.append((done, total))
 
@@ -50,7 +27,7 @@ def measured(model: Refuser, told: list[tuple[int, int]]) -> Measured:
 
 def test_every_capability_rule_and_candidate_is_measured() -> None:
     told: list[tuple[int, int]] = []
-    found = measured(Refuser(), told)
+    found = measured(RefusingModel(), told)
     assert {name: share.total for name, share in found.capabilities.items()} == dict.fromkeys(FAMILIES, 2)
     assert {name: share.total for name, share in found.candidates.items()} == {"v0": 8, "v5": 8}
     assert [one.rule for one in found.rules] == list(found.habits) == list(rulebook().rules)
@@ -67,7 +44,7 @@ def test_of_what_was_lost_nothing_is_said() -> None:
     with pytest.raises(
         InfrastructureError, match=r"case '.*' was lost, and with it the card: nobody answers"
     ):
-        measured(Refuser(requests=100), [])
+        measured(RefusingModel(requests=100), [])
 
 
 def test_options_are_held_against_sense_before_an_hour_of_training(

@@ -56,16 +56,26 @@ def session(project: DeskProject, models: Path, *arguments: str) -> pytest.RunRe
     )
 
 
+OURS = "T2E_TESTS_OF_SESSIONS"
+"""Variable that tells the servers of these tests from those of other workers and of other suites."""
+
+
+@pytest.fixture(autouse=True)
+def _ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(OURS, str(os.getpid()))
+
+
 def servers() -> list[int]:
-    """Local servers that run now."""
+    """Local servers of these tests that run now."""
     found = []
-    for place in Path("/proc").glob("[0-9]*/cmdline"):
+    for place in Path("/proc").glob("[0-9]*"):
         try:
-            words = place.read_bytes().split(b"\0")
+            words = (place / "cmdline").read_bytes().split(b"\0")
+            variables = (place / "environ").read_bytes().split(b"\0")
         except OSError:
             continue
-        if b"serve" in words and b"--parent-pipe" in words:
-            found.append(int(place.parent.name))
+        if {b"serve", b"--parent-pipe"} <= set(words) and f"{OURS}={os.getpid()}".encode() in variables:
+            found.append(int(place.name))
     return found
 
 

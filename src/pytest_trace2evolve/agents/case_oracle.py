@@ -11,6 +11,7 @@ from pytest_trace2evolve.records.script import Script, Turn
 from pytest_trace2evolve.records.task import Action, Task
 
 REFUSAL = "I am sorry, I cannot do that: our policy does not allow it."
+LEFT = "Nothing is changed: everything stays as it is."
 
 
 class CaseOracle:
@@ -43,7 +44,17 @@ class CaseOracle:
                 return Message(role="assistant", content=proposal(action))
             call = ToolCall(id=f"call_{done}", name=action.name, arguments=action.arguments)
             return Message(role="assistant", tool_calls=[call])
-        return Message(role="assistant", content=outcome(self._script.turns[place]))
+        said = outcome(self._script.turns[place])
+        return Message(role="assistant", content=f"{said} {LEFT}" if self._left(place) else said)
+
+    def _left(self, place: int) -> bool:
+        """Whether nothing is to be done in a turn, nor answered or refused: its condition is not met."""
+        turns = self._script.turns
+        begins = sum(turn.actions for turn in turns[:place])
+        actions = self._task.actions[begins : begins + turns[place].actions]
+        if any(action.name in self._writes for action in actions):
+            return False
+        return not any(one.answer or one.refused for one in turns[place].requests)
 
     def _turn(self, history: Sequence[Message]) -> int:
         """The last of the script's turns that the customer has taken."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from pytest_trace2evolve.capabilities.interval import Cluster
 from pytest_trace2evolve.errors import LabelError
-from pytest_trace2evolve.records.capability import Contrast, Label, LabelRun, Outcome, Presence
+from pytest_trace2evolve.records.capability import Contrast, LabelRun, Outcome, Presence
 
 RATED = (Presence.PRESENT, Presence.LACKING)
 """The labels that enter a rate."""
@@ -43,12 +43,11 @@ def contrast(labels: Mapping[str, Presence], outcomes: Sequence[Outcome]) -> Con
     failed = Counter(labels[one.trace] for one in outcomes if not one.passed)
     passed = Counter(labels[one.trace] for one in outcomes if one.passed)
     rate_failed, rate_passed = _rate(failed), _rate(passed)
-    both = rate_failed is not None and rate_passed is not None
     return Contrast(
         coverage=failed[Presence.LACKING] / failed.total() if failed.total() else None,
         error_rate_failed=rate_failed,
         error_rate_passed=rate_passed,
-        delta=rate_failed - rate_passed if both else None,  # type: ignore[operator]  # both are known here
+        delta=None if rate_failed is None or rate_passed is None else rate_failed - rate_passed,
         lost=failed[Presence.LOST] + passed[Presence.LOST],
     )
 
@@ -80,8 +79,3 @@ def by_capability(run: LabelRun) -> dict[str, dict[str, Presence]]:
     for label in run.labels:
         found.setdefault(label.capability, {})[label.trace] = label.presence
     return found
-
-
-def labels_of(run: LabelRun, capability: str) -> list[Label]:
-    """A run's labels of one capability."""
-    return [label for label in run.labels if label.capability == capability]

@@ -28,8 +28,9 @@ def difference_interval(
     Newcombe (1998), "Interval estimation for the difference between independent proportions", method 10:
     two Wilson intervals put together. Trials of one task resemble each other, so each side counts as many
     traces as would tell as much if they were independent: n divided by the design effect (Rao and Scott,
-    1992, "A simple method for the analysis of clustered binary data"). Tasks that stand on both sides make
-    the two shares alike; that is left out, which makes the interval wider.
+    1992, "A simple method for the analysis of clustered binary data"), from one correlation of both sides:
+    each side's own would jump where its last trace that differs comes or goes. Tasks that stand on both sides
+    make the two shares alike; that is left out, which makes the interval wider.
 
     Args:
         first, second: One cluster a task.
@@ -39,10 +40,11 @@ def difference_interval(
     Returns:
         Lower and upper end; None where a side has no trace.
     """
-    one, other = _share(first), _share(second)
-    if one is None or other is None:
+    sides = [[one for one in side if one.shown > 0] for side in (first, second)]
+    if not all(sides):
         return None
-    (p, n), (q, m) = one, other
+    alike = correlation(sides)
+    (p, n), (q, m) = (_share(side, alike) for side in sides)
     z = NormalDist().inv_cdf(1 - (1 - level) / (2 * max(comparisons, 1)))
     low_p, high_p = _wilson(p, n, z)
     low_q, high_q = _wilson(q, m, z)
@@ -51,22 +53,32 @@ def difference_interval(
     return max(low, -1.0), min(high, 1.0)
 
 
-def _share(clusters: Sequence[Cluster]) -> tuple[float, float] | None:
-    """A share, and of how many independent traces it is worth; None where there is none."""
-    known = [one for one in clusters if one.shown > 0]
-    total = sum(one.shown for one in known)
-    if not total:
-        return None
-    share = min(sum(one.lacking for one in known) / total, 1.0)
-    count = len(known)
-    spread = share * (1 - share)
-    if count < 2 or not spread:
-        # One task tells nothing of how tasks differ, and neither do traces that all agree: each task
-        # counts as a single trace.
-        return share, float(min(count, total))
-    squares = sum((one.lacking - share * one.shown) ** 2 for one in known)
-    variance = count / (count - 1) * squares / total**2
-    return share, total / max(variance * total / spread, 1.0)
+def correlation(sides: Sequence[Sequence[Cluster]]) -> float:
+    """How much trials of one task resemble each other, from 0 to 1, of both sides together.
+
+    By moments: the squares of clusters' residuals lie between those of independent traces and those of
+    clusters that agree within themselves. A side whose traces all agree tells nothing of it, so it borrows
+    the other's; where neither does, each task counts as a single trace.
+    """
+    found = least = most = 0.0
+    for side in sides:
+        total = sum(one.shown for one in side)
+        share = min(sum(one.lacking for one in side) / total, 1.0)
+        spread, count = share * (1 - share), len(side)
+        if count > 1:
+            found += count / (count - 1) * sum((one.lacking - share * one.shown) ** 2 for one in side)
+            least += spread * total
+            most += spread * sum(one.shown**2 for one in side)
+    if not least:
+        return 1.0
+    return min(max((found - least) / (most - least), 0.0), 1.0) if most > least else 0.0
+
+
+def _share(side: Sequence[Cluster], alike: float) -> tuple[float, float]:
+    """A share, and of how many independent traces it is worth: n / (1 + (m − 1)ρ), m a trace's cluster."""
+    total = sum(one.shown for one in side)
+    mean = sum(one.shown**2 for one in side) / total
+    return min(sum(one.lacking for one in side) / total, 1.0), total / (1 + max(mean - 1, 0.0) * alike)
 
 
 def _wilson(share: float, count: float, z: float) -> tuple[float, float]:

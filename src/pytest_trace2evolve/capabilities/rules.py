@@ -9,7 +9,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_trace2evolve.capabilities.conduct import Act, Conduct, Match, Wanted, record_of
+from pytest_trace2evolve.capabilities.acts import Act, Match, Wanted, record_of
+from pytest_trace2evolve.capabilities.conduct import Conduct
 from pytest_trace2evolve.capabilities.dictionary import BUILT_IN
 from pytest_trace2evolve.capabilities.wording import (
     changed_elsewhere,
@@ -111,7 +112,7 @@ def _allowed(conduct: Conduct, act: Act, status: str) -> bool:
 def _field(result: str, name: str) -> str:
     try:
         record = json.loads(result)
-    except ValueError:
+    except (ValueError, RecursionError):
         return ""
     found = record.get(name) if isinstance(record, dict) else None
     return found if isinstance(found, str) else ""
@@ -281,6 +282,8 @@ def conditional_detail_retrieval(conduct: Conduct) -> Seen:
         if unread and not conduct.told(answer.text, answer.message):
             return _lacking(answer.message, f"told {answer.text} without having fetched {unread[0]}")
         shown = shown or _present(answer.message, f"fetched what {answer.text} stands in")
+    if conduct.wanted and conduct.writes and conduct.gold_reads and not unread:
+        shown = shown or _present(conduct.writes[0].message, "fetched all that the expert fetches")
     if conduct.wanted and not conduct.writes and unread:
         return _lacking(conduct.last_word, f"gave up before it had fetched {unread[0]}")
     for one in conduct.wanted:

@@ -46,8 +46,9 @@ class Thresholds:
 
     def reached(self, found: Contrast) -> bool:
         """Whether one run reaches both."""
-        measured = found.coverage is not None and found.delta is not None
-        return measured and found.coverage >= self.coverage and found.delta >= self.delta  # type: ignore[operator]  # both are known here
+        if found.coverage is None or found.delta is None:
+            return False
+        return found.coverage >= self.coverage and found.delta >= self.delta
 
 
 STANDARD = Thresholds()

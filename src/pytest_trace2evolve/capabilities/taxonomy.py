@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from pytest_trace2evolve.capabilities.conduct import Conduct, Match, record_of
+from pytest_trace2evolve.capabilities.acts import Match, record_of
+from pytest_trace2evolve.capabilities.conduct import Conduct
 from pytest_trace2evolve.capabilities.dictionary import TAXONOMY
 from pytest_trace2evolve.capabilities.rules import account_address_inference, status_known
 from pytest_trace2evolve.records.capability import FailureKind, Presence, Shown
@@ -100,7 +101,8 @@ def taxonomy(conducts: Sequence[Conduct]) -> tuple[list[FailureKind], set[str]]:
     """The kinds of failure among failed traces.
 
     Returns:
-        The kinds, the most frequent first, and the ids of the traces that are of one.
+        The kinds, the most frequent first, and the ids of the traces that are of one which explains them:
+        that a part succeeded does not say why the rest did not.
     """
     failed = [one for one in conducts if not one.passed]
     of: dict[str, list[Shown]] = {kind.name: [] for kind in TAXONOMY}
@@ -118,7 +120,7 @@ def taxonomy(conducts: Sequence[Conduct]) -> tuple[list[FailureKind], set[str]]:
         )
         for kind in TAXONOMY
     ]
-    named = {one.trace for shown in of.values() for one in shown}
+    named = {one.trace for name, shown in of.items() if name != "partial_success" for one in shown}
     return sorted(kinds, key=lambda one: (-one.count, one.name)), named
 
 

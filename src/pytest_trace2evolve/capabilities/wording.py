@@ -9,7 +9,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from pytest_trace2evolve.capabilities.conduct import Act, Conduct, Wanted
+from pytest_trace2evolve.capabilities.acts import Act, Wanted
+from pytest_trace2evolve.capabilities.conduct import Conduct
 
 _SENTENCE = re.compile(r"[^.!?\n]+")
 _NOT_ANY_MORE = re.compile(
@@ -91,18 +92,23 @@ def offered(conduct: Conduct, act: Act, item: str) -> bool:
 def item_names(conduct: Conduct, items: object) -> set[str]:
     """The names of items, as far as the agent has read of them."""
     wanted = set(map(str, items)) if isinstance(items, list) else set()
-    found = {one.get("name") for one in _items(conduct) if one.get("item_id") in wanted}
-    return {name for name in found if isinstance(name, str)}
+    named = (one.get("name") for one in _items(conduct) if str(one.get("item_id")) in wanted)
+    return {name for name in named if isinstance(name, str)}
 
 
 def changed_elsewhere(conduct: Conduct, one: Wanted) -> bool:
     """Whether the items that an act leaves out stand in another change: they were wanted otherwise."""
     if one.act is None:
         return False
-    mine = set(map(str, one.act.call.arguments.get("item_ids") or ()))
-    left = set(map(str, one.action.arguments.get("item_ids") or ())) - mine
+    mine, wanted = (_listed(side.arguments.get("item_ids")) for side in (one.act.call, one.action))
+    left = wanted - mine
     others = {value for act in conduct.writes if act is not one.act for value in act.values}
     return bool(left) and left <= others
+
+
+def _listed(value: object) -> set[str]:
+    """The entries of a list as texts; an agent may write anything where a list belongs."""
+    return set(map(str, value)) if isinstance(value, list) else set()
 
 
 def _items(conduct: Conduct) -> Iterator[dict[str, Any]]:
@@ -110,7 +116,7 @@ def _items(conduct: Conduct) -> Iterator[dict[str, Any]]:
     for act in conduct.reads:
         try:
             yield from _with_item_id(json.loads(act.result))
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
 
 

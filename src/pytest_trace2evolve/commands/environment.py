@@ -1,7 +1,8 @@
-"""`trace2evolve environment`: lists capability environments, checks them, and calibrates them for a model."""
+"""`trace2evolve environment`: lists, checks, calibrates and synthesizes capability environments."""
 
 import argparse
 import asyncio
+import contextlib
 import json
 import sys
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_trace2evolve.commands.common import at_least, nearest_project, progress_bar
+from pytest_trace2evolve.commands.synthesize import add_synthesis
 from pytest_trace2evolve.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -22,7 +24,9 @@ REFUSED = 1
 
 def add(commands: Any) -> None:
     """Declare the command and what it can do."""
-    environment = commands.add_parser("environment", help="list, check or calibrate capability environments")
+    environment = commands.add_parser(
+        "environment", help="list, check, calibrate or synthesize capability environments"
+    )
     parts = environment.add_subparsers(required=True, metavar="ACTION")
     listing = parts.add_parser("list", help="what there is, what each pays, and whether it is calibrated")
     listing.add_argument("--json", action="store_true", help="as JSON")
@@ -33,12 +37,22 @@ def add(commands: Any) -> None:
     check.set_defaults(command=_check)
     calibrate = parts.add_parser("calibrate", help="find the difficulty at which a model can learn")
     _common(calibrate)
+    _measuring(calibrate)
+    calibrate.set_defaults(command=_calibrate)
+    add_synthesis(parts, _measuring)
+
+
+def _measuring(calibrate: argparse.ArgumentParser) -> None:
+    """Declare which model is measured, and how."""
     calibrate.add_argument(
         "--model", metavar="MODEL", help="a folder, or a name (default: the embedded model)"
     )
     calibrate.add_argument("--base-url", metavar="URL", help="its endpoint (default: OPENAI_BASE_URL)")
     calibrate.add_argument("--key-var", metavar="NAME", default="OPENAI_API_KEY", help="variable of its key")
     calibrate.add_argument("--seeds", type=int, metavar="N", help="scenarios (default: 100; in a folder 30)")
+    calibrate.add_argument(
+        "--first", type=int, default=0, metavar="SEED", help="of the first scenario (default: 0)"
+    )
     calibrate.add_argument("--rollouts", type=int, default=16, metavar="K", help="of each (default: 16)")
     calibrate.add_argument(
         "--candidate", metavar="ID", help="whose instruction the agent gets (default: none)"
@@ -47,7 +61,6 @@ def add(commands: Any) -> None:
         "--temperature", type=float, metavar="T", help="(default: the model's own, else 1)"
     )
     calibrate.add_argument("--concurrency", type=int, default=64, metavar="N", help="at once (default: 64)")
-    calibrate.set_defaults(command=_calibrate)
 
 
 def _common(parser: argparse.ArgumentParser) -> None:
@@ -63,11 +76,11 @@ def _list(options: argparse.Namespace) -> int:
     from pytest_trace2evolve.report.environments import environments_text
     from pytest_trace2evolve.workflow.environments.listing import listed
 
-    found = listed(_folder(options))
+    found = listed(_environments(options), _folder(options))
     if options.json:
         print(json.dumps([one.record for one in found], indent=1))
     else:
-        print(environments_text(found), end="")
+        print(environments_text(found))
     return 0
 
 
@@ -75,28 +88,27 @@ def _check(options: argparse.Namespace) -> int:
     from pytest_trace2evolve.records.script import Content
     from pytest_trace2evolve.report.environments import admission_text
     from pytest_trace2evolve.workflow.environments.admit import admit, held_out_of
-    from pytest_trace2evolve.workflow.environments.registry import Environments
 
     seeds = at_least("--seeds", options.seeds, 1)
-    environments = Environments()
-    names = _names(options.names, environments)
-    _require_difficulty(options.difficulty, names, environments)
     held_out = held_out_of(nearest_project(options))
     reports = []
-    for name in names:
-        with progress_bar(name, seeds) as show:
-            report = admit(
-                environments,
-                name,
-                seeds=seeds,
-                difficulty=options.difficulty,
-                content=Content(options.content),
-                held_out=held_out,
-                told=show,
-            )
-        reports.append(report)
-        if not options.json:
-            print(admission_text(report), flush=True)
+    with _environments(options) as environments:
+        names = _names(options.names, environments)
+        _require_difficulty(options.difficulty, names, environments)
+        for name in names:
+            with progress_bar(name, seeds) as show:
+                report = admit(
+                    environments,
+                    name,
+                    seeds=seeds,
+                    difficulty=options.difficulty,
+                    content=Content(options.content),
+                    held_out=held_out,
+                    told=show,
+                )
+            reports.append(report)
+            if not options.json:
+                print(admission_text(report), flush=True)
     if options.json:
         print(json.dumps([one.model_dump(mode="json") | {"passed": one.passed} for one in reports], indent=1))
     return 0 if all(one.passed for one in reports) else REFUSED
@@ -107,40 +119,36 @@ def _calibrate(options: argparse.Namespace) -> int:
     from pytest_trace2evolve.report.environments import calibrations_text
     from pytest_trace2evolve.serving.process import LocalServer
     from pytest_trace2evolve.workflow.environments.asking import budget, read_ask
-    from pytest_trace2evolve.workflow.environments.kept import keep
-    from pytest_trace2evolve.workflow.environments.registry import Environments
 
-    environments = Environments()
-    names = _names(options.names, environments)
     at_least("--rollouts", options.rollouts, 2)
     at_least("--concurrency", options.concurrency, 1)
+    at_least("--first", options.first, 0)
     if options.seeds is not None:
         at_least("--seeds", options.seeds, 2)
-    _require_difficulty(options.difficulty, names, environments)
-    ask = read_ask(options, nearest_project(options), Path.cwd())
-    print(budget(ask, len(names)), file=sys.stderr)
-    folder = ask.settings.folder
-    server = LocalServer(folder) if folder is not None else None
-    try:
-        found = asyncio.run(_measured(environments, names, ask, server))
-    finally:
+    with contextlib.ExitStack() as stack:
+        environments = stack.enter_context(_environments(options))
+        names = _names(options.names, environments)
+        _require_difficulty(options.difficulty, names, environments)
+        ask = read_ask(options, nearest_project(options), Path.cwd())
+        print(budget(ask, len(names)), file=sys.stderr)
+        server = LocalServer(ask.settings.folder) if ask.settings.folder is not None else None
         if server is not None:
-            server.close()
-    kept = _folder(options)
-    for one in found:
-        keep(kept, one)
+            stack.callback(server.close)
+        found = asyncio.run(_measured(environments, names, ask, server, _folder(options)))
     if options.json:
         print(json.dumps([one.model_dump(mode="json") for one in found], indent=1))
     else:
-        print(calibrations_text(found), end="")
+        print(calibrations_text(found))
     return 0 if all(one.outcome is Outcome.FITS for one in found) else REFUSED
 
 
 async def _measured(
-    environments: "Environments", names: Sequence[str], ask: "Ask", server: Any
+    environments: "Environments", names: Sequence[str], ask: "Ask", server: Any, kept: Path
 ) -> "list[Calibration]":
+    """Calibrate one environment after the other; each is kept before the next can fail."""
     from pytest_trace2evolve.models.chat import ChatModel
     from pytest_trace2evolve.workflow.environments.calibrate import calibrate
+    from pytest_trace2evolve.workflow.environments.kept import keep
 
     settings = ask.settings if server is None else ask.settings.served(server.base_url, server.token)
     model = ChatModel(settings)
@@ -153,9 +161,20 @@ async def _measured(
                     show(done, f"difficulty {difficulty}")
 
                 found.append(await calibrate(environments, name, model, ask, told=told))
+                keep(kept, found[-1])
     finally:
         await model.close()
     return found
+
+
+def _environments(options: argparse.Namespace) -> "Environments":
+    """All environments: of the package, of installed ones, and those that the project had synthesized."""
+    from pytest_trace2evolve.workflow.environments.generated import generated_offers
+    from pytest_trace2evolve.workflow.environments.registry import Environments
+    from pytest_trace2evolve.worlds.registry import Worlds
+
+    project = nearest_project(options)
+    return Environments(generated_offers(project.root, Worlds()) if project is not None else None)
 
 
 def _names(given: Sequence[str], environments: "Environments") -> list[str]:

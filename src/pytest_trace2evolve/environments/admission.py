@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import starmap
 from statistics import fmean
 
 from pytest_trace2evolve._canonical import digest
@@ -24,13 +25,19 @@ UNPAID_MOST = 0.2
 """What a wrong way gets at most, in any scenario."""
 
 LUCK_MOST = 0.45
-"""What doing the same everywhere gets at most on average: now and then it is right."""
+"""What doing the same everywhere gets at most on average, at each difficulty: now and then it is right."""
+
+LUCK_LEAST, LUCK_ENOUGH = 40, 100
+"""Scenarios of a difficulty of which an average says something, and after which no more are tried."""
 
 DISTINCT_LEAST = 0.99
 """Share of scenarios that must differ once names, ids and figures are taken away."""
 
 SAID_MOST = 40
 """Messages that an expert, or a wrong way, sends at most."""
+
+PLAYABLE = "scenarios can be played"
+"""The check that nothing of a scenario breaks whoever makes, plays or reads it."""
 
 Expert = Callable[[Task, Sequence[Message]], Message]
 """The expert's next message, given the scenario and everything said so far."""
@@ -48,9 +55,10 @@ class Trial:
         customers: Makes the customer of a scenario.
         expert: Solves scenarios.
         wrong: Ways that must not be paid in any scenario, by name.
-        luck: Ways that must not be paid on average.
+        luck: Ways that must not be paid on average, at any difficulty with `LUCK_LEAST` scenarios or more.
         names: Words that tell one scenario from another and mean nothing: of people, streets, mailboxes.
-        held_out: What of a text must not be seen in training; empty where nothing is.
+        held_out: What of a scenario must not be seen in training; empty where nothing is.
+        sought: What `held_out` looks for, in words.
         forbidden: What of the gold actions the world's rules forbid; empty where nothing is.
         ways_most: Scenarios that are made twice, and on which rules and wrong ways are tried; the other
             checks look at all of them.
@@ -63,6 +71,7 @@ class Trial:
     luck: Mapping[str, Way] = field(default_factory=dict)
     names: Callable[[Task], Iterable[str]] = lambda task: ()
     held_out: Callable[[Task], str] = lambda task: ""
+    sought: str = "nothing is looked for"
     forbidden: Callable[[Task], str] = lambda task: ""
     ways_most: int = 60
 
@@ -83,6 +92,7 @@ class Admission:
         self._substances: Counter[str] = Counter()
         self._prompts: set[str] = set()
         self._paid: dict[str, list[float]] = {}
+        self._lucky: dict[str, dict[int, list[float]]] = {name: {} for name in trial.luck}
         self._looked = 0
 
     def look(self, seed: int, difficulty: int) -> None:
@@ -91,7 +101,10 @@ class Admission:
         try:
             self._look(seed, difficulty)
         except Trace2EvolveError as error:
-            self._problem("expert reaches the top", seed, str(error))
+            self._problem(PLAYABLE, seed, str(error))
+        except Exception as error:
+            # Records can be of any shape, and whoever reads them may stumble over them in any way.
+            self._problem(PLAYABLE, seed, f"{type(error).__name__}: {error}")
 
     def _look(self, seed: int, difficulty: int) -> None:
         if difficulty not in self._generators:
@@ -107,13 +120,14 @@ class Admission:
         if few and Task.model_validate_json(text) != task:
             self._problem("same seed, same scenario", seed, "does not survive JSON")
         self._substances[_substance(task, self._trial.names(task))] += 1
-        self._prompts.add(digest([one.content for one in _history(task) if one.role == "user"]))
+        self._prompts.add(digest([one.content for one in task.history if one.role == "user"]))
         if found := self._trial.held_out(task):
             self._problem("nothing held out", seed, found)
         self._tools(task, environment, seed)
         self._expert(task, environment, seed)
         if few:
             self._ways(task, first, environment, seed)
+        self._luck(task, environment, seed, difficulty)
 
     def _tools(self, task: Task, environment: PlayedEnvironment, seed: int) -> None:
         """The tools are the target's own, and so is all that they answered before the agent's turn."""
@@ -123,8 +137,8 @@ class Admission:
             self._problem(check, seed, "the agent has other tools")
         session = target.open()
         session.initialise(task.initial_state)
-        calls = [call for message in _history(task) for call in message.tool_calls or ()]
-        results = [message for message in _history(task) if message.role == "tool"]
+        calls = [call for message in task.history for call in message.tool_calls or ()]
+        results = [message for message in task.history if message.role == "tool"]
         if len(calls) != len(results):
             self._problem(check, seed, "its history holds calls without a result")
         for call, result in zip(calls, results, strict=False):
@@ -154,24 +168,27 @@ class Admission:
         if found := self._trial.forbidden(task):
             self._problem("gold is allowed", seed, found)
         own: dict[str, Way] = {"shortcut": generator.shortcut, **self._trial.wrong}
-        for name, way in {**own, **self._trial.luck}.items():
-            environment.reset(seed)
-            for message, _ in zip(way(task), range(SAID_MOST), strict=False):
-                if environment.step(message).done:
-                    break
-            reward = environment.reward()
+        for name, way in own.items():
+            reward = _tried(way, task, environment, seed)
             self._paid.setdefault(name, []).append(reward)
-            if name in own and reward > (0 if name == "nothing" else UNPAID_MOST):
+            if reward > (0 if name == "nothing" else UNPAID_MOST):
                 self._problem(f"unpaid: {name}", seed, f"it gets {reward:g}")
+
+    def _luck(self, task: Task, environment: PlayedEnvironment, seed: int, difficulty: int) -> None:
+        for name, way in self._trial.luck.items():
+            rewards = self._lucky[name].setdefault(difficulty, [])
+            if len(rewards) < LUCK_ENOUGH:
+                rewards.append(_tried(way, task, environment, seed))
 
     def lines(self) -> list[CheckLine]:
         """What was found, a line a check."""
         made = [
             self._line(check, detail)
             for check, detail in (
+                (PLAYABLE, "made, played and read without an error"),
                 ("same seed, same scenario", f"made twice, {self._few} seeds"),
                 ("tools are the target's", "schemas, and every result in the histories"),
-                ("nothing held out", "no id, customer, name, product or phrasing"),
+                ("nothing held out", self._trial.sought),
                 ("nothing is paid at the start", "0 everywhere"),
                 ("expert reaches the top", f"{TOP:g} in all of {self._looked}"),
                 ("expert never loses ground", "no step lowers its reward"),
@@ -183,13 +200,9 @@ class Admission:
         ]
         made.append(self._distinct())
         for name, rewards in self._paid.items():
-            mean = fmean(rewards)
-            told = f"most {max(rewards):g}, mean {mean:.2f} of {len(rewards)}"
-            if name in self._trial.luck:
-                made.append(CheckLine(check=f"no luck: {name}", passed=mean <= LUCK_MOST, detail=told))
-            else:
-                made.append(self._line(f"unpaid: {name}", told))
-        return made
+            told = f"most {max(rewards):g}, mean {fmean(rewards):.2f} of {len(rewards)}"
+            made.append(self._line(f"unpaid: {name}", told))
+        return [*made, *starmap(_luck_line, self._lucky.items())]
 
     @property
     def _few(self) -> int:
@@ -216,6 +229,36 @@ class Admission:
         self._problems.setdefault(check, []).append(f"seed {seed}: {text}")
 
 
+def _tried(way: Way, task: Task, environment: PlayedEnvironment, seed: int) -> float:
+    """What a way gets in a scenario."""
+    environment.reset(seed)
+    for message, _ in zip(way(task), range(SAID_MOST), strict=False):
+        if environment.step(message).done:
+            break
+    return environment.reward()
+
+
+def _luck_line(name: str, by_difficulty: Mapping[int, Sequence[float]]) -> CheckLine:
+    """The mean of each difficulty that has enough scenarios."""
+    judged = {
+        level: fmean(rewards)
+        for level, rewards in sorted(by_difficulty.items())
+        if len(rewards) >= LUCK_LEAST
+    }
+    check = f"no luck: {name}"
+    if not judged:
+        most = max(map(len, by_difficulty.values()), default=0)
+        told = f"not judged: {most} scenarios of a difficulty, {LUCK_LEAST} are wanted"
+        return CheckLine(check=check, passed=True, detail=told)
+    counts = sorted({len(by_difficulty[level]) for level in judged})
+    means = ", ".join(f"{level}: {mean:.2f}" for level, mean in judged.items())
+    return CheckLine(
+        check=check,
+        passed=max(judged.values()) <= LUCK_MOST,
+        detail=f"mean by difficulty {means} ({'–'.join(map(str, counts))} scenarios each)",
+    )
+
+
 def space_at_least(drawn: int, twins: int) -> int:
     """How many scenarios there are at least, at 95 % confidence, where `drawn` ones hold `twins` equal pairs.
 
@@ -227,11 +270,6 @@ def space_at_least(drawn: int, twins: int) -> int:
 
     most = float(chi2.ppf(0.95, 2 * (twins + 1))) / 2
     return int(drawn * (drawn - 1) / 2 / most)
-
-
-def _history(task: Task) -> Sequence[Message]:
-    state = task.initial_state
-    return (state.message_history if state else None) or []
 
 
 def _substance(task: Task, names: Iterable[str]) -> str:

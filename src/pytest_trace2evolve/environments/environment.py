@@ -108,7 +108,10 @@ class PlayedEnvironment:
             return True
         if not self._early:
             return False
-        return self._generator.settled(play.task, play.trace) or self.reward() == TOP
+        if self._generator.settled(play.task, play.trace):
+            return True
+        # The top is for what is solved: another process, where grades may come from, is not asked in vain.
+        return play.solved() and self.reward() == TOP
 
     def _playing(self) -> Play:
         if self._play is None:

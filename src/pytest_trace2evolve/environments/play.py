@@ -63,9 +63,8 @@ class Play:
         self._state: tuple[int, bool] | None = None
         self._session = world.open()
         self._session.initialise(task.initial_state)
-        history = task.initial_state.message_history if task.initial_state else None
-        self.trace: list[Message] = list(history or [Message(role="assistant", content=GREETING)])
-        for call in (call for message in history or () for call in message.tool_calls or ()):
+        self.trace: list[Message] = [*(task.history or [Message(role="assistant", content=GREETING)])]
+        for call in (call for message in task.history for call in message.tool_calls or ()):
             self._session.call(call.name, call.arguments, call.requestor)
         self._session.sync()
         self._go_on()
@@ -125,15 +124,7 @@ class Play:
         for call in calls:
             result = self._session.call(call.name, call.arguments, call.requestor)
             self._errors_left -= result.error
-            self.trace.append(
-                Message(
-                    role="tool",
-                    id=call.id,
-                    content=result.content,
-                    requestor=call.requestor,
-                    error=result.error,
-                )
-            )
+            self.trace.append(result.answering(call))
         self._session.sync()
 
     def _count(self) -> None:

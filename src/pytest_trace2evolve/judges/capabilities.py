@@ -4,15 +4,18 @@ An answer is held against the trace: a label that cites no message of the agent,
 of something nobody asked for is lost. What is lost enters no figure; nothing is ever filled in.
 """
 
+import contextlib
 import json
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pytest_trace2evolve.records.capability import Capability, CapabilityName, Label, Presence
 from pytest_trace2evolve.records.message import Message
+
+T = TypeVar("T", bound=BaseModel)
 
 PROMPT_VERSION = "1"
 """Raised whenever a text below changes; recorded with every report."""
@@ -183,10 +186,7 @@ def conversation(trace: Sequence[Message]) -> str:
 def read_proposals(content: str | None, tasks: Iterable[str]) -> list[Capability]:
     """The capabilities that an answer proposes; none where it is no answer. Tasks that are not known go."""
     known = set(tasks)
-    try:
-        proposed = _Proposals.model_validate_json(content or "").capabilities
-    except ValidationError:
-        return []
+    proposed = _entries(content, "capabilities", _Proposal) or []
     found: dict[str, Capability] = {}
     for one in proposed[:PROPOSED_MOST]:
         named = tuple(dict.fromkeys(task for task in one.tasks if task in known))
@@ -194,6 +194,19 @@ def read_proposals(content: str | None, tasks: Iterable[str]) -> list[Capability
             one.name, Capability(name=one.name, description=" ".join(one.definition.split()), tasks=named)
         )
     return list(found.values())
+
+
+def _entries(content: str | None, key: str, kind: type[T]) -> list[T] | None:
+    """The entries of an answer that fit, one bad one costing no other; None where it is no such answer."""
+    try:
+        listed = json.loads(content or "")[key]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+    found: list[T] = []
+    for entry in listed if isinstance(listed, list) else ():
+        with contextlib.suppress(ValidationError):
+            found.append(kind.model_validate(entry))
+    return found if found else None
 
 
 def read_groups(content: str | None, names: Sequence[str]) -> list[list[str]]:
@@ -207,13 +220,24 @@ def read_groups(content: str | None, names: Sequence[str]) -> list[list[str]]:
     return groups
 
 
-def merged(proposals: Sequence[Capability], groups: Sequence[Sequence[str]]) -> list[Capability]:
-    """One capability a group, with the tasks of all and the other names; the most often proposed first."""
+def merged(
+    proposals: Sequence[Capability], groups: Sequence[Sequence[str]], known: Iterable[str] = ()
+) -> list[Capability]:
+    """One capability a group, with the tasks of all and the other names; the most often proposed first.
+
+    Args:
+        proposals: What was proposed, in all discoveries.
+        groups: Names of one thing.
+        known: Names that stand for a group wherever they are in it.
+    """
+    known = frozenset(known)
     by_name: dict[str, list[Capability]] = {}
     for one in proposals:
         by_name.setdefault(one.name, []).append(one)
     found = []
-    for group in groups:
+    for names in groups:
+        # A known name keeps what is known under it: its definition, its environment.
+        group = sorted(names, key=lambda name: name not in known)
         members = [one for name in group for one in by_name[name]]
         tasks = tuple(dict.fromkeys(task for one in members for task in one.tasks))
         first = by_name[group[0]][0]
@@ -226,9 +250,8 @@ def read_labels(
     content: str | None, trace_id: str, trace: Sequence[Message], capabilities: Sequence[Capability]
 ) -> list[Label]:
     """One label a capability, in their order; lost where the answer gives none that can be trusted."""
-    try:
-        answered = _Labels.model_validate_json(content or "").labels
-    except ValidationError:
+    answered = _entries(content, "labels", _Given)
+    if answered is None:
         return [_lost(trace_id, one.name, "the judge's answer is outside its schema") for one in capabilities]
     given: dict[str, list[_Given]] = {}
     for one in answered:

@@ -49,12 +49,13 @@ def run_case(pytestconfig: pytest.Config) -> Iterator[RunCase]:
 
 
 @pytest.fixture(scope="session")
-def environments(pytestconfig: pytest.Config) -> "Environments":
+def environments(pytestconfig: pytest.Config) -> Iterator["Environments"]:
     """All capability environments: built in, of installed packages, and of `pytest_t2e_environments`."""
     from pytest_trace2evolve.workflow.environments.registry import Environments
 
     answers = pytestconfig.hook.pytest_t2e_environments(config=pytestconfig)
-    return Environments({name: offer for answer in answers for name, offer in answer.items()})
+    with Environments({name: offer for answer in answers for name, offer in answer.items()}) as found:
+        yield found
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pytest_trace2evolve.records.answer import Answer
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.completion import Completion, Usage
 from pytest_trace2evolve.records.environment import Reaction
-from pytest_trace2evolve.records.message import Message, Requestor
+from pytest_trace2evolve.records.message import Message, Requestor, ToolCall
 from pytest_trace2evolve.records.rules import Rules
 from pytest_trace2evolve.records.score import Check, JudgeUse, ToolType
 from pytest_trace2evolve.records.task import Action, Assertion, InitialState, Task
@@ -26,6 +26,12 @@ class ToolResult(Record):
 
     content: str
     error: bool = False
+
+    def answering(self, call: ToolCall) -> Message:
+        """The message that answers a call with this result."""
+        return Message(
+            role="tool", id=call.id, content=self.content, requestor=call.requestor, error=self.error
+        )
 
 
 class WorldSession(Protocol):
@@ -190,6 +196,8 @@ class Generator(Protocol):
 
     def grade(self, task: Task, trace: Sequence[Message], *, solved: bool) -> float:
         """How far the capability was exercised: one of `records.environment.GRADES`.
+
+        The top is for what is solved alone.
 
         Args:
             task: The scenario.

@@ -102,6 +102,17 @@ class Task(Tau2Record):
         criteria = self.evaluation_criteria
         return (criteria.actions or []) if criteria else []
 
+    @property
+    def tables(self) -> dict[str, Any]:
+        """The records that the task brings into the agent's world, by table; empty where it brings none."""
+        data = self.initial_state.initialization_data if self.initial_state else None
+        return (data.agent_data or {}) if data else {}
+
+    @property
+    def history(self) -> list[Message]:
+        """What was said before the first turn; empty where nothing was."""
+        return (self.initial_state.message_history or []) if self.initial_state else []
+
 
 def normalised(task: Task) -> dict[str, Any]:
     """The content of a task that scoring or the conversation reads, after upstream's defaults.

@@ -66,9 +66,7 @@ def _turn(turn: Turn) -> Iterator[tuple[str, str]]:
 
 
 def _store(case: Case) -> Iterator[tuple[str, str]]:
-    state = case.task.initial_state
-    data = state.initialization_data if state else None
-    tables = (data.agent_data if data else None) or {}
+    tables = case.task.tables
     yield "", ""
     yield f"The store: {', '.join(_counts(tables)) or MISSING}", "bold blue"
     orders = _mapping(tables.get("orders"))

@@ -107,10 +107,9 @@ async def converse(
 async def _turns(
     task: Task, session: WorldSession, agent: Agent, user: User | None, limits: Limits, progress: _Progress
 ) -> TerminationReason:
-    history = task.initial_state.message_history if task.initial_state else None
-    if history:
-        progress.trace.extend(history)
-        _replay(session, history)
+    if task.history:
+        progress.trace.extend(task.history)
+        _replay(session, task.history)
     elif user is None:
         if ended := await _speak(agent, user, progress):
             return ended
@@ -155,15 +154,7 @@ def _answer(session: WorldSession, calls: Sequence[ToolCall], progress: _Progres
     for call in calls:
         result = session.call(call.name, call.arguments, call.requestor)
         progress.errors += result.error
-        progress.say(
-            Message(
-                role="tool",
-                id=call.id,
-                content=result.content,
-                requestor=call.requestor,
-                error=result.error,
-            )
-        )
+        progress.say(result.answering(call))
     session.sync()
 
 

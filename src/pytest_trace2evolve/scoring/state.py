@@ -44,8 +44,7 @@ def check_state(task: Task, trace: Sequence[Message], world: World) -> tuple[boo
 def _gold(task: Task, world: World) -> WorldSession:
     gold = world.open()
     gold.initialise(task.initial_state)
-    history = task.initial_state.message_history if task.initial_state else None
-    _replay(gold, history or [], world)
+    _replay(gold, task.history, world)
     for action in task.actions:
         gold.perform(action)
     return gold

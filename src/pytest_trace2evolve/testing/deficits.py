@@ -99,10 +99,7 @@ class _Spoiler:
     """Wrong ways on one case."""
 
     def __init__(self, task: Task, drawn: random.Random) -> None:
-        state = task.initial_state
-        assert state is not None
-        assert state.initialization_data is not None
-        self.tables: Mapping[str, Any] = state.initialization_data.agent_data or {}
+        self.tables: Mapping[str, Any] = task.tables
         self.drawn = drawn
         self._written = False
 

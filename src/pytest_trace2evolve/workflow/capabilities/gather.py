@@ -4,6 +4,7 @@ Capabilities that were mined from the tasks that decide would be chosen by the v
 against. So tasks of such splits are left out; who names one all the same has that written into the ledger.
 """
 
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -85,11 +86,15 @@ def gather(
     files = _files(runs, project, here, suite)
     mode = _one_mode(files)
     _known(splits, project)
-    scored = _scored(files, worlds, provider)
+    _locked(project, mode)
+    scored = _scored(files, worlds, provider, here)
     kept, left_out, held = _readable(scored, mode, project, splits)
     notes = [
         f"{count} traces of split {name!r} are left out: {why}" for (name, why), count in left_out.items()
     ]
+    if project is None:
+        notes.append("no project here says which tasks decide: all traces are read")
+    notes += _several(files)
     measured = [(run, one) for run, one in kept if one.record.reward is not None]
     if unclear := len(kept) - len(measured):
         notes.append(f"{unclear} traces have no reward and are left out")
@@ -139,16 +144,41 @@ def _one_mode(files: Sequence[ResultsFile]) -> Mode:
 def _known(splits: Sequence[str], project: Project | None) -> None:
     known = project.splits if project is not None else {}
     for name in splits:
+        if project is None:
+            raise ConfigError(f"--split {name}: no project here has splits; give --root")
         if name not in known:
             raise ConfigError(f"--split {name}: no such split; {nearest(name, known)}")
 
 
-def _scored(files: Sequence[ResultsFile], worlds: Worlds, provider: str | None) -> dict[str, list[Scored]]:
+def _locked(project: Project | None, mode: Mode) -> None:
+    """Every suite of the domain must be locked: nothing else says which of its tasks decide."""
+    if project is None:
+        return
+    for name in project.suite_names:
+        if project.suite(name).domain == mode.domain and name not in project.lock.suites:
+            raise ConfigError(
+                f"suite {name!r} of domain {mode.domain} is not in {project.lock_path}, which says what "
+                "decides; run 'trace2evolve lock'"
+            )
+
+
+def _several(files: Sequence[ResultsFile]) -> list[str]:
+    """A note where the runs are of several agents or candidates: then those may be what is contrasted."""
+    sides = {(one.agent.model, one.candidate.id if one.candidate else None) for one in map(provenance, files)}
+    if len(sides) < 2:
+        return []
+    named = sorted(" as ".join(part or "?" for part in side) for side in sides)
+    return [f"traces of several agents ({', '.join(named)}): a contrast may be theirs, not a capability's"]
+
+
+def _scored(
+    files: Sequence[ResultsFile], worlds: Worlds, provider: str | None, here: Path
+) -> dict[str, list[Scored]]:
     """The simulations by the name of their run, scored again."""
     combine(files)  # refuses a simulation that is there twice
     scored: dict[str, list[Scored]] = {}
     for file in files:
-        name = provenance(file).run_id or file.path.name
+        name = provenance(file).run_id or os.path.relpath(file.path, here)
         scored.setdefault(name, []).extend(rescore(file, worlds, provider))
     return scored
 

@@ -188,7 +188,7 @@ class Judged:
         names = list(dict.fromkeys(one.name for one in proposals))
         firsts = {one.name: one for one in reversed(proposals)}
         answer = await self._ask(group, asked.group_messages([firsts[name] for name in names]), 0)
-        return asked.merged(proposals, asked.read_groups(answer, names))
+        return asked.merged(proposals, asked.read_groups(answer, names), [one.name for one in BUILT_IN])
 
     async def _runs(
         self, gathered: Gathered, capabilities: Sequence[Capability], label: Model

@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from pytest_trace2evolve._canonical import texts_in
 from pytest_trace2evolve.agents.case_oracle import CaseOracle
 from pytest_trace2evolve.agents.nop import NopAgent
 from pytest_trace2evolve.cases.case import Case, case_of
@@ -88,33 +89,18 @@ def _format_problems(case: Case) -> Iterator[str]:
 def _content_problems(case: Case) -> Iterator[str]:
     """Words of the other content: what is trained on may hold nothing that decides, and the reverse."""
     other = Content.TRAIN if case.script.content is Content.HELDOUT else Content.HELDOUT
-    text = "\n".join(_texts(case.task.model_dump(mode="json")))
+    text = "\n".join(texts_in(case.task.model_dump(mode="json")))
     if found := foreign(text, other):
         yield f"it is {case.script.content.value} and holds {other.value} content: {found!r}"
 
 
 def _dangling(case: Case) -> Iterator[str]:
     """Orders that a customer's record lists and the store does not have."""
-    state = case.task.initial_state
-    data = state.initialization_data if state is not None else None
-    tables = (data.agent_data if data is not None else None) or {}
+    tables = case.task.tables
     for user_id, user in tables.get("users", {}).items():
         for order_id in user.get("orders", ()):
             if order_id not in tables.get("orders", {}):
                 yield f"customer {user_id!r} has order {order_id!r}, and the store has not"
-
-
-def _texts(value: object) -> Iterator[str]:
-    """All texts in a JSON value, names of fields too. As JSON text, a new line would end in a letter."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for name, one in value.items():
-            yield name
-            yield from _texts(one)
-    elif isinstance(value, list):
-        for one in value:
-            yield from _texts(one)
 
 
 async def _simulate(case: Case, world: World, agent: Agent) -> Simulation:

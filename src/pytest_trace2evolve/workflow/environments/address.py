@@ -5,22 +5,27 @@ from collections.abc import Sequence
 from pytest_trace2evolve.cases.draws import one_of
 from pytest_trace2evolve.cases.scene import Scene
 from pytest_trace2evolve.cases.sketch import Sketch, Spoken
+from pytest_trace2evolve.cases.store import Data
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.script import Slot
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.users.hearing import hear
 from pytest_trace2evolve.workflow.environments.deeds import Deeds, ahead, call_of, is_write, reads_ahead
 from pytest_trace2evolve.workflow.environments.generator import Drawn, SupportGenerator
-from pytest_trace2evolve.workflow.environments.tables import tables_of
 
-STREET_TOLD_UNTIL, OTHER_FROM = 2, 3
-"""Up to which difficulty the customer names the street; from which on another order may hold the address."""
+STREET_TOLD_UNTIL = 2
+"""Up to which difficulty the customer names the street, where it is that of the account."""
+
+KINDS = ("account", "named", "street")
+LATER = ("account", *KINDS, *("named", "street") * 2)
+"""Where the address stands, at the first difficulty and later: no place may be right for half of them."""
 
 
 class AccountAddressInference(SupportGenerator):
-    """An order must go to the address of the account, or from difficulty 3 on to that of another order.
+    """An order must go to the address of the account, or to that of another order.
 
-    Up to difficulty 2 the customer names the street, and nothing else; then nothing of it.
+    The customer names that other order, or only the street where it goes. For the account's address they name
+    the street, and nothing else, up to difficulty 2; then nothing of it.
     What is graded is the first change that the agent tries:
 
     | grade | what was done |
@@ -43,21 +48,27 @@ class AccountAddressInference(SupportGenerator):
     def draw(self, scene: Scene) -> Drawn:
         """A pending order that goes to the wrong place."""
         home = scene.user["address"]
-        elsewhere = scene.store.address(besides=[home])
-        while elsewhere["city"] == home["city"]:
-            elsewhere = scene.store.address(besides=[home])
+        elsewhere = _far_from(scene, home)
         order = scene.order("pending", 1, address=elsewhere)
-        if self.difficulty >= OTHER_FROM and scene.chance():
-            third = scene.store.address(besides=[elsewhere, home])
-            other = scene.order(one_of(scene.draws, ("processed", "delivered")), 1, address=third)
+        kind = one_of(scene.draws, KINDS if self.difficulty == 1 else LATER)
+        third = _far_from(scene, home, elsewhere)
+        status = one_of(scene.draws, ("processed", "delivered"))
+        other = scene.order(status, 1, address=third)
+        scene.store.surroundings(scene.user, self.most)
+        if kind == "named":
             says = scene.say("same_address", order=order["order_id"], other=other["order_id"])
-            wish = scene.ship_to(order, other["address"], looks=(other["order_id"],))
+            wish = scene.ship_to(order, third, looks=(other["order_id"],))
+        elif kind == "street":
+            # Which order goes there is found by reading one after another.
+            owned = [one for one in scene.user["orders"] if one != order["order_id"]]
+            looks = tuple(owned[: owned.index(other["order_id"]) + 1])
+            says = scene.say("ship_to", order=order["order_id"], address=third["address1"])
+            wish = scene.ship_to(order, third, looks=looks)
         else:
             told = self.difficulty <= STREET_TOLD_UNTIL
             place = {"address": home["address1"]} if told else {}
             says = scene.say("ship_to" if told else "home_address", order=order["order_id"], **place)
             wish = scene.ship_to(order, home)
-        scene.store.surroundings(scene.user, self.most)
         # Asked for the address, the customer says the same again: they have none to give.
         details = {slot: says if slot is Slot.ADDRESS else text for slot, text in wish.details.items()}
         return Drawn(
@@ -76,7 +87,7 @@ class AccountAddressInference(SupportGenerator):
             return 0.0
         if solved:
             return 1.0
-        own = tables_of(deeds.task)["orders"][wanted.arguments["order_id"]]["address"]
+        own = deeds.task.tables["orders"][wanted.arguments["order_id"]]["address"]
         says = deeds.task.user_scenario["script"]["turns"][0]["says"]
         parts = [part for part, value in own.items() if wanted.arguments[part] != value]
         parts = [part for part in parts if part != "address1" or wanted.arguments[part] not in says]
@@ -92,9 +103,17 @@ class AccountAddressInference(SupportGenerator):
     def shortcut(self, task: Task) -> Sequence[Message]:
         """The order's own address, written again: nothing was looked up that says otherwise."""
         wanted = next(one for one in ahead(task) if is_write(one.name))
-        own = tables_of(task)["orders"][wanted.arguments["order_id"]]["address"]
+        own = task.tables["orders"][wanted.arguments["order_id"]]["address"]
         rash = wanted.model_copy(update={"arguments": {**wanted.arguments, **own}})
         return [*reads_ahead(task), call_of(rash, 90)]
+
+
+def _far_from(scene: Scene, *others: Data) -> Data:
+    """An address in another city than some others."""
+    while True:
+        made = scene.store.address()
+        if made["city"] not in {one["city"] for one in others}:
+            return made
 
 
 def _asked(deeds: Deeds) -> bool:
@@ -105,7 +124,7 @@ def _asked(deeds: Deeds) -> bool:
 def _fetched(deeds: Deeds) -> bool:
     """Whether the record with the wanted address was read since it was the agent's turn."""
     [wanted] = deeds.open
-    tables = tables_of(deeds.task)
+    tables = deeds.task.tables
     holds = {
         key
         for name in ("users", "orders")

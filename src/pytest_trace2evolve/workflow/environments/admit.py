@@ -9,25 +9,24 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 
-from pytest_trace2evolve._canonical import digest
+from pytest_trace2evolve._canonical import digest, texts_in
 from pytest_trace2evolve.agents.case_oracle import CaseOracle
 from pytest_trace2evolve.cases.case import read_cases
 from pytest_trace2evolve.cases.content import foreign, vocabulary
 from pytest_trace2evolve.environments.admission import Admission, Trial
 from pytest_trace2evolve.environments.play import Play
-from pytest_trace2evolve.errors import CaseError
+from pytest_trace2evolve.errors import CaseError, Trace2EvolveError
 from pytest_trace2evolve.records.admission import AdmissionReport, CheckLine
-from pytest_trace2evolve.records.message import Message
+from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.protocols import Generator, World, rules_of
 from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.script import Content, script_of
-from pytest_trace2evolve.records.task import Task
+from pytest_trace2evolve.records.task import Action, Task
 from pytest_trace2evolve.scoring.invariants import broken
 from pytest_trace2evolve.suites import CasesOf, Role
 from pytest_trace2evolve.workflow.environments.generator import EASIEST, HARDEST
 from pytest_trace2evolve.workflow.environments.registry import Environments, scripted
 from pytest_trace2evolve.workflow.environments.rogues import LUCK, WRONG, nothing, repeats, silence
-from pytest_trace2evolve.workflow.environments.tables import tables_of
 from pytest_trace2evolve.workflow.pocket.words import training_words
 from pytest_trace2evolve.workflow.project import Project
 from pytest_trace2evolve.worlds.registry import Worlds
@@ -50,6 +49,7 @@ def admit(
     difficulty: int | None = None,
     content: Content = Content.TRAIN,
     held_out: Sequence[str] = (),
+    first: int = 0,
     told: Callable[[int], None] = lambda done: None,
 ) -> AdmissionReport:
     """Hold an environment against every check of admission.
@@ -61,6 +61,7 @@ def admit(
         difficulty: One difficulty alone; None: all of them.
         content: Whose words; what is held out is looked for in training content alone.
         held_out: Ids and people that no scenario may hold, see `held_out_of`.
+        first: Seed of the first scenario; for code that could know the seeds of its admission, a drawn one.
         told: Hears how many scenarios are done.
 
     Raises:
@@ -81,9 +82,15 @@ def admit(
 
     admission = Admission(make, _trial(world, content, held_out))
     for seed in range(seeds):
-        admission.look(seed, levels[seed % len(levels)])
+        admission.look(first + seed, levels[seed % len(levels)])
         told(seed + 1)
-    lines = [_elsewhere(name, levels, content, make), *admission.lines()]
+    again = offer.elsewhere
+    lines = [
+        _elsewhere(name, levels, content, make)
+        if again is None
+        else _again(levels, make, lambda level: again(level, content), first),
+        *admission.lines(),
+    ]
     return AdmissionReport(
         capability=name,
         digests={level: make(level).digest for level in levels},
@@ -129,7 +136,18 @@ def _trial(world: World, content: Content, held_out: Sequence[str]) -> Trial:
         luck=LUCK if ours else {},
         names=_names if ours else lambda task: (),
         held_out=seen,
+        sought=_sought(content, held_out),
         forbidden=forbidden,
+    )
+
+
+def _sought(content: Content, held_out: Sequence[str]) -> str:
+    """What held-out content is looked for, in words."""
+    if content is not Content.TRAIN:
+        return "nothing is looked for: the content is held out itself"
+    words = "no name, product or phrasing"
+    return (
+        f"{words}, no id and no customer" if held_out else f"{words}; no project says which ids and customers"
     )
 
 
@@ -144,7 +162,7 @@ def found_held_out(task: Task, held_out: Sequence[str]) -> str:
     # What tools answered holds the same records once more.
     history = record["initial_state"]["message_history"] or []
     record["initial_state"]["message_history"] = [one for one in history if one["role"] != "tool"]
-    texts = list(dict.fromkeys(_texts(record)))
+    texts = list(dict.fromkeys(texts_in(record)))
     whole = "\n".join(texts)
     if mark := foreign(whole, Content.HELDOUT):
         return f"held-out content: {mark!r}"
@@ -189,7 +207,7 @@ def _records(task: Task) -> Iterator[str]:
 
     Orders are left out: among some thousand scenarios one holds the same seven random digits by chance.
     """
-    tables = tables_of(task)
+    tables = task.tables
     yield task.id
     for user_id, user in tables.get("users", {}).items():
         yield from (user_id, user["email"], f"{user['name']['first_name']} {user['name']['last_name']}")
@@ -197,7 +215,7 @@ def _records(task: Task) -> Iterator[str]:
 
 def _names(task: Task) -> Iterator[str]:
     """Words that only name somebody or some place in a scenario."""
-    tables = tables_of(task)
+    tables = task.tables
     for user in tables["users"].values():
         yield from (*user["name"].values(), user["user_id"], user["email"])
     for record in (*tables["users"].values(), *tables["orders"].values()):
@@ -206,22 +224,10 @@ def _names(task: Task) -> Iterator[str]:
         yield from (street, address["city"], f'"state":"{address["state"]}"', f" {address['state']} ")
 
 
-def _texts(value: object) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for name, one in value.items():
-            yield name
-            yield from _texts(one)
-    elif isinstance(value, list):
-        for one in value:
-            yield from _texts(one)
-
-
 def _runs(text: str) -> set[tuple[str, ...]]:
-    """All runs of `RUN` words in a text; a slot of a phrase is no word and ends a run."""
+    """All runs of `RUN` words in a text; a slot of a phrase is no word, and it and a sentence end a run."""
     found: set[tuple[str, ...]] = set()
-    for part in re.split(r"\{\w+\}", text.lower()):
+    for part in re.split(r"\{\w+\}|(?<=[.!?])\s", text.lower()):
         words = re.findall(r"[\w'-]+", part)
         found |= {tuple(words[at : at + RUN]) for at in range(len(words) - RUN + 1)}
     return found
@@ -235,11 +241,61 @@ def _held_out_runs() -> set[tuple[str, ...]]:
     return theirs - {run for texts in train.values() for text in texts for run in _runs(text)}
 
 
+ANEW = "same seed, new process"
+"""The check that scenarios do not hang on the process that makes them."""
+
+
+def _again(
+    levels: Sequence[int],
+    make: Callable[[int], Generator],
+    again: Callable[[int], Generator],
+    first: int,
+) -> CheckLine:
+    """The same scenarios and grades by generators that run in another process themselves.
+
+    They are asked in the other order: what a module makes must not hang on what it made before.
+    """
+    jobs = [(first + place, levels[place % len(levels)]) for place in range(ELSEWHERE)]
+    one, other = ({level: made(level) for level in levels} for made in (make, again))
+    try:
+        here = {job: _made(one[job[1]], job[0]) for job in jobs}
+        there = {job: _made(other[job[1]], job[0]) for job in reversed(jobs)}
+    except Trace2EvolveError as error:
+        return CheckLine(check=ANEW, passed=False, detail=f"it cannot be made there: {error}")
+    finally:
+        for generator in other.values():
+            close = getattr(generator, "close", None)
+            if close is not None:
+                close()
+    if differs := next((job for job in jobs if here[job] != there[job]), None):
+        detail = f"another scenario or grade there, first: seed {differs[0]} at difficulty {differs[1]}"
+        return CheckLine(check=ANEW, passed=False, detail=detail)
+    return CheckLine(check=ANEW, passed=True, detail=f"{len(jobs)} scenarios with their grades")
+
+
+def _made(generator: Generator, seed: int) -> str:
+    """Digest of a scenario, and of what its history, its gold actions and its shortcut are graded."""
+    task = generator.scenario(seed)
+    history = list(task.history)
+    calls = [Message(role="assistant", tool_calls=[_call(one)]) for one in task.actions]
+    shortcut = list(generator.shortcut(task))
+    graded = [
+        generator.grade(task, trace, solved=solved)
+        for trace in (history, [*history, *calls], [*history, *shortcut])
+        for solved in (False, True)
+    ]
+    told = [one.model_dump(mode="json") for one in shortcut]
+    return digest([task.model_dump(mode="json"), graded, told])
+
+
+def _call(action: Action) -> ToolCall:
+    return ToolCall(id="call", name=action.name, arguments=action.arguments)
+
+
 def _elsewhere(
     name: str, levels: Sequence[int], content: Content, make: Callable[[int], Generator]
 ) -> CheckLine:
     """The same scenarios in a new process, whose hashes of strings are others."""
-    check = "same seed, new process"
     jobs = [(seed, levels[seed % len(levels)]) for seed in range(ELSEWHERE)]
     here = scenarios_digest({level: make(level) for level in levels}, jobs)
     source = (
@@ -257,10 +313,10 @@ def _elsewhere(
     )
     if done.returncode:
         told = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        return CheckLine(check=check, passed=False, detail=f"it cannot be made there: {told}")
+        return CheckLine(check=ANEW, passed=False, detail=f"it cannot be made there: {told}")
     same = done.stdout.strip() == here
     return CheckLine(
-        check=check, passed=same, detail=f"{len(jobs)} scenarios" if same else "other scenarios there"
+        check=ANEW, passed=same, detail=f"{len(jobs)} scenarios" if same else "other scenarios there"
     )
 
 

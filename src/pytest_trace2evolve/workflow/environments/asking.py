@@ -40,6 +40,7 @@ def read_ask(options: argparse.Namespace, project: Project | None, here: Path) -
         adjust=options.difficulty is None,
         content=Content(options.content),
         at_once=options.concurrency,
+        first=options.first,
     )
 
 

@@ -9,6 +9,7 @@ from pytest_trace2evolve.agents.chat import ChatAgent, system_prompt
 from pytest_trace2evolve.environments.calibration import (
     ADJUSTMENTS,
     LOST_MOST,
+    MEAN,
     ROLLOUTS,
     SEEDS,
     direction,
@@ -17,7 +18,7 @@ from pytest_trace2evolve.environments.calibration import (
 )
 from pytest_trace2evolve.errors import InfrastructureError
 from pytest_trace2evolve.models.settings import ModelSettings
-from pytest_trace2evolve.records.calibration import Calibration, Outcome, Tried
+from pytest_trace2evolve.records.calibration import Calibration, Figures, Outcome, Tried
 from pytest_trace2evolve.records.protocols import Agent, Model
 from pytest_trace2evolve.records.script import Content
 from pytest_trace2evolve.workflow.environments.generator import EASIEST, HARDEST
@@ -48,6 +49,7 @@ class Ask:
         adjust: Whether the difficulty is changed where figures lie outside.
         content: Whose words.
         at_once: Rollouts at once.
+        first: Seed of the first scenario.
     """
 
     settings: ModelSettings
@@ -59,6 +61,7 @@ class Ask:
     adjust: bool = True
     content: Content = Content.TRAIN
     at_once: int = AT_ONCE
+    first: int = 0
 
 
 async def calibrate(
@@ -88,7 +91,7 @@ async def calibrate(
         tried.append(await _measure(environments, name, difficulty, model, ask, told))
         if not tried[-1].outside or not ask.adjust or len(tried) > ADJUSTMENTS:
             break
-        following = difficulty + direction(tried[-1].figures)
+        following = next_difficulty(difficulty, tried[-1].figures)
         if not EASIEST <= following <= HARDEST or following in [one.difficulty for one in tried]:
             break
         difficulty = following
@@ -110,6 +113,15 @@ async def calibrate(
     )
 
 
+def next_difficulty(difficulty: int, found: Figures) -> int:
+    """The difficulty to measure next; one that does not exist where there is no further way to go."""
+    way = direction(found)
+    if not EASIEST <= difficulty + way <= HARDEST and MEAN[0] <= found.mean <= MEAN[1]:
+        # The reward fits and groups are too much alike: another mix of scenarios may tell them apart.
+        way = -way
+    return difficulty + way
+
+
 async def _measure(
     environments: Environments,
     name: str,
@@ -128,7 +140,7 @@ async def _measure(
     groups = await roll_groups(
         lambda: played(generator, world),
         agent,
-        range(ask.seeds),
+        range(ask.first, ask.first + ask.seeds),
         ask.rollouts,
         at_once=ask.at_once,
         told=lambda done: told(difficulty, done),

@@ -44,8 +44,7 @@ class Deeds:
     def __init__(self, task: Task, trace: Sequence[Message]) -> None:
         self.task = task
         self.trace = trace
-        history = task.initial_state.message_history if task.initial_state else None
-        self.begins = len(history or [])
+        self.begins = len(task.history)
 
     @cached_property
     def calls(self) -> list[Made]:
@@ -123,8 +122,7 @@ def call_of(action: Action, number: int = 0) -> Message:
 
 def ahead(task: Task) -> list[Action]:
     """The expert's calls that the history does not hold."""
-    history = (task.initial_state.message_history if task.initial_state else None) or []
-    return task.actions[sum(len(message.tool_calls or ()) for message in history) :]
+    return task.actions[sum(len(message.tool_calls or ()) for message in task.history) :]
 
 
 def reads_ahead(task: Task) -> list[Message]:

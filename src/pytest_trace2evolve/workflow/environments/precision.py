@@ -2,17 +2,19 @@
 
 from collections.abc import Sequence
 
-from pytest_trace2evolve.cases.draws import one_of
-from pytest_trace2evolve.cases.scene import Scene, options_text
+from pytest_trace2evolve.cases.draws import one_of, some_of
+from pytest_trace2evolve.cases.scene import Scene, method_text, options_text
 from pytest_trace2evolve.cases.sketch import Sketch, Spoken
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.task import Action, Task
 from pytest_trace2evolve.workflow.environments.deeds import Deeds, ahead, call_of, is_write, reads_ahead
-from pytest_trace2evolve.workflow.environments.generator import Drawn, SupportGenerator
-from pytest_trace2evolve.workflow.environments.tables import tables_of
+from pytest_trace2evolve.workflow.environments.generator import EASIEST, Drawn, SupportGenerator
 
 KINDS = ("return", "return", "return", "return", "pay")
-"""To pay otherwise takes one choice, between two methods: it is rare."""
+"""From difficulty 2 on. To pay otherwise takes one choice, between two methods or three: it is rare."""
+
+PARTS = ((3, 2), (4, 2), (4, 3))
+"""Items of an order, and how many of them go back: the first two are seldom right, and one alone never is."""
 
 SWAPS_FROM = 4
 """The difficulty from which on items are exchanged too: two products must be read for it."""
@@ -26,21 +28,20 @@ class ToolCallingPrecision(SupportGenerator):
     | grade | what was done |
     | --- | --- |
     | 0 | no change; or another one, or of another order, than was asked for |
-    | 0.2 | the right tool for the right order, with a wrong item or payment method among its ids |
-    | 0.5 | a part of the items asked for and none beside; in an exchange: the right items for wrong ones |
+    | 0.2 | the right tool for the right order, with an item wrong, too many or too few, or a wrong method |
+    | 0.5 | half or more of the items that are meant, and no other; in an exchange: the right for wrong ones |
     | 0.8 | all items right, and the payment method is not |
     | 1 | every id right |
     """
 
     capability = "tool_calling_precision"
     pays = "the call that is asked for is made with every id right, and none beside"
-    methods = ("credit_card", "paypal")
+    methods = ("credit_card", "credit_card", "paypal")
 
     def draw(self, scene: Scene) -> Drawn:
         """A call of several ids."""
-        kind = one_of(
-            scene.draws, KINDS if self.difficulty < SWAPS_FROM else (*KINDS, "exchange", "exchange")
-        )
+        further = ("exchange", "exchange") if self.difficulty >= SWAPS_FROM else ()
+        kind = "return" if self.difficulty == EASIEST else one_of(scene.draws, (*KINDS, *further))
         if kind == "pay":
             return Drawn(_pay(scene, self.most))
         return Drawn(_return(scene, self.most) if kind == "return" else _exchange(scene, self.most))
@@ -63,7 +64,7 @@ class ToolCallingPrecision(SupportGenerator):
     def shortcut(self, task: Task) -> Sequence[Message]:
         """The right tool with whatever ids stand first: all items, the method that paid."""
         wanted = next(one for one in ahead(task) if is_write(one.name))
-        order = tables_of(task)["orders"][wanted.arguments["order_id"]]
+        order = task.tables["orders"][wanted.arguments["order_id"]]
         arguments = dict(wanted.arguments)
         if "item_ids" in arguments:
             arguments["item_ids"] = [item["item_id"] for item in order["items"]]
@@ -76,18 +77,25 @@ class ToolCallingPrecision(SupportGenerator):
 
 
 def _pay(scene: Scene, most: int) -> Sketch:
-    order = scene.order("pending", 1, payment=scene.method("credit_card")["id"])
+    """From any of the customer's methods to any other that covers it."""
+    methods = list(scene.user["payment_methods"].values())
+    order = scene.order("pending", 1, payment=one_of(scene.draws, methods)["id"])
     scene.store.surroundings(scene.user, most)
-    says = scene.say("pay_with", order=order["order_id"], method="PayPal account")
-    wish = scene.pay_with(order, scene.method("paypal"))
+    [due, paid] = (order["payment_history"][0][name] for name in ("amount", "payment_method_id"))
+    others = [one for one in methods if one["id"] != paid and one.get("balance", due) >= due]
+    method = one_of(scene.draws, others)
+    says = scene.say("pay_with", order=order["order_id"], method=method_text(method))
+    wish = scene.pay_with(order, method)
     return Sketch(scene, [Spoken(scene.opening(says), [wish])])
 
 
 def _return(scene: Scene, most: int) -> Sketch:
-    order = scene.order("delivered", 3)
+    """Some of an order's items."""
+    held, count = one_of(scene.draws, PARTS)
+    order = scene.order("delivered", held)
     scene.store.surroundings(scene.user, most)
-    left_out = scene.one_item(order)
-    items = [item for item in order["items"] if item is not left_out]
+    chosen = some_of(scene.draws, order["items"], count)
+    items = [item for item in order["items"] if item in chosen]
     products = " and the ".join(item["name"] for item in items)
     says = scene.say("return", products=products, order=order["order_id"])
     return Sketch(scene, [Spoken(scene.opening(says), [scene.send_back(order, items)])])
@@ -114,12 +122,12 @@ def _items_grade(arguments: dict[str, object], wanted: Action) -> float:
     told, news = arguments.get("item_ids"), arguments.get("new_item_ids")
     if not isinstance(told, list) or not told or len(set(map(str, told))) != len(told):
         return 0.2
-    right = wanted.arguments["item_ids"]
-    if set(map(str, told)) < set(right):
-        return 0.5 if news is None else 0.2
-    if set(map(str, told)) != set(right):
-        return 0.2
+    given, right = set(map(str, told)), set(wanted.arguments["item_ids"])
     if "new_item_ids" not in wanted.arguments:
-        return 0.8
-    pairs = dict(zip(right, wanted.arguments["new_item_ids"], strict=True))
+        if given == right:
+            return 0.8
+        return 0.5 if given < right and 2 * len(given) >= len(right) else 0.2
+    if given != right:
+        return 0.2
+    pairs = dict(zip(wanted.arguments["item_ids"], wanted.arguments["new_item_ids"], strict=True))
     return 0.8 if isinstance(news, list) and news == [pairs[str(one)] for one in told] else 0.5

@@ -11,8 +11,16 @@ from pytest_trace2evolve.users.hearing import hear
 from pytest_trace2evolve.workflow.environments.deeds import Deeds, ahead, call_of, is_write
 from pytest_trace2evolve.workflow.environments.generator import Drawn, SupportGenerator
 
-RETURNS = (5, 4, 3, 2, 1)
+RETURNS = (5, 3, 2, 2, 1)
 """Of ten scenarios, by difficulty, those in which a return is asked for: for that, agents read an order."""
+
+
+EITHER = (*["pending"] * 3, *["delivered"] * 3, *["processed"] * 2)
+RETURNED = ("delivered", "delivered", "pending", "processed")
+"""The states of an order that is to be cancelled or returned, and of one that is to be returned.
+
+Whoever always does the same, or always what was asked for first, must be wrong more often than right.
+"""
 
 
 class PreconditionVerification(SupportGenerator):
@@ -38,13 +46,7 @@ class PreconditionVerification(SupportGenerator):
     def draw(self, scene: Scene) -> Drawn:
         """One order of one item, in one of three states."""
         either = scene.draws.number(1, 10) > RETURNS[self.difficulty - 1]
-        # Whoever always does the same must be wrong more often than right.
-        states = (
-            ("pending", "delivered", "processed")
-            if either
-            else ("delivered", "delivered", "pending", "processed")
-        )
-        order = scene.order(one_of(scene.draws, states), 1)
+        order = scene.order(one_of(scene.draws, EITHER if either else RETURNED), 1)
         scene.store.surroundings(scene.user, self.most)
         [item] = order["items"]
         if either:

@@ -4,6 +4,8 @@ import functools
 import importlib.metadata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
 
 from pytest_trace2evolve.environments.environment import PlayedEnvironment
 from pytest_trace2evolve.environments.play import Customer
@@ -34,12 +36,16 @@ class Offer:
         pays: What it pays, in one line.
         provider: Who provides the world that it is played in.
         domain: That world's domain.
+        elsewhere: Makes the generator in another process; None where a new process of ours does that.
+        close: Ends the processes that its generators hold; what is asked later starts them anew.
     """
 
     make: Callable[[int, Content], Generator]
     pays: str
     provider: str = "trace2evolve"
     domain: str = "support"
+    elsewhere: Callable[[int, Content], Generator] | None = None
+    close: Callable[[], None] = lambda: None
 
 
 _BUILT_IN: tuple[type[SupportGenerator], ...] = (
@@ -50,6 +56,10 @@ _BUILT_IN: tuple[type[SupportGenerator], ...] = (
     AccountAddressInference,
     ConditionalDetailRetrieval,
 )
+
+
+BUILT_IN_NAMES = frozenset(kind.capability for kind in _BUILT_IN)
+"""The capabilities that have a built-in environment."""
 
 
 class Environments:
@@ -65,6 +75,19 @@ class Environments:
         built_in = {kind.capability: Offer(kind, kind.pays) for kind in _BUILT_IN}
         self._offers: dict[str, Offer] = {**built_in, **_installed(), **(extra or {})}
         self._worlds = worlds or Worlds()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the processes that environments hold."""
+        for offer in self._offers.values():
+            offer.close()
 
     @property
     def names(self) -> list[str]:

@@ -1,5 +1,6 @@
 """Wrong ways through scenarios of the support world, for whoever wants rewards and not the capability."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -10,12 +11,12 @@ from pytest_trace2evolve.cases.expert import (
     MODIFY_ITEMS,
     MODIFY_PAYMENT,
     RETURN,
+    STATUS_FOR,
 )
 from pytest_trace2evolve.environments.admission import Way
 from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.task import Action, Task
 from pytest_trace2evolve.workflow.environments.deeds import ahead, call_of, reads_ahead
-from pytest_trace2evolve.workflow.environments.tables import tables_of
 from pytest_trace2evolve.workflow.pocket import speech
 
 
@@ -85,12 +86,12 @@ def reads_all(task: Task) -> Iterable[Message]:
 
 def says_all(task: Task) -> Iterable[Message]:
     """Reads what the expert reads, and tells the customer all that the records hold."""
-    held = str(tables_of(task)["orders"])
+    held = str(task.tables["orders"])
     return [*reads_ahead(task), _say(f"Here is everything: {held}")]
 
 
 def _readings(task: Task) -> Iterator[Message]:
-    tables = tables_of(task)
+    tables = task.tables
     for name, key in (("user", "users"), ("order", "orders"), ("product", "products")):
         for one in tables[key]:
             yield _call(f"get_{name}_details", **{f"{name}_id": one})
@@ -99,7 +100,7 @@ def _readings(task: Task) -> Iterator[Message]:
 def changes_all(task: Task) -> Iterable[Message]:
     """Reads what the expert reads, and then makes every change of every order of the customer, in turn."""
     said = [*reads_ahead(task)]
-    tables = tables_of(task)
+    tables = task.tables
     user = _customer(task, tables)
     for order_id in user["orders"]:
         for tool in (CANCEL, RETURN, EXCHANGE, MODIFY_ITEMS, MODIFY_ADDRESS, MODIFY_PAYMENT):
@@ -111,7 +112,7 @@ def always(tool: str) -> Way:
     """Reads what the expert reads, and then makes one kind of change of the order that was read last."""
 
     def way(task: Task) -> Iterable[Message]:
-        tables = tables_of(task)
+        tables = task.tables
         read = [one for one in task.actions if one.name == "get_order_details"]
         if not read:
             return reads_ahead(task)
@@ -125,6 +126,58 @@ def always(tool: str) -> Way:
 def refuses(task: Task) -> Iterable[Message]:
     """Reads what the expert reads, and refuses whatever is asked for."""
     return [*reads_ahead(task), *[_say("I am sorry, I cannot do that: our policy does not allow it.")] * 5]
+
+
+def to_account(task: Task) -> Iterable[Message]:
+    """Reads what the expert reads, and sends the order that is named first to the account's address."""
+    tables = task.tables
+    user = _customer(task, tables)
+    order = next((one for one in _named(task) if one in user["orders"]), None)
+    changed = [_call(MODIFY_ADDRESS, order_id=order, **user["address"])] if order else []
+    return [*reads_ahead(task), *changed]
+
+
+def stays(task: Task) -> Iterable[Message]:
+    """Reads what the expert reads, and leaves everything as it is."""
+    return [*reads_ahead(task), _say(f"Then everything stays as it is. {speech.MORE}")]
+
+
+def status_fits(task: Task) -> Iterable[Message]:
+    """Reads what the expert reads, and of orders that are not named takes the first whose state fits.
+
+    Items of an order that is named go for the first variant that can be had.
+    """
+    wanted = next((one for one in ahead(task) if one.name in STATUS_FOR), None)
+    reads = reads_ahead(task)
+    if wanted is None or (_named(task) and "new_item_ids" not in wanted.arguments):
+        return reads
+    tables = task.tables
+    user, says = _customer(task, tables), _says(task)
+    for order_id in user["orders"]:
+        order = tables["orders"][order_id]
+        items = [item for item in order["items"] if item["name"] in says]
+        if items and order["status"] == STATUS_FOR[wanted.name]:
+            arguments = _some(wanted.name, {**order, "items": items[:1]}, user, tables)
+            if "reason" in arguments:
+                arguments["reason"] = wanted.arguments["reason"]
+            return [*reads, _call(wanted.name, **arguments)]
+    return reads
+
+
+def takes(count: int, *, named: bool) -> Way:
+    """Reads what the expert reads, and returns the first items of the order, or of those that are named."""
+
+    def way(task: Task) -> Iterable[Message]:
+        tables = task.tables
+        order_id = next((one for one in _named(task) if one in tables["orders"]), None)
+        if order_id is None:
+            return reads_ahead(task)
+        order, says = tables["orders"][order_id], _says(task)
+        items = [item for item in order["items"] if not named or item["name"] in says][:count]
+        arguments = _some(RETURN, {**order, "items": items}, _customer(task, tables), tables)
+        return [*reads_ahead(task), _call(RETURN, **arguments)]
+
+    return way
 
 
 WRONG: Mapping[str, Way] = {
@@ -147,9 +200,25 @@ WRONG: Mapping[str, Way] = {
 LUCK: Mapping[str, Way] = {
     "changes_all": changes_all,
     "refuses": refuses,
-    **{f"always {tool}": always(tool) for tool in (CANCEL, RETURN, EXCHANGE, MODIFY_ITEMS)},
+    "account's address": to_account,
+    "stays": stays,
+    "status fits": status_fits,
+    "one item": takes(1, named=True),
+    "first two items": takes(2, named=False),
+    **{f"always {tool}": always(tool) for tool in STATUS_FOR},
 }
 """Ways that are right now and then, and must not be paid on average."""
+
+
+def _says(task: Task) -> str:
+    """What the customer opens with."""
+    says: str = task.user_scenario["script"]["turns"][0]["says"]
+    return says
+
+
+def _named(task: Task) -> Iterable[str]:
+    """The orders that the customer names, in turn."""
+    return re.findall(r"#W\d+", _says(task))
 
 
 def _customer(task: Task, tables: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:

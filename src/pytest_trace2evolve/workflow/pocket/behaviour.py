@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pytest_trace2evolve.cases.case import Case
 from pytest_trace2evolve.cases.expert import CANCEL, RETURN, STATUS_FOR
@@ -86,16 +85,8 @@ def _changes(tool: str) -> bool:
 
 def _surveyed(case: Case, trace: Trace) -> bool | None:
     """Whether all orders of the customer were read."""
-    [orders] = [user["orders"] for user in _tables(case)["users"].values()][:1]
+    [orders] = [user["orders"] for user in case.task.tables["users"].values()][:1]
     return set(orders) <= _read(trace, "get_order_details", "order_id")
-
-
-def _tables(case: Case) -> Mapping[str, Any]:
-    state = case.task.initial_state
-    assert state is not None
-    assert state.initialization_data is not None
-    found: Mapping[str, Any] = state.initialization_data.agent_data or {}
-    return found
 
 
 def _read(trace: Trace, tool: str, argument: str) -> set[object]:
