@@ -8,9 +8,11 @@ model) is an `EndpointError` of the whole run.
 import asyncio
 import itertools
 import json
+import math
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import httpx2
 import openai
@@ -31,6 +33,11 @@ FATAL_STATUSES = frozenset({401, 402, 403, 404})
 
 POOLED = 8
 """Connections in one pool. At each request a pool looks at all it has: many small ones are cheaper."""
+
+T = TypeVar("T")
+
+TOP_LOGPROBS = 20
+"""Tokens whose log-probabilities are asked for: as many as the API allows."""
 
 NOT_CONNECTED = (httpx2.ConnectError, httpx2.ConnectTimeout)
 
@@ -102,6 +109,33 @@ class ChatModel:
             BudgetError: the run may send nothing more.
         """
         request = request_body(self.settings, messages, tools, trial, tool_choice)
+        completion, _ = await self._asked(request, bool(tools), lambda record: None)
+        return completion
+
+    async def first_tokens(self, messages: Sequence[Mapping[str, Any]]) -> Mapping[str, float]:
+        """The log-probabilities of the likeliest first tokens of an answer, by the tokens' text.
+
+        Raises:
+            EndpointError: no retry would help, or the endpoint tells no log-probabilities.
+            InfrastructureError: every try failed.
+            BudgetError: the run may send nothing more.
+        """
+        request = request_body(
+            replace(self.settings, temperature=0.0, reasoning_effort=None), messages, (), 0
+        )
+        request |= {"max_tokens": 1, "logprobs": True, "top_logprobs": TOP_LOGPROBS}
+        _, found = await self._asked(request, False, _first_tokens)
+        if found is None:
+            raise EndpointError(
+                f"model {self.settings.model!r} at {self._where()} tells no log-probabilities, and routing "
+                "needs those of a first token; route by another model or serve this one with them"
+            )
+        return found
+
+    async def _asked(
+        self, request: Mapping[str, Any], with_tools: bool, read: Callable[[Any], T]
+    ) -> tuple[Completion, T]:
+        """Send a request until it is answered; the answer, and what `read` finds in it."""
         started = time.perf_counter()
         retries = self.settings.retries
         problem = ""
@@ -115,12 +149,13 @@ class ChatModel:
                     )
                     self._reached = True
                     record = self._secrets.out_of_answer(response.json())
-                completion = self._counted(_read(record, time.perf_counter() - started))
-                self._answered.add(bool(tools))
-                return completion
+                completion, more = _read(record, time.perf_counter() - started), read(record)
+                completion = self._counted(completion)
+                self._answered.add(with_tools)
+                return completion, more
             except openai.APIStatusError as error:
                 self._reached = True
-                self._refuse(error, bool(tools))
+                self._refuse(error, with_tools)
                 problem, asked = self._told(error), _retry_after(error)
             except (openai.OpenAIError, httpx2.HTTPError, TimeoutError, ValueError) as error:
                 cause = (isinstance(error, openai.APIConnectionError) and error.__cause__) or error
@@ -231,6 +266,17 @@ def _read(record: Any, seconds: float) -> Completion:
         usage=_usage(record.get("usage")),
         seconds=seconds,
     )
+
+
+def _first_tokens(record: Any) -> dict[str, float] | None:
+    """The likeliest first tokens of an answer; None where the endpoint does not tell them."""
+    told = _inside(record, "choices", 0, "logprobs", "content", 0, "top_logprobs")
+    found: dict[str, float] = {}
+    for one in told if isinstance(told, list) else ():
+        text, logprob = _inside(one, "token"), _inside(one, "logprob")
+        if isinstance(text, str) and isinstance(logprob, int | float) and logprob <= 0:
+            found[text] = max(float(logprob), found.get(text, -math.inf))
+    return found or None
 
 
 def _inside(value: Any, *path: str | int) -> Any:

@@ -1,0 +1,32 @@
+"""Routers against oracle labels: which tasks were confused with which, and how often the choice was right."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from pytest_trace2evolve.records.routing import NONE, Confusion
+
+
+def confusion_of(pairs: Iterable[tuple[str, str]], names: Iterable[str] = ()) -> Confusion:
+    """The table of oracle labels and choices.
+
+    Args:
+        pairs: The oracle's label and the router's choice, a pair a task.
+        names: Capabilities that have a row even where no task has their label.
+    """
+    counts = Counter(pairs)
+    labels = sorted({label for pair in counts for label in pair} | set(names))
+    labels = [*(one for one in labels if one != NONE), NONE]
+    return Confusion(
+        labels=tuple(labels), counts=tuple(tuple(counts[row, column] for column in labels) for row in labels)
+    )
+
+
+def accuracy(confusion: Confusion, level: float = 0.95) -> tuple[float, float, float] | None:
+    """The share of right choices with its interval (Wilson 1927); None where there is no task."""
+    if not confusion.total:
+        return None
+    from scipy.stats import binomtest
+
+    found = binomtest(confusion.right, confusion.total)
+    bounds = found.proportion_ci(level, method="wilson")
+    return confusion.right / confusion.total, float(bounds.low), float(bounds.high)
