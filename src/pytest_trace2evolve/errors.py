@@ -56,6 +56,10 @@ class CandidateError(ConfigError):
     """A candidate is unknown or its file is broken."""
 
 
+class AdapterError(ConfigError):
+    """An adapter is unknown, damaged, or of another base."""
+
+
 class SuiteError(ConfigError):
     """A suite is unknown or its file is broken."""
 

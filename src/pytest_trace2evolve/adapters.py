@@ -1,0 +1,84 @@
+"""The adapters of a project: weights with their manifests, and which of them the gate promoted."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from pytest_trace2evolve._canonical import DIGEST_LENGTH
+from pytest_trace2evolve.errors import AdapterError, nearest
+from pytest_trace2evolve.records.adapter import MANIFEST, AdapterManifest, AdapterState
+from pytest_trace2evolve.records.base import complaint
+
+WEIGHTS = "adapter_model.safetensors"
+"""The file of an adapter's weights, beside its manifest."""
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """One trained adapter: its name, its folder, and what its manifest says."""
+
+    name: str
+    path: Path
+    manifest: AdapterManifest
+
+    @cached_property
+    def digest(self) -> str:
+        """Digest of the weights.
+
+        Raises:
+            AdapterError: they cannot be read.
+        """
+        try:
+            with (self.path / WEIGHTS).open("rb") as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()[:DIGEST_LENGTH]
+        except OSError as error:
+            raise AdapterError(
+                f"{self.path / WEIGHTS}: cannot be read: {error.strerror}; train the adapter again"
+            ) from None
+
+    @property
+    def promoted(self) -> bool:
+        """Whether the gate promoted it."""
+        return self.manifest.state is AdapterState.PROMOTED
+
+
+class Adapters:
+    """All adapters of a folder that have a manifest, by the names of their folders."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(path.parent.name for path in self._folder.glob(f"*/{MANIFEST}")))
+
+    def __getitem__(self, name: str) -> Adapter:
+        """An adapter by its name.
+
+        Raises:
+            AdapterError: it is unknown, or its manifest is damaged.
+        """
+        path = self._folder / name
+        if name not in set(self):
+            raise AdapterError(f"unknown adapter {name!r}; {nearest(name, self)} in {self._folder}")
+        try:
+            manifest = AdapterManifest.model_validate_json((path / MANIFEST).read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise AdapterError(f"{path / MANIFEST}: cannot be read: {error}") from None
+        except ValidationError as error:
+            raise AdapterError(
+                f"{path / MANIFEST}: damaged at {complaint(error)}; train the adapter again"
+            ) from None
+        return Adapter(name, path, manifest)
+
+    def promoted(self, base_digest: str) -> list[Adapter]:
+        """The promoted adapters of a base model, by name: the router's table.
+
+        Raises:
+            AdapterError: a manifest is damaged.
+        """
+        found = [self[name] for name in self]
+        return [one for one in found if one.promoted and one.manifest.base_digest == base_digest]
