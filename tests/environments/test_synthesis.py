@@ -17,6 +17,7 @@ from pytest_trace2evolve.records.protocols import Generator
 from pytest_trace2evolve.records.script import Content
 from pytest_trace2evolve.testing import ChatServer, Reply
 from pytest_trace2evolve.testing.server import ChatRequest
+from pytest_trace2evolve.workflow.environments import synthesize as synthesis
 from pytest_trace2evolve.workflow.environments.admit import admit
 from pytest_trace2evolve.workflow.environments.generated import Synthesized, keep_module, offer_of
 from pytest_trace2evolve.workflow.environments.registry import Environments, played
@@ -288,6 +289,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "suites").mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+    # Enough for the checks of wrong ways; those of luck want more, and are tested where they are made.
+    monkeypatch.setattr(synthesis, "SEEDS", 60)
     return tmp_path
 
 

@@ -121,12 +121,12 @@ def test_an_adapter_changes_what_is_said_and_which_simulations_are_the_same(
     project: DeskProject, models: Path
 ) -> None:
     told = []
-    for arguments in ((), (f"--t2e-adapter={models / 'one'}",), (f"--t2e-adapter={models / 'two'}",)):
+    for arguments in ((), (f"--t2e-adapter={models / 'one'}",)):
         result = session(project, models, *arguments)
         assert result.ret in (0, 1), result.stdout.str()
         told.append(traces(project))
-    assert told[0] != told[1] != told[2] != told[0]
-    assert len(list((project.root / ".trace2evolve/finished").rglob("*.json"))) == 12
+    assert told[0] != told[1]
+    assert len(list((project.root / ".trace2evolve/finished").rglob("*.json"))) == 8
 
 
 def test_a_folder_that_cannot_be_served_is_a_usage_error(project: DeskProject, models: Path) -> None:
