@@ -107,8 +107,7 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> DeskP
     """A fresh project."""
     # This checkout before any that is installed, in processes of their own too.
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "src")]))
-    # Hypothesis, which these sessions have no use for, is a fifth of a second in each process.
-    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest")
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
     return DeskProject(pytester)
 

@@ -44,10 +44,7 @@ def test_a_session_that_gates_nothing_leaves_the_jobs_summary_alone(
     assert not step.exists()
 
 
-def test_a_summary_is_written_as_markdown_and_as_json(
-    project: DeskProject, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("PYTEST_ADDOPTS")
+def test_a_summary_is_written_as_markdown_and_as_json(project: DeskProject) -> None:
     project.baseline("v1")
     project.run("--candidate=v2", "--t2e-summary=out/run.md", "--t2e-summary=out/run.json")
     assert (project.root / "out" / "run.md").read_text(encoding="utf-8").startswith("## ❌ Discard: `v2`")
@@ -108,7 +105,6 @@ def test_a_folder_is_no_summary(project: DeskProject) -> None:
 
 def test_the_command_holds_no_secret(project: DeskProject, monkeypatch: pytest.MonkeyPatch) -> None:
     secret = "sk-planted-0123456789"
-    monkeypatch.delenv("PYTEST_ADDOPTS")
     monkeypatch.setenv("OPENAI_API_KEY", secret)
     body = f'{{"auth_token": "{secret}-too", "n": 1}}'
     project.pytester.runpytest_inprocess(
