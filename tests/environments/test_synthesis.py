@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,7 @@ WORLD = Worlds().open("trace2evolve", "support")
 
 @pytest.fixture(scope="module")
 def environments() -> Iterator[Environments]:
-    with Environments({NAME: offer_of(NAME, GOOD, "traces parcels", WORLD)}) as found:
+    with closing(Environments({NAME: offer_of(NAME, GOOD, "traces parcels", WORLD)})) as found:
         yield found
 
 
@@ -128,7 +129,7 @@ def test_a_scenario_that_was_forgotten_is_graded_all_the_same(environments: Envi
 def test_what_is_no_scenario_grade_or_shortcut_is_refused_by_name(
     source: str, what: str, told_is: str
 ) -> None:
-    with Environments({NAME: offer_of(NAME, source, "", WORLD)}) as found:
+    with closing(Environments({NAME: offer_of(NAME, source, "", WORLD)})) as found:
         generator = found.generator(NAME, 1)
         with pytest.raises(GeneratorError) as caught:
             _ask(generator, what)
@@ -205,7 +206,7 @@ RANDOM = '    drawn = random.Random(f"parcel/{seed}")\n'
 def test_modules_that_hang_on_their_past_or_break_their_readers_are_not_admitted(
     source: str, check: str, told_is: str
 ) -> None:
-    with Environments({NAME: offer_of(NAME, source, "", WORLD)}) as found:
+    with closing(Environments({NAME: offer_of(NAME, source, "", WORLD)})) as found:
         report = admit(found, NAME, seeds=10, first=77)
     assert not report.passed
     [line] = [one for one in report.checks if one.check == check]
