@@ -15,7 +15,7 @@ from tests.e2e.test_live import SOLVED, live, traces
 from tests.plugin.conftest import DeskProject
 
 ONE = "suites/desk.toml::heldout::close"
-WORKERS = [["-p", "no:xdist"], ["-n0"], ["-n2"]]
+WORKERS = [["-p", "no:xdist"], ["-n2"]]
 
 
 def said(project: DeskProject) -> list[tuple[str, int, list[tuple[object, ...]], object]]:

@@ -99,7 +99,7 @@ def fresh_traces(project: DeskProject, side: str) -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
 
 
-@pytest.mark.parametrize("processes", ["-pno:xdist", "-n0", "-n2"])
+@pytest.mark.parametrize("processes", ["-pno:xdist", "-n2"])
 def test_a_real_fall_fails_and_a_chance_one_is_suspected(
     desk: DeskProject, letters: Letters, processes: str
 ) -> None:

@@ -45,21 +45,18 @@ def said(folder: Path) -> dict[str, Any]:
 
 
 def test_a_model_talks_where_nobody_is_named(laid_out: Path) -> None:
-    """Two sessions of one worker with one seed: real conversations, the same ones, whatever else is on."""
-    found = []
-    for name in ("one", "two"):
-        done = run(
-            laid_out,
-            *("-m", "pytest", "--candidate", "v6", "-k", "policy_edge or precondition", "-n", "1"),
-            *("--t2e-seed", "7", "--t2e-concurrency", "1", "--t2e-fresh", "--t2e-gate=off", "--t2e-trials=2"),
-            *("-m", "not heldout", "--t2e-run-folder", name),
-        )
-        assert done.returncode in (0, 1), done.stdout + done.stderr
-        found.append(said(laid_out / name))
-    assert found[0] == found[1]
-    assert len(found[0]) >= 8
-    calls = [call for talk in found[0].values() for _, _, made in talk for call in made or ()]
-    assert len(calls) >= len(found[0])
+    """Real conversations; that a seed gives the same ones again is tested of smaller models."""
+    done = run(
+        laid_out,
+        *("-m", "pytest", "--candidate", "v6", "-k", "policy_edge", "-n", "1"),
+        *("--t2e-seed", "7", "--t2e-concurrency", "1", "--t2e-fresh", "--t2e-gate=off", "--t2e-trials=1"),
+        *("-m", "not heldout", "--t2e-run-folder", "one"),
+    )
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    found = said(laid_out / "one")
+    assert len(found) >= 4
+    calls = [call for talk in found.values() for _, _, made in talk for call in made or ()]
+    assert len(calls) >= len(found)
     assert "v6" in (laid_out / "one" / "run.json").read_text()
 
 

@@ -23,7 +23,7 @@ from tests.plugin.conftest import DeskProject, project
 
 __all__ = ["project"]
 
-KILLS = int(os.environ.get("T2E_KILLS", "4"))
+KILLS = int(os.environ.get("T2E_KILLS", "2"))
 TASK = re.compile(r"\(task <(.*?)>\)")
 
 pytestmark = [

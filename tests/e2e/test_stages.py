@@ -94,7 +94,7 @@ def made(server: ChatServer, since: int) -> list[tuple[str, int]]:
     ]
 
 
-@pytest.mark.parametrize("processes", ["-pno:xdist", "-n0", "-n2"])
+@pytest.mark.parametrize("processes", ["-pno:xdist", "-n2"])
 def test_a_run_stops_at_the_stage_that_decides(desk: DeskProject, processes: str) -> None:
     with ChatServer(SOLVED) as server:
         saved(desk, server)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from pytest_trace2evolve.records.protocols import Generator
 from pytest_trace2evolve.records.script import Content
 from pytest_trace2evolve.testing import ChatServer, Reply
 from pytest_trace2evolve.testing.server import ChatRequest
+from pytest_trace2evolve.workflow.environments import synthesize as synthesis
 from pytest_trace2evolve.workflow.environments.admit import admit
 from pytest_trace2evolve.workflow.environments.generated import Synthesized, keep_module, offer_of
 from pytest_trace2evolve.workflow.environments.registry import Environments, played
@@ -31,7 +33,7 @@ WORLD = Worlds().open("trace2evolve", "support")
 
 @pytest.fixture(scope="module")
 def environments() -> Iterator[Environments]:
-    with Environments({NAME: offer_of(NAME, GOOD, "traces parcels", WORLD)}) as found:
+    with closing(Environments({NAME: offer_of(NAME, GOOD, "traces parcels", WORLD)})) as found:
         yield found
 
 
@@ -127,7 +129,7 @@ def test_a_scenario_that_was_forgotten_is_graded_all_the_same(environments: Envi
 def test_what_is_no_scenario_grade_or_shortcut_is_refused_by_name(
     source: str, what: str, told_is: str
 ) -> None:
-    with Environments({NAME: offer_of(NAME, source, "", WORLD)}) as found:
+    with closing(Environments({NAME: offer_of(NAME, source, "", WORLD)})) as found:
         generator = found.generator(NAME, 1)
         with pytest.raises(GeneratorError) as caught:
             _ask(generator, what)
@@ -204,7 +206,7 @@ RANDOM = '    drawn = random.Random(f"parcel/{seed}")\n'
 def test_modules_that_hang_on_their_past_or_break_their_readers_are_not_admitted(
     source: str, check: str, told_is: str
 ) -> None:
-    with Environments({NAME: offer_of(NAME, source, "", WORLD)}) as found:
+    with closing(Environments({NAME: offer_of(NAME, source, "", WORLD)})) as found:
         report = admit(found, NAME, seeds=10, first=77)
     assert not report.passed
     [line] = [one for one in report.checks if one.check == check]
@@ -288,6 +290,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "suites").mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+    # Enough for the checks of wrong ways; those of luck want more, and are tested where they are made.
+    monkeypatch.setattr(synthesis, "SEEDS", 60)
     return tmp_path
 
 

@@ -201,11 +201,13 @@ def pytest_sessionfinish():
     project.test(
         HEAD
         + """
+import copy
 from hypothesis import strategies as st
 
 @pressure
 @given(case=cases("policy_edge"), times=st.integers(1, 3))
 def test_search(case, times, run_case):
+    run_case(copy.copy(case))
     outcomes = [run_case(case) for _ in range(times)]
     assert all(one is outcomes[0] for one in outcomes)
 """

@@ -178,7 +178,6 @@ def on_screen(session: Session) -> list[str]:
     [
         (("--color=no",), 24),
         (("--color=yes",), 5),
-        (("-v",), 5),
         (("-s",), 5),
         (("--capture=sys",), 5),
         (("-p", "no:capture"), 5),
@@ -225,7 +224,7 @@ def test_a_narrower_terminal_gets_a_shorter_line(start: Start) -> None:
     assert max(map(len, session.below)) < 30
 
 
-@pytest.mark.parametrize("arguments", [("-q",), ("-qq",), ("-q", "-s")], ids=" ".join)
+@pytest.mark.parametrize("arguments", [("-qq",), ("-q", "-s")], ids=" ".join)
 def test_quiet_is_quiet(start: Start, arguments: tuple[str, ...]) -> None:
     shown = start(*arguments, "--color=no", SHOWN_EVERY="0.1")
     assert on_screen(shown) == on_screen(start(*arguments, "--color=no", SLOW="0"))
@@ -273,7 +272,7 @@ def lines_in_a_pipe(folder: Path, *arguments: str, **environment: str) -> list[s
     return done.stdout.splitlines()
 
 
-@pytest.mark.parametrize("arguments", [(), ("-s",), ("--capture=sys",), ("-p", "xdist", "-n2")], ids=" ".join)
+@pytest.mark.parametrize("arguments", [(), ("-s",), ("-p", "xdist", "-n2")], ids=" ".join)
 def test_plain_lines_stand_between_the_dots(folder: Path, arguments: tuple[str, ...]) -> None:
     lines = lines_in_a_pipe(folder, *arguments, SHOWN_EVERY="0.25", SLOW="0.3")
     told = [line for line in lines if "of 9 done" in line]

@@ -16,7 +16,7 @@ from pytest_trace2evolve.records.rules import Invariant
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label
 from tests.gate_helpers import Side, lost, sim
 
-LAW = settings(deadline=None, max_examples=120)
+LAW = settings(deadline=None, max_examples=80)
 GOALS = st.sampled_from(Goal)
 ENDS = st.sampled_from(["user_stop", "agent_stop", "max_steps"])
 
@@ -60,7 +60,7 @@ def test_the_order_of_records_does_not_matter(both, goal, data):
     assert first == second
 
 
-@settings(LAW, max_examples=250)
+@settings(LAW, max_examples=150)
 @given(sides(), GOALS, st.data())
 def test_losing_simulations_never_turns_a_discard_into_a_promotion(both, goal, data):
     before = calibrated(*both, goal)

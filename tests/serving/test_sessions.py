@@ -79,21 +79,24 @@ def servers() -> list[int]:
     return found
 
 
-def test_one_at_a_time_with_a_seed_gives_the_same_traces_again(project: DeskProject, models: Path) -> None:
+def test_a_seed_gives_the_same_traces_again_and_an_adapter_gives_others(
+    project: DeskProject, models: Path
+) -> None:
     before = set(servers())
     told = []
-    for _ in range(2):
+    for arguments in ((), ("--t2e-fresh",), (f"--t2e-adapter={models / 'one'}",)):
         result = session(
-            project, models, "--t2e-seed=7", "--t2e-temperature=1", "--t2e-concurrency=1", "--t2e-fresh"
+            project, models, "--t2e-seed=7", "--t2e-temperature=1", "--t2e-concurrency=1", *arguments
         )
         assert result.ret in (0, 1), result.stdout.str()
         told.append(traces(project))
-    assert told[0] == told[1]
+        # Runs of one model keep their simulations under the same keys, though the server's port was another.
+        kept = list((project.root / ".trace2evolve/finished").rglob("*.json"))
+        assert len(kept) == (8 if "adapter" in str(arguments) else 4)
+    assert told[0] == told[1] != told[2]
     assert len(told[0]) == 4
     assert any(len(said) > 2 for _, said in told[0].values()), told[0]
     assert set(servers()) <= before
-    # Both runs keep their simulations under the same keys, though the server's port was another.
-    assert len(list((project.root / ".trace2evolve/finished").rglob("*.json"))) == 4
 
 
 def test_workers_share_one_server_and_evidence_holds_a_digest(project: DeskProject, models: Path) -> None:
@@ -115,18 +118,6 @@ def test_workers_share_one_server_and_evidence_holds_a_digest(project: DeskProje
     sides = [(side["model"], side["arguments"]["weights"]) for side in (origin["agent"], origin["user"])]
     assert sides == [("base+one", f"{base}+{adapter}"), ("base", base)]
     assert not any("endpoint" in side["arguments"] for side in (origin["agent"], origin["user"]))
-
-
-def test_an_adapter_changes_what_is_said_and_which_simulations_are_the_same(
-    project: DeskProject, models: Path
-) -> None:
-    told = []
-    for arguments in ((), (f"--t2e-adapter={models / 'one'}",), (f"--t2e-adapter={models / 'two'}",)):
-        result = session(project, models, *arguments)
-        assert result.ret in (0, 1), result.stdout.str()
-        told.append(traces(project))
-    assert told[0] != told[1] != told[2] != told[0]
-    assert len(list((project.root / ".trace2evolve/finished").rglob("*.json"))) == 12
 
 
 def test_a_folder_that_cannot_be_served_is_a_usage_error(project: DeskProject, models: Path) -> None:

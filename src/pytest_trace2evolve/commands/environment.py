@@ -92,7 +92,7 @@ def _check(options: argparse.Namespace) -> int:
     seeds = at_least("--seeds", options.seeds, 1)
     held_out = held_out_of(nearest_project(options))
     reports = []
-    with _environments(options) as environments:
+    with contextlib.closing(_environments(options)) as environments:
         names = _names(options.names, environments)
         _require_difficulty(options.difficulty, names, environments)
         for name in names:
@@ -126,7 +126,7 @@ def _calibrate(options: argparse.Namespace) -> int:
     if options.seeds is not None:
         at_least("--seeds", options.seeds, 2)
     with contextlib.ExitStack() as stack:
-        environments = stack.enter_context(_environments(options))
+        environments = stack.enter_context(contextlib.closing(_environments(options)))
         names = _names(options.names, environments)
         _require_difficulty(options.difficulty, names, environments)
         ask = read_ask(options, nearest_project(options), Path.cwd())

@@ -54,8 +54,9 @@ def environments(pytestconfig: pytest.Config) -> Iterator["Environments"]:
     from pytest_trace2evolve.workflow.environments.registry import Environments
 
     answers = pytestconfig.hook.pytest_t2e_environments(config=pytestconfig)
-    with Environments({name: offer for answer in answers for name, offer in answer.items()}) as found:
-        yield found
+    found = Environments({name: offer for answer in answers for name, offer in answer.items()})
+    yield found
+    found.close()
 
 
 @pytest.fixture

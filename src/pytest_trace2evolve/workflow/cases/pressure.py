@@ -162,7 +162,10 @@ class CaseRunner:
                 simulation = self._make(case, world, key)
             self._kept[key] = self._measured(case, world, simulation)
         kept = self._kept[key]
-        return kept if kept.case is case else replace(kept, case=case)
+        if kept.case is not case:
+            # An equal case that was drawn anew: from now on the outcome is of that one.
+            kept = self._kept[key] = replace(kept, case=case)
+        return kept
 
     def close(self) -> None:
         """Close what was opened."""

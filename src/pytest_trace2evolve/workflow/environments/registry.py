@@ -4,8 +4,6 @@ import functools
 import importlib.metadata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
 
 from pytest_trace2evolve.environments.environment import PlayedEnvironment
 from pytest_trace2evolve.environments.play import Customer
@@ -75,14 +73,6 @@ class Environments:
         built_in = {kind.capability: Offer(kind, kind.pays) for kind in _BUILT_IN}
         self._offers: dict[str, Offer] = {**built_in, **_installed(), **(extra or {})}
         self._worlds = worlds or Worlds()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """End the processes that environments hold."""

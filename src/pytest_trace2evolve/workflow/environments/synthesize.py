@@ -8,6 +8,7 @@ import asyncio
 import json
 import secrets
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -171,7 +172,7 @@ async def _tried(commission: Commission, number: int, source: str, calibrate: Ca
     except SandboxError as error:
         return Round(number, source, (str(error),))
     offer = offer_of(name, source, commission.capability.description, commission.world)
-    with Environments({name: offer}) as environments:
+    with closing(Environments({name: offer})) as environments:
         report = await asyncio.to_thread(_admitted, environments, name, commission)
         if isinstance(report, str):
             return Round(number, source, (report,))
