@@ -10,11 +10,8 @@ from pydantic import ValidationError
 
 from pytest_trace2evolve._canonical import DIGEST_LENGTH
 from pytest_trace2evolve.errors import AdapterError, nearest
-from pytest_trace2evolve.records.adapter import MANIFEST, AdapterManifest, AdapterState
+from pytest_trace2evolve.records.adapter import ADAPTER_WEIGHTS, MANIFEST, AdapterManifest, AdapterState
 from pytest_trace2evolve.records.base import complaint
-
-WEIGHTS = "adapter_model.safetensors"
-"""The file of an adapter's weights, beside its manifest."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +30,11 @@ class Adapter:
             AdapterError: they cannot be read.
         """
         try:
-            with (self.path / WEIGHTS).open("rb") as file:
+            with (self.path / ADAPTER_WEIGHTS).open("rb") as file:
                 return hashlib.file_digest(file, "sha256").hexdigest()[:DIGEST_LENGTH]
         except OSError as error:
             raise AdapterError(
-                f"{self.path / WEIGHTS}: cannot be read: {error.strerror}; train the adapter again"
+                f"{self.path / ADAPTER_WEIGHTS}: cannot be read: {error.strerror}; train the adapter again"
             ) from None
 
     @property

@@ -98,7 +98,7 @@ def test_a_rollouts_tokens_are_those_that_the_server_renders(name: str, difficul
             ids += answer + talk.following(read, reaction.messages, ended=True)
             turns += 1
             customers += reaction.messages[-1].role == "user"
-    assert turns > 3
+    assert turns >= 3  # each scenario takes one at least
     # What this one pays for is one figure, told at once: the customer has nothing more to say.
     assert customers > 0 or difficulty == 1 or name == "conditional_detail_retrieval"
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trace2evolve.adapters import WEIGHTS, Adapters
+from pytest_trace2evolve.adapters import Adapters
 from pytest_trace2evolve.errors import AdapterError
-from pytest_trace2evolve.records.adapter import MANIFEST, AdapterManifest, AdapterState
+from pytest_trace2evolve.records.adapter import ADAPTER_WEIGHTS, MANIFEST, AdapterManifest, AdapterState
 
 
 def written(folder: Path, name: str, *, base: str = "b1", state: AdapterState = AdapterState.TRAINED) -> Path:
@@ -25,7 +25,7 @@ def written(folder: Path, name: str, *, base: str = "b1", state: AdapterState = 
         state=state,
     )
     (path / MANIFEST).write_text(manifest.model_dump_json(), encoding="utf-8")
-    (path / WEIGHTS).write_bytes(name.encode())
+    (path / ADAPTER_WEIGHTS).write_bytes(name.encode())
     return path
 
 
@@ -45,10 +45,12 @@ def test_an_adapter_is_known_by_its_weights(tmp_path: Path) -> None:
     before = Adapters(tmp_path)["reading"].digest
     assert len(before) == 32
     assert Adapters(tmp_path)["reading"].digest == before
-    (path / WEIGHTS).write_bytes(b"others")
+    (path / ADAPTER_WEIGHTS).write_bytes(b"others")
     assert Adapters(tmp_path)["reading"].digest != before
-    (path / WEIGHTS).unlink()
-    with pytest.raises(AdapterError, match=r"adapter_model.safetensors: cannot be read: No such file .*train"):
+    (path / ADAPTER_WEIGHTS).unlink()
+    with pytest.raises(
+        AdapterError, match=r"adapter_model.safetensors: cannot be read: No such file .*train"
+    ):
         _ = Adapters(tmp_path)["reading"].digest
 
 
@@ -57,5 +59,7 @@ def test_what_is_unknown_or_damaged_is_told_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(AdapterError, match=r"^unknown adapter 'raeding'; did you mean 'reading'\? in "):
         Adapters(tmp_path)["raeding"]
     (path / MANIFEST).write_text('{"capability": 1}', encoding="utf-8")
-    with pytest.raises(AdapterError, match=r"manifest.json: damaged at capability: .*; train the adapter again$"):
+    with pytest.raises(
+        AdapterError, match=r"manifest.json: damaged at capability: .*; train the adapter again$"
+    ):
         Adapters(tmp_path)["reading"]

@@ -11,7 +11,10 @@ from pytest_trace2evolve.records.score import Unit
 from pytest_trace2evolve.records.verdict import Decision
 
 MANIFEST = "manifest.json"
-"""The manifest's file in an adapter's folder, beside `adapter_model.safetensors`."""
+"""The manifest's file in an adapter's folder, beside its weights."""
+
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+"""The file of an adapter's weights."""
 
 
 class AdapterState(StrEnum):

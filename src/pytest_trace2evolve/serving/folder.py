@@ -14,11 +14,10 @@ from typing import Any
 
 from pytest_trace2evolve._canonical import DIGEST_LENGTH, digest
 from pytest_trace2evolve.errors import ModelFolderError
+from pytest_trace2evolve.records.adapter import ADAPTER_WEIGHTS, MANIFEST
 
 CONFIG = "config.json"
 ADAPTER_CONFIG = "adapter_config.json"
-ADAPTER_WEIGHTS = "adapter_model.safetensors"
-MANIFEST = "manifest.json"
 _INDEX = "model.safetensors.index.json"
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")

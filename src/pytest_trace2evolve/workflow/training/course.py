@@ -13,12 +13,12 @@ from pytest_trace2evolve._optional import require
 from pytest_trace2evolve.agents.chat import system_prompt
 from pytest_trace2evolve.environments.methods import rollout_class
 from pytest_trace2evolve.errors import ConfigError
-from pytest_trace2evolve.records.adapter import MANIFEST, AdapterManifest, Measured
+from pytest_trace2evolve.records.adapter import ADAPTER_WEIGHTS, MANIFEST, AdapterManifest, Measured
 from pytest_trace2evolve.records.calibration import Outcome
 from pytest_trace2evolve.records.heldout import HeldOut
 from pytest_trace2evolve.records.script import Content
 from pytest_trace2evolve.report.training import curve_picture
-from pytest_trace2evolve.serving.folder import ADAPTER_WEIGHTS, ModelFolder, folder_digest
+from pytest_trace2evolve.serving.folder import ModelFolder, folder_digest
 from pytest_trace2evolve.training.grpo.recipe import Drawing, Recipe
 from pytest_trace2evolve.training.grpo.run import Plan, Trained, train
 from pytest_trace2evolve.workflow.environments.generator import EASIEST
