@@ -34,7 +34,7 @@ class Adapter:
                 return hashlib.file_digest(file, "sha256").hexdigest()[:DIGEST_LENGTH]
         except OSError as error:
             raise AdapterError(
-                f"{self.path / ADAPTER_WEIGHTS}: cannot be read: {error.strerror}; train the adapter again"
+                f"{self.path / ADAPTER_WEIGHTS}: cannot be read: {error.strerror}; train it again"
             ) from None
 
     @property
@@ -66,9 +66,7 @@ class Adapters:
         except (OSError, UnicodeDecodeError) as error:
             raise AdapterError(f"{path / MANIFEST}: cannot be read: {error}") from None
         except ValidationError as error:
-            raise AdapterError(
-                f"{path / MANIFEST}: damaged at {complaint(error)}; train the adapter again"
-            ) from None
+            raise AdapterError(f"{path / MANIFEST}: damaged at {complaint(error)}; train it again") from None
         return Adapter(name, path, manifest)
 
     def promoted(self, base_digest: str) -> list[Adapter]:

@@ -48,9 +48,7 @@ def test_an_adapter_is_known_by_its_weights(tmp_path: Path) -> None:
     (path / ADAPTER_WEIGHTS).write_bytes(b"others")
     assert Adapters(tmp_path)["reading"].digest != before
     (path / ADAPTER_WEIGHTS).unlink()
-    with pytest.raises(
-        AdapterError, match=r"adapter_model.safetensors: cannot be read: No such file .*train"
-    ):
+    with pytest.raises(AdapterError, match=r"safetensors: cannot be read: No such file .*train"):
         _ = Adapters(tmp_path)["reading"].digest
 
 
@@ -59,7 +57,5 @@ def test_what_is_unknown_or_damaged_is_told_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(AdapterError, match=r"^unknown adapter 'raeding'; did you mean 'reading'\? in "):
         Adapters(tmp_path)["raeding"]
     (path / MANIFEST).write_text('{"capability": 1}', encoding="utf-8")
-    with pytest.raises(
-        AdapterError, match=r"manifest.json: damaged at capability: .*; train the adapter again$"
-    ):
+    with pytest.raises(AdapterError, match=r"manifest.json: damaged at capability: .*; train it again$"):
         Adapters(tmp_path)["reading"]

@@ -55,14 +55,14 @@ LEVELS = {
 STEPS = ("", "recorded", "planning", "running", "judging")
 """The folders of `workflow` in the order of a run, files beside them first."""
 
-BESIDE = {"capabilities", "cases", "environments", "pocket", "training"}
+BESIDE = {"capabilities", "cases", "environments", "experiments", "evolving", "pocket", "routing", "training"}
 """Folders of `workflow` that are no step of a run, and may use all of them."""
 
 LEVEL_OF = {name: level for level, names in LEVELS.items() for name in names}
 APART = {2, 3}
 """Levels whose rooms do not import one another."""
 
-ONE_ROOM = {"candidates", "suites", "lock"}
+ONE_ROOM = {"adapters", "candidates", "suites", "lock"}
 """Files of level 2 that are one room."""
 
 HEAVY = ("pytest", "torch", "openai", "trl", "peft", "inspect_ai", "inspect_evals", "tau2")

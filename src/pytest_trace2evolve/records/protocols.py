@@ -134,6 +134,13 @@ class Model(Protocol):
         """One completion. Raises `InfrastructureError` where none could be had."""
 
 
+class FirstTokens(Protocol):
+    """A chat model that tells how likely it would begin its answer with which token."""
+
+    async def first_tokens(self, messages: Sequence[Mapping[str, Any]]) -> Mapping[str, float]:
+        """The log-probabilities of the likeliest first tokens, in nats, by the tokens' text."""
+
+
 class Meter(Protocol):
     """Counts what models use, and says when a request may be sent."""
 

@@ -12,8 +12,8 @@ import transformers
 from transformers.cache_utils import Cache, DynamicCache
 
 from pytest_trace2evolve.errors import ConfigError, ModelFolderError
-from pytest_trace2evolve.serving.cache import KeysValues
 from pytest_trace2evolve.records.adapter import ADAPTER_WEIGHTS
+from pytest_trace2evolve.serving.cache import KeysValues
 from pytest_trace2evolve.serving.folder import AdapterFolder, ModelFolder
 
 BASE = "__base__"

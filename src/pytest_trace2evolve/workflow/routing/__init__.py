@@ -1,0 +1,1 @@
+"""The router's table, and how often the router is right."""
