@@ -22,8 +22,8 @@ from pytest_trace2evolve.shipped import embedded_model, has_embedded_model
 from pytest_trace2evolve.workflow.planning.cassettes import played
 from pytest_trace2evolve.workflow.planning.confirm import Endpoint
 from pytest_trace2evolve.workflow.planning.live import DEFAULT_CONCURRENCY, LiveSettings, extra_instruction
+from pytest_trace2evolve.workflow.planning.local import Address, adapted, model_folder, names_folder
 from pytest_trace2evolve.workflow.planning.plan import Options
-from pytest_trace2evolve.workflow.planning.served import Address, adapted, model_folder, names_folder
 
 
 def refuse_empty(config: pytest.Config) -> None:
@@ -85,6 +85,7 @@ _PACE = (
 _TALK = (
     "t2e_user_model",
     "t2e_adapter",
+    "t2e_route",
     "t2e_base_url",
     "t2e_user_base_url",
     "t2e_key_var",
@@ -196,6 +197,7 @@ def _live(
         cache=bool(option.t2e_cache),
         scripts=option.t2e_user_model is None,
         record=here / option.t2e_record if option.t2e_record else None,
+        each_turn=option.t2e_route == "turn",
     )
 
 

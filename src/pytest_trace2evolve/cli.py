@@ -22,6 +22,7 @@ from pytest_trace2evolve.commands import (
     pocket,
     power,
     promote,
+    routing,
     score,
     serve,
     show,
@@ -77,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
         capabilities,
         environment,
         train,
+        routing,
     ):
         command.add(commands)
     return parser

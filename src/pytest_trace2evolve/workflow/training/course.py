@@ -24,6 +24,7 @@ from pytest_trace2evolve.training.grpo.run import Plan, Trained, train
 from pytest_trace2evolve.workflow.environments.generator import EASIEST
 from pytest_trace2evolve.workflow.environments.kept import kept_in
 from pytest_trace2evolve.workflow.environments.registry import Environments, played
+from pytest_trace2evolve.workflow.routing.skills import skill_of
 from pytest_trace2evolve.workflow.training.heldout import Sides, Told, Wanted, measure
 
 CURVE, PICTURE = "curve.json", "curve.svg"
@@ -44,6 +45,8 @@ class Order:
         heldout: Held-out scenarios an environment; 0 measures nothing.
         rollouts: Of each of them.
         kept: Where measurements of the base are kept.
+        evidence: Ids of the runs whose failures asked for it.
+        informed_by: What these runs showed, as `suite::split`.
     """
 
     capabilities: Sequence[str]
@@ -56,6 +59,8 @@ class Order:
     heldout: int = 100
     rollouts: int = 4
     kept: Path | None = None
+    evidence: tuple[str, ...] = ()
+    informed_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -209,6 +214,9 @@ def _write_story(environments: Environments, made: Made, folder: Path) -> None:
             name: environments.generator(name, order.difficulties[name]).digest for name in order.capabilities
         },
         difficulty={name: order.difficulties[name] for name in order.capabilities},
+        evidence=order.evidence,
+        informed_by=order.informed_by,
+        skill=skill_of(environments, order.name, order.capabilities),
         seed=order.recipe.seed,
         recipe=order.recipe.model_dump(mode="json"),
         steps=len(trained.curve),

@@ -4,8 +4,9 @@ import argparse
 import re
 from pathlib import Path
 
-from pytest_trace2evolve.candidates import Candidates
+from pytest_trace2evolve.candidates import ROUTED, Candidates
 from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.records.routing import NONE
 from pytest_trace2evolve.serving.folder import folder_digest, read_model
 from pytest_trace2evolve.shipped import embedded_model, template
 from pytest_trace2evolve.training.grpo.recipe import read_recipe
@@ -76,4 +77,6 @@ def _name(given: str | None, capabilities: list[str]) -> str:
     name = given or capabilities[0]
     if not _NAME.fullmatch(name):
         raise ConfigError(f"--name {name}: must be in snake_case, as refunds_and_returns")
+    if name in (ROUTED, NONE):
+        raise ConfigError(f"--name {name}: is what a router's choice is called; choose another")
     return name
