@@ -37,6 +37,8 @@ def refuse_empty(config: pytest.Config) -> None:
 def read_options(config: pytest.Config, served: Mapping[str, Address]) -> Options:
     """The options as plain values, paths made absolute; `served` are the run's own servers, on a worker."""
     option, here = config.option, config.invocation_params.dir
+    if option.t2e_evolve_options is not None and not option.t2e_evolve:
+        raise ConfigError("--t2e-evolve-options says nothing without --t2e-evolve")
     for name in option.t2e_summary or ():
         if (here / name).is_dir():
             raise ConfigError(f"--t2e-summary {name} is a folder; name a file")

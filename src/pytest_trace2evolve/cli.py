@@ -15,6 +15,7 @@ from pytest_trace2evolve.commands import (
     comment,
     compare,
     environment,
+    evolve,
     init,
     ledger,
     lint,
@@ -79,6 +80,7 @@ def _parser() -> argparse.ArgumentParser:
         environment,
         train,
         routing,
+        evolve,
     ):
         command.add(commands)
     return parser

@@ -32,6 +32,12 @@ def add(commands: Any) -> None:
         "--heldout", type=int, metavar="N", default=100, help="held-out scenarios (default: 100; 0: none)"
     )
     train.add_argument(
+        "--heldout-others",
+        type=int,
+        metavar="M",
+        help="of each environment that is not trained (default: half as many; 0: none)",
+    )
+    train.add_argument(
         "--heldout-rollouts", type=int, metavar="K", default=4, help="of each scenario (default: 4)"
     )
     train.set_defaults(command=_train)
@@ -58,7 +64,7 @@ def _train(options: argparse.Namespace) -> int:
     refuse(order)
     print(told_of, file=sys.stderr)
     curve: list[dict[str, Any]] = []
-    total = len(order.difficulties) * 2 * order.heldout * order.rollouts
+    total = 2 * order.measured.count
     with progress_bar(order.name, recipe.steps) as show:
 
         def stepped(step: Any) -> None:

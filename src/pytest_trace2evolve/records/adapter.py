@@ -34,6 +34,7 @@ class AdapterVerdict(Record):
         run: The run whose evidence it rests on.
         candidate: The candidate that talked with it, such as `v6+precondition_verification`.
         baseline: What it was compared with.
+        why: What beside the gate decided where the adapter stands: capabilities that it forgot.
     """
 
     decision: Decision
@@ -41,14 +42,26 @@ class AdapterVerdict(Record):
     candidate: str
     baseline: str = ""
     policy: str = ""
+    why: str = ""
 
 
 class Measured(Record):
-    """Mean rewards on held-out scenarios, before and after training."""
+    """Mean rewards on held-out scenarios, before and after training.
+
+    Attributes:
+        low, high: The 95 % interval of the change, by scenario; None where one scenario was played.
+    """
 
     before: Unit
     after: Unit
     rollouts: Annotated[int, Field(ge=0)]
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def change(self) -> float:
+        """After less before."""
+        return self.after - self.before
 
 
 class AdapterManifest(Record):

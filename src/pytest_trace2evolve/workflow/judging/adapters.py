@@ -9,6 +9,12 @@ from pytest_trace2evolve.records.run_verdict import RunVerdict
 from pytest_trace2evolve.records.verdict import Decision
 from pytest_trace2evolve.workflow.project import Project
 
+
+def state_of(decision: Decision | None) -> AdapterState:
+    """Where an adapter stands by the gate alone; no verdict says as little as an inconclusive one."""
+    return AdapterState.INCONCLUSIVE if decision is None else _STATES[decision]
+
+
 _STATES = {
     Decision.PROMOTE: AdapterState.PROMOTED,
     Decision.DISCARD: AdapterState.DISCARDED,
@@ -16,10 +22,15 @@ _STATES = {
 }
 
 
-def note_verdict(project: Project, record: RunVerdict) -> Adapter | None:
+def note_verdict(
+    project: Project, record: RunVerdict, *, state: AdapterState | None = None, why: str = ""
+) -> Adapter | None:
     """Write a run's verdict into the manifest of the adapter that its candidate talked with.
 
-    A run without a verdict leaves the adapter inconclusive.
+    Args:
+        state: Where it stands, where more than the gate decided that; None follows the gate, and a run
+            without a verdict leaves it inconclusive.
+        why: What beside the gate decided.
 
     Returns:
         The adapter as it is now; None where the candidate talked with none of its own.
@@ -48,8 +59,9 @@ def note_verdict(project: Project, record: RunVerdict) -> Adapter | None:
         candidate=record.candidate.id,
         baseline=", ".join(baselines),
         policy=record.policy,
+        why=why,
     )
-    told = {"state": _STATES[decision], "verdict": verdict}
+    told = {"state": state or state_of(decision), "verdict": verdict}
     manifest = adapter.manifest.model_copy(update=told)
     write_atomic(adapter.path / MANIFEST, manifest.model_dump_json(indent=1) + "\n")
     return project.adapters[name]

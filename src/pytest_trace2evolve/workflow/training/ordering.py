@@ -35,9 +35,10 @@ def order_of(
     recipe = read_recipe(options.preset, options.config, seed=options.seed, steps=options.steps)
     for option, value, least in (
         ("--heldout", options.heldout, 0),
+        ("--heldout-others", options.heldout_others, 0),
         ("--heldout-rollouts", options.heldout_rollouts, 1),
     ):
-        if value < least:
+        if value is not None and value < least:
             raise ConfigError(f"{option} {value}: must be {least} or more")
     base = read_model(options.base or embedded_model())
     root = here if project is None else project.root
@@ -64,6 +65,7 @@ def order_of(
         difficulties=difficulties,
         instruction=instruction,
         heldout=options.heldout,
+        others=options.heldout // 2 if options.heldout_others is None else options.heldout_others,
         rollouts=options.heldout_rollouts,
         kept=kept / "heldout",
     )
