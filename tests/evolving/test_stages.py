@@ -18,9 +18,9 @@ from pytest_trace2evolve.report.evolving import evolved_text
 from pytest_trace2evolve.serving.folder import folder_digest, read_model
 from pytest_trace2evolve.shipped import embedded_model
 from pytest_trace2evolve.training.grpo.recipe import Recipe
+from pytest_trace2evolve.workflow.capabilities.missing import Learnt
 from pytest_trace2evolve.workflow.environments.registry import Environments
 from pytest_trace2evolve.workflow.evolving import stages
-from pytest_trace2evolve.workflow.evolving.missing import Learnt
 from pytest_trace2evolve.workflow.evolving.order import EvolveOrder
 from pytest_trace2evolve.workflow.evolving.processes import Work
 from pytest_trace2evolve.workflow.project import Project

@@ -14,10 +14,11 @@ from pytest_trace2evolve.records.adapter import MANIFEST, AdapterState
 from pytest_trace2evolve.records.evolving import Evolution, Judged, Stage
 from pytest_trace2evolve.records.verdict import Decision
 from pytest_trace2evolve.serving.folder import folder_digest
+from pytest_trace2evolve.workflow.capabilities.missing import missing_of
 from pytest_trace2evolve.workflow.environments.registry import Environments
+from pytest_trace2evolve.workflow.evolving.environments import ready
 from pytest_trace2evolve.workflow.evolving.forgetting import settle
 from pytest_trace2evolve.workflow.evolving.keeping import free, locked, read_state, write_state
-from pytest_trace2evolve.workflow.evolving.missing import missing_of, ready
 from pytest_trace2evolve.workflow.evolving.order import OPENINGS, EvolveOrder
 from pytest_trace2evolve.workflow.evolving.processes import Work, run_all
 from pytest_trace2evolve.workflow.judging.adapters import note_verdict, state_of

@@ -2,6 +2,7 @@
 
 import argparse
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from pytest_trace2evolve.candidates import ROUTED, Candidates
@@ -10,6 +11,7 @@ from pytest_trace2evolve.records.routing import NONE
 from pytest_trace2evolve.serving.folder import folder_digest, read_model
 from pytest_trace2evolve.shipped import embedded_model, template
 from pytest_trace2evolve.training.grpo.recipe import read_recipe
+from pytest_trace2evolve.workflow.capabilities.missing import missing_of
 from pytest_trace2evolve.workflow.environments.registry import Environments
 from pytest_trace2evolve.workflow.project import Project
 from pytest_trace2evolve.workflow.training.course import Order, difficulty_of
@@ -17,10 +19,50 @@ from pytest_trace2evolve.workflow.training.course import Order, difficulty_of
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 
 
-def order_of(
+def orders_of(
     environments: Environments, options: argparse.Namespace, project: Project | None, here: Path
+) -> list[Order]:
+    """What the options of `train` ask for: one adapter, or one for each capability that a run lacks.
+
+    Raises:
+        ConfigError: neither capabilities nor a run were named, or a name or a value is wrong; nothing failed,
+            or nothing is missing that has an environment.
+        GeneratorError: a capability has no environment, or not of this difficulty.
+        ModelFolderError: the base is no model's folder.
+        CandidateError: there is no such candidate.
+        ResultsError: the run is damaged.
+    """
+    if (options.capability is None) == (options.from_run is None):
+        raise ConfigError("name what is trained: either --capability NAME…, or --from-run RUN")
+    if options.from_run is None:
+        return [_order(environments, options, project, here, list(dict.fromkeys(options.capability)))]
+    if project is None:
+        raise ConfigError(
+            f"--from-run {options.from_run}: no project here says which tasks decide; give --root"
+        )
+    for option, value in (("--name", options.name), ("--out", options.out)):
+        if value is not None:
+            raise ConfigError(f"{option} does not go with --from-run, which names its adapters by capability")
+    learnt = missing_of(project, options.from_run, here)
+    names = [one.name for one in learnt.missing if one.name in environments.names]
+    if not names:
+        lacking = ", ".join(one.name for one in learnt.missing)
+        raise ConfigError(
+            f"run {options.from_run} lacks {lacking}, and no environment trains that: have one written by "
+            "trace2evolve environment synthesize NAME"
+        )
+    orders = [_order(environments, options, project, here, [name]) for name in names]
+    return [replace(one, evidence=learnt.runs, informed_by=learnt.splits) for one in orders]
+
+
+def _order(
+    environments: Environments,
+    options: argparse.Namespace,
+    project: Project | None,
+    here: Path,
+    capabilities: list[str],
 ) -> Order:
-    """What the options of `train` ask for.
+    """One adapter.
 
     Raises:
         GeneratorError: a capability has no environment, or not of this difficulty.
@@ -28,7 +70,6 @@ def order_of(
         CandidateError: there is no such candidate.
         ConfigError: a name is missing or wrong, or a value of the recipe.
     """
-    capabilities = list(dict.fromkeys(options.capability))
     for name in capabilities:
         environments.offer(name)
     name = _name(options.name, capabilities)
