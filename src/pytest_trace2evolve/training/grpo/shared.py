@@ -16,6 +16,7 @@ from transformers import DynamicCache
 
 from pytest_trace2evolve.training.grpo.tree import Tree, trees_of
 
+
 @dataclass(frozen=True)
 class Rows:
     """Rollouts of one batch, without padding.
@@ -85,7 +86,7 @@ def shared_logps(
             hidden = _tails(network, tree, middle)
             picked, nodes, tokens = _asked(rows, tree)
             # Rollouts that are still alike ask the same node, and its probabilities are worked out once.
-            own, turned = torch.tensor(nodes, device=network.device).unique(return_inverse=True)
+            own, turned = torch.unique(torch.tensor(nodes, device=network.device), return_inverse=True)
             table = torch.log_softmax(network.lm_head(hidden[own]).float() / temperature, dim=-1)
             logps = logps.index_put(picked, table[turned, torch.tensor(tokens, device=network.device)])
             if spread is not None:
