@@ -115,7 +115,7 @@ def test_an_adapter_is_trained_measured_and_written(
     config = tmp_path / "recipe.toml"
     config.write_text("groups = 2\nrollouts = 4\nkl_every = 1\nthreads = 1\n")
     asked = ["train", "--capability", CAPABILITY, "--config", str(config), "--steps", "2", "--heldout", "1"]
-    assert main([*asked, "--heldout-rollouts", "1"]) == 0
+    assert main([*asked, "--heldout-rollouts", "1", "--heldout-others", "1"]) == 0
     told = capsys.readouterr()
     assert told.err.startswith(
         f"training {CAPABILITY} on pocket: 2 steps × 2 groups × 4 rollouts, difficulty 1\n"
