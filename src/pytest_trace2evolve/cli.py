@@ -15,6 +15,7 @@ from pytest_trace2evolve.commands import (
     comment,
     compare,
     environment,
+    experiment,
     init,
     ledger,
     lint,
@@ -77,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
         capabilities,
         environment,
         train,
+        experiment,
     ):
         command.add(commands)
     return parser

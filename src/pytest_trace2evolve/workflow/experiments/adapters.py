@@ -1,12 +1,11 @@
-"""The adapters of an experiment: trained at once in processes of their own, kept at points, merged."""
+"""The adapters of an experiment: each trained in a process of its own, kept at points, and merged."""
 
 import os
 import shutil
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Mapping
 from dataclasses import dataclass
-from multiprocessing import get_context, parent_process
+from multiprocessing import parent_process
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from pytest_trace2evolve.serving.folder import ADAPTER_CONFIG, read_model
 from pytest_trace2evolve.workflow.environments.registry import Environments
 from pytest_trace2evolve.workflow.experiments.plan import POINTS, Plan, Training
 from pytest_trace2evolve.workflow.experiments.target import target_offers
-from pytest_trace2evolve.workflow.training.course import Order, make, plan_of
+from pytest_trace2evolve.workflow.training.course import Order, make, plan_of, write_weights
 
 
 @dataclass(frozen=True)
@@ -52,30 +51,6 @@ class Job:
         )
 
 
-def train_all(jobs: Sequence[Job], parallel: int, told: Callable[[Job], None]) -> None:
-    """Train what is not there yet, `parallel` adapters at once, a process and a thread each.
-
-    Where one fails, those under way are finished first: what is done stays.
-
-    Raises:
-        TrainingError: a training came apart.
-        OSError: something cannot be written.
-    """
-    left = [job for job in jobs if not job.done]
-    if not left:
-        return
-    # A fork of a process that has loaded torch hangs; and each adapter begins from a fresh base.
-    with ProcessPoolExecutor(parallel, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
-        futures = {pool.submit(train_one, job): job for job in left}
-        try:
-            for future in as_completed(futures):
-                future.result()
-                told(futures[future])
-        except BaseException:
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
-
-
 def train_one(job: Job) -> None:
     """Train one adapter, or go on with it; in a process of its own, which ends with its parent.
 
@@ -83,7 +58,7 @@ def train_one(job: Job) -> None:
         TrainingError: it came apart, or another number of rollouts was played than the plan says.
         OSError: something cannot be written.
     """
-    _end_with_parent()
+    end_with_parent()
     environments = Environments(target_offers(job.plan.cells))
     names = job.training.environments
     order = Order(
@@ -137,8 +112,8 @@ class _Keeper:
         save_file(dict(kept.weights), folder / ADAPTER_WEIGHTS, metadata={"format": "pt"})
 
 
-def _end_with_parent() -> None:
-    """A killed experiment leaves nobody behind who writes into its folders."""
+def end_with_parent() -> None:
+    """End this process when its parent does: a killed experiment leaves nobody behind who writes."""
     parent = parent_process()
     if parent is None:
         return
@@ -167,16 +142,17 @@ def merge_weights(base: Path, adapters: Mapping[str, Path], weight: float, out: 
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
-    from pytest_trace2evolve.workflow.training.course import write_weights
+    from pytest_trace2evolve.training.grpo.run import quiet
 
-    network: Any = AutoModelForCausalLM.from_pretrained(base, local_files_only=True, use_safetensors=True)
-    names = list(adapters)
-    model: Any = PeftModel.from_pretrained(network, adapters[names[0]], adapter_name=names[0])
-    for name in names[1:]:
-        model.load_adapter(adapters[name], name)
-    # The name by which adapters are written; its settings come last, and say that it is whole.
-    model.base_model.add_weighted_adapter(names, [weight] * len(names), "default", combination_type="cat")
     fresh = out.with_name(f".{out.name}.new")
     shutil.rmtree(fresh, ignore_errors=True)
-    write_weights(model, base.name, fresh)
+    with quiet():
+        network: Any = AutoModelForCausalLM.from_pretrained(base, local_files_only=True, use_safetensors=True)
+        names = list(adapters)
+        model: Any = PeftModel.from_pretrained(network, adapters[names[0]], adapter_name=names[0])
+        for name in names[1:]:
+            model.load_adapter(adapters[name], name)
+        # The name by which adapters are written; their settings come last, and say that one is whole.
+        model.base_model.add_weighted_adapter(names, [weight] * len(names), "default", combination_type="cat")
+        write_weights(model, base.name, fresh)
     fresh.rename(out)

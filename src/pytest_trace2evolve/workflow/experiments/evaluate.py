@@ -1,7 +1,7 @@
 """Evaluations: whole target tasks by their own reward, and scenarios of the environments by theirs."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean
@@ -26,6 +26,7 @@ from pytest_trace2evolve.workflow.environments.registry import Environments, pla
 from pytest_trace2evolve.workflow.environments.rollouts import roll_groups
 from pytest_trace2evolve.workflow.experiments.agents import Policy, Talkers, label_by_turn
 from pytest_trace2evolve.workflow.experiments.tasks import Target
+from pytest_trace2evolve.workflow.experiments.wishes import wishes_of
 from pytest_trace2evolve.workflow.pocket.lessons import LIMITS
 from pytest_trace2evolve.workflow.routing.skills import skills_of
 from pytest_trace2evolve.workflow.training.heldout import lost_of
@@ -37,8 +38,6 @@ AT_ONCE = 48
 TRIALS = 1_000_000
 """Trials that a seed has room for: no two seeds draw from the same."""
 
-Told = Callable[[int], None]
-
 
 class Evaluation(Record):
     """What a policy got on target tasks.
@@ -46,11 +45,15 @@ class Evaluation(Record):
     Attributes:
         cells: (tasks,) each task's cell, and `tasks` its id.
         rewards: (tasks,) τ²'s reward of one simulation of each.
+        wishes: (tasks,) share of the customer's wishes that were fulfilled, see `wishes_of`.
+        routed: (tasks,) the capability that a router chose first; empty where none was asked.
     """
 
     cells: tuple[str, ...]
     tasks: tuple[str, ...]
     rewards: tuple[Unit, ...]
+    wishes: tuple[Unit, ...]
+    routed: tuple[str, ...]
 
 
 class Environmental(Record):
@@ -68,7 +71,8 @@ def served(base: Path, adapters: Mapping[str, Path]) -> Iterator[ModelSettings]:
         ModelFolderError: it did not start.
     """
     folder = read_model(base)
-    server = LocalServer(folder.path, adapters)
+    # One thread: as many seeds are measured at once as there are cores.
+    server = LocalServer(folder.path, adapters, ("--threads", "1"))
     try:
         yield ModelSettings(
             model=folder.name,
@@ -79,6 +83,12 @@ def served(base: Path, adapters: Mapping[str, Path]) -> Iterator[ModelSettings]:
         )
     finally:
         server.close()
+
+
+def _routed(trace: Sequence[Message]) -> str:
+    """What a router chose first."""
+    told = (getattr(one, "routing", None) for one in trace)
+    return next((str(one["chosen"]) for one in told if isinstance(one, dict)), "")
 
 
 class Evaluator:
@@ -101,14 +111,13 @@ class Evaluator:
         self._world = SupportWorld()
 
     async def targets(
-        self, policy: Policy, targets: Sequence[Target], told: Told = lambda done: None, first: int = 0
+        self, policy: Policy, targets: Sequence[Target], first: int = 0
     ) -> tuple[list[float], list[Sequence[Message]]]:
         """One simulation of each task.
 
         Args:
             policy: Who answers.
             targets: The tasks.
-            told: Hears how many are done.
             first: Number of the first simulation, from which its answers are drawn.
 
         Returns:
@@ -118,10 +127,8 @@ class Evaluator:
             InfrastructureError: a simulation was lost: of the others alone nothing is said.
         """
         room = asyncio.Semaphore(AT_ONCE)
-        done = 0
 
         async def one(place: int, target: Target, talkers: Talkers) -> tuple[float, Sequence[Message]]:
-            nonlocal done
             async with room:
                 labels = label_by_turn(target.case.script, target.labels)
                 agent = talkers.agent(policy, self._first + first + place, labels)
@@ -129,8 +136,6 @@ class Evaluator:
                 found = await converse(target.case.task, self._world, agent, user, limits=LIMITS)
             if found.termination_reason == TerminationReason.INFRASTRUCTURE_ERROR:
                 raise InfrastructureError(f"task {target.case.id!r} was lost: {found.trouble}; start again")
-            done += 1
-            told(done)
             reward = score(found, target.case.task, self._world).reward
             if reward is None:
                 raise InfrastructureError(f"task {target.case.id!r} cannot be scored")
@@ -141,21 +146,23 @@ class Evaluator:
             found = await asyncio.gather(*jobs)
         return [reward for reward, _ in found], [trace for _, trace in found]
 
-    async def evaluate(self, policy: Policy, targets: Sequence[Target], told: Told) -> Evaluation:
+    async def evaluate(self, policy: Policy, targets: Sequence[Target]) -> Evaluation:
         """One simulation of each task, kept.
 
         Raises:
             InfrastructureError: a simulation was lost.
         """
-        rewards, _ = await self.targets(policy, targets, told)
+        rewards, traces = await self.targets(policy, targets)
         return Evaluation(
             cells=tuple(one.cell.name for one in targets),
             tasks=tuple(one.case.id for one in targets),
             rewards=tuple(rewards),
+            wishes=tuple(wishes_of(*both) for both in zip(targets, traces, strict=True)),
+            routed=tuple(map(_routed, traces)),
         )
 
     async def environmental(
-        self, policy: Policy, difficulties: Mapping[str, int], scenarios: int, repeats: int, told: Told
+        self, policy: Policy, difficulties: Mapping[str, int], scenarios: int, repeats: int
     ) -> Environmental:
         """Held-out scenarios of environments, `repeats` rollouts each.
 
@@ -176,7 +183,6 @@ class Evaluator:
                     range(scenarios),
                     repeats,
                     at_once=AT_ONCE,
-                    told=told,
                 )
                 lost_of(capability, groups)
                 found[capability] = tuple(fmean(one.rewards) if one.rewards else 0.0 for one in groups)
