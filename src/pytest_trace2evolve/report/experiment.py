@@ -128,8 +128,8 @@ def results_markdown(results: Results) -> str:
     parts = [
         (
             f"{plan.seeds} seeds, {plan.rollouts} training rollouts an arm and seed, {plan.tasks} held-out "
-            f"tasks a cell ({len(cells)} cells), {plan.scenarios} held-out scenarios × {plan.repeats} rollouts an "
-            f"environment. {METHOD}"
+            f"tasks a cell ({len(cells)} cells), {plan.scenarios} held-out scenarios × {plan.repeats} "
+            f"rollouts an environment. {METHOD}"
         ),
         table(_HEADINGS, [(code(arm.name), *_row(arm)[1:]) for arm in results.arms]),
         _besides(results),

@@ -64,7 +64,7 @@ def mean_of(table: Table, cells: Sequence[str], *, least: float = 0.0) -> Mean:
         return Mean(mean=middle, low=None, high=None, seeds=seeds, tasks=tasks)
     spread, freedom = _variance(found, seeds * tasks)
     if spread == 0:
-        low, high = _without_spread(middle, tasks) if least == 0 else (middle, middle)
+        low, high = _without_spread(middle, tasks, least)
     else:
         from scipy.stats import t
 
@@ -114,21 +114,26 @@ def _squares(table: Table, cells: Sequence[str], middle: float) -> _Squares:
 
 def _variance(found: _Squares, count: int) -> tuple[float, float]:
     """The mean's variance, and its degrees of freedom."""
-    rest = found.rest[0]
-    signed = [(square, free, 1.0) for square, free in (found.seeds, found.tasks) if square > rest]
-    # Of both larger parts the rest is taken away, which each of them holds.
-    signed.append((rest, found.rest[1], 1.0 - len(signed)))
-    total = math.fsum(sign * square for square, _, sign in signed)
+    rest, free_rest = found.rest
+    # What is left is in both larger squares, and counts once. A smaller one is a draw of nothing but it.
+    parts = [(max(square, rest), free) for square, free in (found.seeds, found.tasks)]
+    total = math.fsum(square for square, _ in parts) - rest
     if total <= 0:
         return 0.0, math.inf
-    weight = math.fsum((sign * square) ** 2 / free for square, free, sign in signed if free and sign)
-    return total / count, total**2 / weight if weight else math.inf
+    weight = math.fsum(square**2 / free for square, free in [*parts, (rest, free_rest)] if free)
+    return total / count, total**2 / weight
 
 
-def _without_spread(middle: float, tasks: int) -> tuple[float, float]:
-    """Where all rewards are equal: Wilson's interval of so many tasks, each counted once."""
+def _without_spread(middle: float, tasks: int, least: float) -> tuple[float, float]:
+    """Where nothing differs from its cell: Wilson's interval of so many tasks, each counted once.
+
+    Of differences, what Wilson leaves possible where none of the tasks differs, on both sides.
+    """
     z = NormalDist().inv_cdf((1 + LEVEL) / 2)
     scale = 1 + z * z / tasks
+    if least < 0:
+        reach = z * z / tasks / scale
+        return max(least, middle - reach), min(1.0, middle + reach)
     centre = (middle + z * z / (2 * tasks)) / scale
     reach = z * math.sqrt(middle * (1 - middle) / tasks + z * z / (4 * tasks * tasks)) / scale
     return max(0.0, centre - reach), min(1.0, centre + reach)
