@@ -93,13 +93,16 @@ CHOSEN = chosen_of(Plan(), {**FIGURES, "weights_mean": 0.2, "weights_sum": 0.2})
 
 
 def test_choices_fall_on_the_best_and_are_counted() -> None:
-    assert Chosen(
-        single=NAMES[2],
-        whole=NAMES[2],
-        merge="weights_mean",
-        figures={**FIGURES, "weights_mean": 0.2, "weights_sum": 0.2},
-        rollouts={"single": 180, "single-whole": 180, "weight-merge": 120},
-    ) == CHOSEN
+    assert (
+        Chosen(
+            single=NAMES[2],
+            whole=NAMES[2],
+            merge="weights_mean",
+            figures={**FIGURES, "weights_mean": 0.2, "weights_sum": 0.2},
+            rollouts={"single": 180, "single-whole": 180, "weight-merge": 120},
+        )
+        == CHOSEN
+    )
     assert set(candidates_of(Plan())) == set(CHOSEN.rollouts)
 
 

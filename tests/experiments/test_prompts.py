@@ -1,4 +1,4 @@
-"""Prompt evolution: sentences of the rulebook alone, drawn from a seed, and a budget that is spent exactly."""
+"""Prompt evolution: sentences of the rulebook alone, drawn from a seed; a budget is spent exactly."""
 
 import asyncio
 from collections.abc import Sequence
@@ -52,7 +52,7 @@ def test_a_failed_rollout_says_what_it_lacks() -> None:
 
 
 class Pretender:
-    """Passes where the instruction holds a sentence about reading first; every rollout counts."""
+    """Passes where the instruction holds a sentence of some rules; every rollout counts."""
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
@@ -61,7 +61,8 @@ class Pretender:
         self, policy: Policy, targets: Sequence[Target], first: int = 0
     ) -> tuple[list[float], list[Sequence[Message]]]:
         self.numbers += range(first, first + len(targets))
-        knows = any(line in rulebook().rules["confirm"].wordings for line in policy.instruction.splitlines())
+        useful = {one for rule in ("confirm", "once", "compare") for one in rulebook().rules[rule].wordings}
+        knows = bool(useful & set(policy.instruction.splitlines()))
         trace = [Message(role="user", content="Hi.")]
         return [float(knows or place % 4 == 0) for place in range(len(targets))], [trace] * len(targets)
 

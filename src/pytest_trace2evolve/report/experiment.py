@@ -66,10 +66,11 @@ def results_text(results: Results) -> str:
     """A row an arm."""
     target = terminal()
     shown = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for place, heading in enumerate(_HEADINGS):
-        shown.add_column(heading, justify="right" if place else "left", no_wrap=True)
+    for place in _SHOWN:
+        shown.add_column(_HEADINGS[place], justify="right" if place else "left", no_wrap=True)
     for arm in results.arms:
-        shown.add_row(*map(Text, _row(arm)))
+        row = _row(arm)
+        shown.add_row(*(Text(row[place]) for place in _SHOWN))
     target.print(shown)
     target.print(f"[dim]{METHOD} {RULES}[/]", soft_wrap=True, highlight=False)
     return rendered(target)
@@ -77,7 +78,7 @@ def results_text(results: Results) -> str:
 
 _HEADINGS = (
     "arm",
-    "training rollouts",
+    "rollouts",
     "one capability, %",
     "two, %",
     "all, %",
@@ -85,6 +86,8 @@ _HEADINGS = (
     "wishes, %",
     "environments",
 )
+_SHOWN = (0, 1, 2, 3, 5, 6, 7)
+"""Columns for which a terminal has room."""
 
 
 def _row(arm: Arm) -> tuple[str, ...]:

@@ -190,7 +190,7 @@ def _at_once(
                     one.result()
                 told(sum(seed.done for seed in seeds), whole)
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
+            pool.shutdown(cancel_futures=True)
             raise
 
 
