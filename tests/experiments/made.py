@@ -5,9 +5,9 @@ from pathlib import Path
 from pytest_trace2evolve.records.adapter import MANIFEST, AdapterManifest
 from pytest_trace2evolve.serving.folder import ADAPTER_CONFIG
 from pytest_trace2evolve.workflow.experiments.arms import ARMS, MERGES, chosen_of, pieces_of
-from pytest_trace2evolve.workflow.experiments.course import Seed
 from pytest_trace2evolve.workflow.experiments.evaluate import Environmental, Evaluation
 from pytest_trace2evolve.workflow.experiments.figures import Results, results_of
+from pytest_trace2evolve.workflow.experiments.kept import Seed
 from pytest_trace2evolve.workflow.experiments.plan import POINTS, Plan, settle_plan
 from pytest_trace2evolve.workflow.experiments.prompts import Found
 

@@ -10,8 +10,9 @@ from pytest_trace2evolve.errors import ConfigError, TrainingError
 from pytest_trace2evolve.records.adapter import MANIFEST
 from pytest_trace2evolve.serving.folder import ADAPTER_CONFIG
 from pytest_trace2evolve.workflow.experiments import course
-from pytest_trace2evolve.workflow.experiments.arms import Piece
+from pytest_trace2evolve.workflow.experiments.arms import Chosen, Piece
 from pytest_trace2evolve.workflow.experiments.figures import results_of, spent_of
+from pytest_trace2evolve.workflow.experiments.kept import kept, read
 from pytest_trace2evolve.workflow.experiments.plan import POINTS
 from pytest_trace2evolve.workflow.experiments.prompts import Found
 from tests.experiments.made import PLAN, fill, manifest
@@ -24,9 +25,10 @@ def _asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def at_once(jobs: Sequence[Any], parallel: int, seeds: object, told: object) -> None:
         for job in jobs:
-            [one] = job.args
-            trains = job.func.__name__ == "train_one"
-            asked.append(f"{one.seed}/{one.training.name}" if trains else f"{one.number}")
+            one, *rest = job.args
+            name = job.func.__name__
+            what = f"{one.seed}/{one.training.name}" if name == "train_one" else f"{one.number}/{name}"
+            asked.append("/".join([what, *map(str, rest)]))
 
     monkeypatch.setattr(course, "_at_once", at_once)
     return asked
@@ -50,15 +52,21 @@ def test_what_was_interrupted_goes_on_with_what_is_missing(tmp_path: Path, asked
     (job.at(POINTS[0]) / ADAPTER_CONFIG).unlink()
     seeds[1].evaluation(Piece("routed", count=1)).unlink()
     course.run(PLAN, tmp_path / "base", tmp_path, 2, quiet)
-    assert asked == ["1/direct", "2/merged", "2"]
+    seeds[0].chosen.unlink()
+    course.run(PLAN, tmp_path / "base", tmp_path, 2, quiet)
+    whole = ["1/measure/0/2", "1/measure/1/2", "2/measure/0/2", "2/measure/1/2"]
+    assert asked == [
+        *("1/direct", "2/merged", *whole[2:]),
+        *("1/direct", "2/merged", "1/choose", *whole),
+    ]
 
 
 def test_more_seeds_go_on_with_fewer(tmp_path: Path, asked: list[str]) -> None:
     fill(tmp_path)
     more = PLAN.model_copy(update={"seeds": 3})
     course.run(more, tmp_path / "base", tmp_path, 2, quiet)
-    assert len(asked) == len(more.trainings()) + 1
-    assert all(one.startswith("3") for one in asked)
+    assert len(asked) == len(more.trainings()) + len(("search", "choose", "measure", "measure"))
+    assert all(one.startswith("3/") for one in asked)
 
 
 def test_a_piece_is_made_once_and_a_damaged_one_is_told(tmp_path: Path) -> None:
@@ -69,11 +77,11 @@ def test_a_piece_is_made_once_and_a_damaged_one_is_told(tmp_path: Path) -> None:
         return Found(instructions={"1": "Look."}, rollouts=7, candidates=1, score=0.5)
 
     file = tmp_path / "gepa.json"
-    assert course.kept(file, Found, make) == course.kept(file, Found, make)
+    assert kept(file, Found, make) == kept(file, Found, make)
     assert made == [1]
     file.write_text("{")
     with pytest.raises(ConfigError, match="damaged; remove it, and it is made again"):
-        course.kept(file, Found, make)
+        kept(file, Found, make)
 
 
 def test_processes_do_their_jobs_and_a_failure_is_the_experiments(tmp_path: Path) -> None:
@@ -113,7 +121,7 @@ def test_an_arm_with_other_rollouts_than_the_plans_is_no_result(tmp_path: Path, 
 
 def test_counts_come_from_manifests(tmp_path: Path) -> None:
     [seed, _] = fill(tmp_path)
-    chosen = course.read(seed.chosen, course.Chosen)
+    chosen = read(seed.chosen, Chosen)
     for arm in ("single", "weight-merge", "routed", "single-whole", "gepa"):
         assert spent_of(seed, arm, chosen) == PLAN.rollouts
     assert spent_of(seed, "base", chosen) == 0

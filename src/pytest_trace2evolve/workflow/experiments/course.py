@@ -3,24 +3,20 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, TypeVar
-
-from pydantic import ValidationError
+from typing import Any
 
 from pytest_trace2evolve._optional import require
 from pytest_trace2evolve.cases.case import CAPABILITIES
 from pytest_trace2evolve.errors import ConfigError, GeneratorError, nearest
-from pytest_trace2evolve.evidence.atomic import alone_in, write_atomic
-from pytest_trace2evolve.records.base import Record
+from pytest_trace2evolve.evidence.atomic import alone_in
 from pytest_trace2evolve.records.script import Content
 from pytest_trace2evolve.serving.folder import folder_digest
 from pytest_trace2evolve.workflow.environments.registry import Environments
 from pytest_trace2evolve.workflow.environments.sources import sources_digest
-from pytest_trace2evolve.workflow.experiments.adapters import Job, end_with_parent, merge_weights, train_one
+from pytest_trace2evolve.workflow.experiments.adapters import end_with_parent, merge_weights, train_one
 from pytest_trace2evolve.workflow.experiments.agents import Policy
 from pytest_trace2evolve.workflow.experiments.arms import (
     ARMS,
@@ -39,6 +35,7 @@ from pytest_trace2evolve.workflow.experiments.evaluate import (
     Evaluator,
     served,
 )
+from pytest_trace2evolve.workflow.experiments.kept import Seed, kept, read
 from pytest_trace2evolve.workflow.experiments.plan import POINTS, Plan, made_plan, settle_plan
 from pytest_trace2evolve.workflow.experiments.prompts import Found, evolve
 from pytest_trace2evolve.workflow.experiments.tasks import (
@@ -48,75 +45,11 @@ from pytest_trace2evolve.workflow.experiments.tasks import (
     validation_targets,
 )
 
-R = TypeVar("R", bound=Record)
-
 EXTRAS = (("trl", "train"), ("peft", "train"), ("matplotlib", "plot"), ("gepa", "experiment"))
 """Packages that it needs, and the extras that install them."""
 
 POLL = 1.0
 """Seconds between two looks at how far the processes are."""
-
-
-@dataclass(frozen=True)
-class Seed:
-    """One seed of an experiment.
-
-    Attributes:
-        base: The base model's folder.
-        out: The experiment's folder.
-    """
-
-    plan: Plan
-    number: int
-    base: Path
-    out: Path
-
-    @property
-    def folder(self) -> Path:
-        """Where all of it is kept."""
-        return self.out / f"seed-{self.number}"
-
-    @property
-    def adapters(self) -> Path:
-        """Where its adapters lie."""
-        return self.folder / "adapters"
-
-    @property
-    def jobs(self) -> list[Job]:
-        """Its trainings."""
-        return [
-            Job(self.plan, training, self.number, self.base, self.adapters)
-            for training in self.plan.trainings()
-        ]
-
-    def evaluation(self, piece: Piece) -> Path:
-        """The file of an evaluation on target tasks."""
-        return self.folder / "targets" / f"{piece.name}.json"
-
-    def environmental(self, arm: str) -> Path:
-        """The file of an arm's rewards in environments."""
-        return self.folder / "environments" / f"{arm}.json"
-
-    @property
-    def chosen(self) -> Path:
-        """The file of what was chosen on validation tasks."""
-        return self.folder / "chosen.json"
-
-    @property
-    def found(self) -> Path:
-        """The file of what prompt evolution found."""
-        return self.folder / "gepa.json"
-
-    @property
-    def files(self) -> list[Path]:
-        """All that is kept beside adapters."""
-        own = [self.evaluation(piece) for piece in pieces_of(self.plan)]
-        return [self.chosen, self.found, *own, *map(self.environmental, ARMS)]
-
-    @property
-    def done(self) -> int:
-        """How many pieces are there, of `len(jobs) + len(files)`."""
-        return sum(job.done for job in self.jobs) + sum(file.is_file() for file in self.files)
 
 
 def plan_for(environments: Environments, base: Path, **given: Any) -> Plan:
@@ -144,7 +77,7 @@ def plan_for(environments: Environments, base: Path, **given: Any) -> Plan:
 
 
 def run(plan: Plan, base: Path, out: Path, parallel: int, told: Callable[[int, int], None]) -> list[Seed]:
-    """Do what is not done yet: all trainings, then what each seed measures.
+    """Do what is not done yet: trainings and searches, then choices, then evaluations.
 
     Args:
         plan: What is done.
@@ -163,9 +96,15 @@ def run(plan: Plan, base: Path, out: Path, parallel: int, told: Callable[[int, i
     seeds = [Seed(plan, number, base, out) for number in range(1, plan.seeds + 1)]
     with alone_in(out):
         jobs = [job for seed in seeds for job in seed.jobs if not job.done]
-        _at_once([partial(train_one, job) for job in jobs], parallel, seeds, told)
+        searches = [seed for seed in seeds if not seed.found.is_file()]
+        first = [*(partial(train_one, job) for job in jobs), *(partial(search, one) for one in searches)]
+        _at_once(first, parallel, seeds, told)
+        unchosen = [partial(choose, seed) for seed in seeds if not seed.chosen.is_file()]
+        _at_once(unchosen, parallel, seeds, told)
         left = [seed for seed in seeds if not all(file.is_file() for file in seed.files)]
-        _at_once([partial(measure_seed, seed) for seed in left], parallel, seeds, told)
+        # In parts, so that no process has a seed to itself while others have nothing to do.
+        parts = [partial(measure, seed, part, parallel) for seed in left for part in range(parallel)]
+        _at_once(parts, parallel, seeds, told)
     return seeds
 
 
@@ -194,8 +133,41 @@ def _at_once(
             raise
 
 
-def measure_seed(seed: Seed) -> None:
-    """Choose, search and evaluate for one seed; in a process of its own, which ends with its parent.
+def search(seed: Seed) -> None:
+    """Evolve the instruction of a seed; in a process of its own, which ends with its parent.
+
+    Raises:
+        InfrastructureError: a simulation was lost.
+        ModelFolderError: the base cannot be served.
+        OSError: something cannot be written.
+    """
+    end_with_parent()
+    with served(seed.base, {}) as settings:
+        evaluator = Evaluator(settings, Environments(), seed.plan.capabilities, seed.number)
+        kept(seed.found, Found, lambda: _search(seed, evaluator))
+
+
+def choose(seed: Seed) -> None:
+    """Merge a seed's adapters in weight space, and choose on validation tasks; in a process of its own.
+
+    Raises:
+        InfrastructureError: a simulation was lost.
+        ModelFolderError: an adapter cannot be served.
+        OSError: something cannot be written.
+    """
+    end_with_parent()
+    plan = seed.plan
+    shares = {name: seed.adapters / f"share_{name}" for name in plan.capabilities}
+    for name, weight in zip(MERGES, (1 / len(shares), 1.0), strict=True):
+        merge_weights(seed.base, shares, weight, seed.adapters / name)
+    names = [name for group in candidates_of(plan).values() for name in group]
+    with served(seed.base, {name: seed.adapters / name for name in names}) as settings:
+        evaluator = Evaluator(settings, Environments(), plan.capabilities, seed.number)
+        kept(seed.chosen, Chosen, lambda: _choose(seed, evaluator))
+
+
+def measure(seed: Seed, part: int, parts: int) -> None:
+    """Every `parts`-th evaluation of a seed, from `part` on; in a process of its own.
 
     Raises:
         InfrastructureError: a simulation was lost.
@@ -204,32 +176,25 @@ def measure_seed(seed: Seed) -> None:
     """
     end_with_parent()
     plan, environments = seed.plan, Environments()
-    shares = {name: seed.adapters / f"share_{name}" for name in plan.capabilities}
-    for name, weight in zip(MERGES, (1 / len(shares), 1.0), strict=True):
-        merge_weights(seed.base, shares, weight, seed.adapters / name)
+    chosen, found = read(seed.chosen, Chosen), read(seed.found, Found)
     names = [adapter_at(one, point) for one in plan.trainings() for point in (1.0, *POINTS)]
+    targets = heldout_targets(plan.cells, plan.tasks)
+    difficulties = dict.fromkeys(plan.capabilities, plan.difficulty)
     with served(seed.base, {name: seed.adapters / name for name in (*names, *MERGES)}) as settings:
         evaluator = Evaluator(settings, environments, plan.capabilities, seed.number)
-        chosen = kept(seed.chosen, Chosen, lambda: _choose(seed, evaluator))
-        found = kept(seed.found, Found, lambda: _search(seed, evaluator))
-        targets = heldout_targets(plan.cells, plan.tasks)
-        difficulties = dict.fromkeys(plan.capabilities, plan.difficulty)
-        for piece in pieces_of(plan):
+
+        def on_targets(policy: Policy) -> Evaluation:
+            return asyncio.run(evaluator.evaluate(policy, targets))
+
+        def in_environments(policy: Policy) -> Environmental:
+            return asyncio.run(evaluator.environmental(policy, difficulties, plan.scenarios, plan.repeats))
+
+        for piece in pieces_of(plan)[part::parts]:
             policy = policy_of(plan, piece, chosen, found.instructions)
-            kept(
-                seed.evaluation(piece),
-                Evaluation,
-                lambda policy=policy: asyncio.run(evaluator.evaluate(policy, targets)),  # type: ignore[misc]
-            )
-        for arm in ARMS:
+            kept(seed.evaluation(piece), Evaluation, partial(on_targets, policy))
+        for arm in list(ARMS)[part::parts]:
             policy = policy_of(plan, Piece(arm), chosen, found.instructions)
-            kept(
-                seed.environmental(arm),
-                Environmental,
-                lambda policy=policy: asyncio.run(  # type: ignore[misc]
-                    evaluator.environmental(policy, difficulties, plan.scenarios, plan.repeats)
-                ),
-            )
+            kept(seed.environmental(arm), Environmental, partial(in_environments, policy))
 
 
 def _choose(seed: Seed, evaluator: Evaluator) -> Chosen:
@@ -258,29 +223,3 @@ def _search(seed: Seed, evaluator: Evaluator) -> Found:
         seed.number,
         points=POINTS,
     )
-
-
-def kept(file: Path, kind: type[R], make: Callable[[], R]) -> R:
-    """A piece from its file; made and written where there is none.
-
-    Raises:
-        ConfigError: the file is damaged.
-        OSError: it cannot be written.
-    """
-    if file.is_file():
-        return read(file, kind)
-    made = make()
-    write_atomic(file, made.model_dump_json(indent=1) + "\n")
-    return made
-
-
-def read(file: Path, kind: type[R]) -> R:
-    """A piece from its file.
-
-    Raises:
-        ConfigError: the file is damaged.
-    """
-    try:
-        return kind.model_validate_json(file.read_text(encoding="utf-8"))
-    except (OSError, ValidationError):
-        raise ConfigError(f"{file}: damaged; remove it, and it is made again") from None

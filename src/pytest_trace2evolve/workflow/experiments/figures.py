@@ -19,9 +19,9 @@ from pytest_trace2evolve.workflow.experiments.arms import (
     pieces_of,
     trained_for,
 )
-from pytest_trace2evolve.workflow.experiments.course import Seed, read
 from pytest_trace2evolve.workflow.experiments.evaluate import Environmental, Evaluation
 from pytest_trace2evolve.workflow.experiments.intervals import Mean, difference_of, mean_of
+from pytest_trace2evolve.workflow.experiments.kept import Seed, read
 from pytest_trace2evolve.workflow.experiments.plan import POINTS, Plan
 from pytest_trace2evolve.workflow.experiments.prompts import Found
 
