@@ -35,6 +35,10 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
             ("--capability", "precondition_verificaton", "tool_calling_precision"),
             "experiment: unknown environment 'precondition_verificaton'; did you mean 'precondition_",
         ),
+        (
+            ("--capability", "precondition_verification"),
+            "experiment: two different capabilities or more are wanted: one alone needs no router",
+        ),
         (("--control", "addition"), "experiment: unknown environment 'addition'; "),
         (
             ("--control", "tool_calling_precision"),
@@ -73,9 +77,9 @@ def test_the_plan_shows_equal_rollouts_before_anything_begins() -> None:
     text = experiment.plan_text(Plan())
     rows = {line.split()[0]: line.split()[1:4] for line in text.splitlines() if line.split()[0] in ARMS}
     assert set(rows) == set(ARMS)
-    assert {row[0] for arm, row in rows.items() if arm != "base"} == {"1536"}
-    assert rows["single-whole"] == ["1536", "3072", "180"]
-    assert rows["single"] == ["1536", "0", "180"]
+    assert {row[0] for arm, row in rows.items() if arm != "base"} == {"2304"}
+    assert rows["single-whole"] == ["2304", "4608", "180"]
+    assert rows["single"] == ["2304", "0", "180"]
     assert "Control: structured_data_reasoning." in text
 
 

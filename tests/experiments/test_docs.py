@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pytest_trace2evolve import cli
 from pytest_trace2evolve.workflow.experiments.arms import ARMS
-from pytest_trace2evolve.workflow.experiments.plan import CAPABILITIES, CONTROL, ROLLOUTS, SEEDS, TASKS, Plan
+from pytest_trace2evolve.workflow.experiments.plan import CAPABILITIES, CONTROL, SEEDS, SHARE, TASKS, Plan
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "experiment.md").read_text(encoding="utf-8")
 
@@ -16,7 +16,14 @@ def test_every_option_stands_there_with_its_default() -> None:
     names = set(vars(asked)) - {"command", "root"}
     assert {name.replace("-", "_") for name in re.findall(r"^\| `--([a-z-]+)", TEXT, re.M)} == names
     assert isinstance(asked, argparse.Namespace)
-    for told in (*CAPABILITIES, CONTROL, f"({SEEDS});", f"({ROLLOUTS})", f"({TASKS})", f"({asked.parallel})"):
+    for told in (
+        *CAPABILITIES,
+        CONTROL,
+        f"({SEEDS});",
+        f"({SHARE} a capability",
+        f"({TASKS})",
+        f"({asked.parallel})",
+    ):
         assert told in TEXT
 
 

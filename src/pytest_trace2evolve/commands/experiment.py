@@ -19,7 +19,10 @@ def add(commands: Any) -> None:
     trace.add_argument("--control", metavar="NAME", help="one that was not selected")
     trace.add_argument("--seeds", type=int, metavar="N", help="seeds of everything (default: 3)")
     trace.add_argument(
-        "--rollouts", type=int, metavar="B", help="training rollouts an arm and seed (default: 1536)"
+        "--rollouts",
+        type=int,
+        metavar="B",
+        help="training rollouts an arm and seed (default: 768 a capability)",
     )
     trace.add_argument("--tasks", type=int, metavar="N", help="held-out tasks a cell (default: 40)")
     trace.add_argument("--parallel", type=int, default=2, metavar="P", help="processes (default: 2)")
@@ -51,6 +54,7 @@ def _trace(options: argparse.Namespace) -> int:
     from pytest_trace2evolve.workflow.environments.registry import Environments
     from pytest_trace2evolve.workflow.experiments.course import plan_for, run
     from pytest_trace2evolve.workflow.experiments.figures import results_of
+    from pytest_trace2evolve.workflow.experiments.plan import CAPABILITIES, CONTROL
 
     base = embedded_model()
     parallel = at_least("--parallel", options.parallel, 1)
@@ -58,8 +62,8 @@ def _trace(options: argparse.Namespace) -> int:
         plan = plan_for(
             environments,
             base,
-            capabilities=tuple(options.capability) if options.capability else None,
-            control=options.control,
+            capabilities=tuple(options.capability or CAPABILITIES),
+            control=options.control or CONTROL,
             seeds=None if options.seeds is None else at_least("--seeds", options.seeds, 1),
             rollouts=None if options.rollouts is None else at_least("--rollouts", options.rollouts, 1),
             tasks=None if options.tasks is None else at_least("--tasks", options.tasks, 2),

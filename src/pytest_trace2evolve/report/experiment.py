@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from rich.table import Table
 from rich.text import Text
@@ -215,9 +216,7 @@ def curve_svg(results: Results) -> bytes:
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    base = next(arm.rewards for arm in results.arms if arm.name == "base")
-    start = {one.arm: Point(arm=one.arm, at=0, rewards=base, wishes=base) for one in results.curve}
-    return _picture((*start.values(), *results.curve), "training rollouts of an arm")
+    return _picture(_from_base(results, results.curve), "training rollouts of an arm")
 
 
 def adapters_svg(results: Results) -> bytes:
@@ -226,12 +225,22 @@ def adapters_svg(results: Results) -> bytes:
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    base = next(arm.rewards for arm in results.arms if arm.name == "base")
-    start = {one.arm: Point(arm=one.arm, at=0, rewards=base, wishes=base) for one in results.adapters}
     each = results.plan.rollouts // len(results.plan.capabilities)
-    return _picture((*start.values(), *results.adapters), f"adapters, {each} training rollouts each")
+    return _picture(_from_base(results, results.adapters), f"adapters, {each} training rollouts each")
 
 
+def _from_base(results: Results, points: Sequence[Point]) -> list[Point]:
+    """Points behind that of the base, from which each line begins."""
+    base = next(arm for arm in results.arms if arm.name == "base")
+    arms = dict.fromkeys(one.arm for one in points)
+    return [*(Point(arm=arm, at=0, rewards=base.rewards, wishes=base.wishes) for arm in arms), *points]
+
+
+_PANELS: dict[str, Callable[[Point], Mean]] = {
+    "reward, one capability": lambda point: point.rewards.one,
+    "reward, two capabilities": lambda point: point.rewards.two,
+    "share of wishes, all tasks": lambda point: point.wishes.every,
+}
 _COLOURS = ("#2f6fb3", "#c9a24f", "#3f8f5f", "#7db88f", "#7a7a7a", "#8d5fa8", "#c0504d")
 
 
@@ -241,18 +250,16 @@ def _picture(found: Sequence[Point], what: str) -> bytes:
     from matplotlib.figure import Figure
 
     arms = list(dict.fromkeys(one.arm for one in found))
+    wide = max(one.at for one in found)
     with rc_context({"svg.hashsalt": "trace2evolve", "font.size": 9}):
-        figure = Figure(figsize=(8.4, 3.9), layout="constrained")
-        for axis, part in zip(figure.subplots(1, 2), ("one", "two"), strict=True):
+        figure = Figure(figsize=(10.8, 4.0), layout="constrained")
+        for axis, (title, mean_in) in zip(figure.subplots(1, len(_PANELS)), _PANELS.items(), strict=True):
             for place, arm in enumerate(arms):
                 own = sorted((one for one in found if one.arm == arm), key=lambda one: one.at)
-                means: list[Mean] = [getattr(one.rewards, part) for one in own]
-                colour = _COLOURS[place % len(_COLOURS)]
-                at = [one.at for one in own]
-                axis.plot(at, [one.mean for one in means], "o-", markersize=3, color=colour, label=arm)
-                ends = [(one.low or 0.0, one.high or 0.0) for one in means]
-                axis.fill_between(at, *zip(*ends, strict=True), color=colour, alpha=0.08, linewidth=0)
-            axis.set_title(f"tasks of {part} capabilit{'y' if part == 'one' else 'ies'}", fontsize=9)
+                # Side by side: intervals on one another could not be told apart.
+                at = [one.at + (place - (len(arms) - 1) / 2) * wide / 120 for one in own]
+                _line(axis, at, [mean_in(one) for one in own], arm, _COLOURS[place % len(_COLOURS)])
+            axis.set_title(title, fontsize=9)
             axis.set_xlabel(what)
             axis.set_ylim(bottom=0)
             axis.set_xticks(sorted({one.at for one in found}))
@@ -262,3 +269,20 @@ def _picture(found: Sequence[Point], what: str) -> bytes:
         held = io.BytesIO()
         figure.savefig(held, format="svg", metadata={"Date": None})
     return held.getvalue()
+
+
+def _line(axis: Any, at: Sequence[float], means: Sequence[Mean], arm: str, colour: str) -> None:
+    below = [one.mean - (one.mean if one.low is None else one.low) for one in means]
+    above = [(one.mean if one.high is None else one.high) - one.mean for one in means]
+    spread = [[max(0.0, one) for one in side] for side in (below, above)]
+    axis.errorbar(
+        at,
+        [one.mean for one in means],
+        yerr=spread,
+        fmt="o-",
+        markersize=3,
+        linewidth=1.2,
+        elinewidth=0.6,
+        color=colour,
+        label=arm,
+    )

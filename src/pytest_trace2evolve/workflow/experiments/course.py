@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from pytest_trace2evolve._optional import require
-from pytest_trace2evolve.cases.case import CAPABILITIES
+from pytest_trace2evolve.cases.case import CAPABILITIES as FAMILIES
 from pytest_trace2evolve.errors import ConfigError, GeneratorError, nearest
 from pytest_trace2evolve.evidence.atomic import alone_in
 from pytest_trace2evolve.records.script import Content
 from pytest_trace2evolve.serving.folder import folder_digest
+from pytest_trace2evolve.workflow.environments.generator import EASIEST
 from pytest_trace2evolve.workflow.environments.registry import Environments
 from pytest_trace2evolve.workflow.environments.sources import sources_digest
 from pytest_trace2evolve.workflow.experiments.adapters import end_with_parent, merge_weights, train_one
@@ -36,7 +37,15 @@ from pytest_trace2evolve.workflow.experiments.evaluate import (
     served,
 )
 from pytest_trace2evolve.workflow.experiments.kept import Seed, kept, read
-from pytest_trace2evolve.workflow.experiments.plan import POINTS, Plan, made_plan, settle_plan
+from pytest_trace2evolve.workflow.experiments.plan import (
+    CAPABILITIES,
+    CONTROL,
+    POINTS,
+    SHARE,
+    Plan,
+    made_plan,
+    settle_plan,
+)
 from pytest_trace2evolve.workflow.experiments.prompts import Found, evolve
 from pytest_trace2evolve.workflow.experiments.tasks import (
     Target,
@@ -52,25 +61,48 @@ POLL = 1.0
 """Seconds between two looks at how far the processes are."""
 
 
-def plan_for(environments: Environments, base: Path, **given: Any) -> Plan:
+def plan_for(
+    environments: Environments,
+    base: Path,
+    *,
+    capabilities: tuple[str, ...] = CAPABILITIES,
+    control: str = CONTROL,
+    rollouts: int | None = None,
+    **given: Any,
+) -> Plan:
     """What is asked for, held against what there is.
+
+    Args:
+        environments: Those that are known.
+        base: The base model's folder.
+        capabilities: The selected ones.
+        control: One that was not.
+        rollouts: Of every arm; None: `SHARE` for each capability.
+        given: Further fields of the plan; None leaves one.
 
     Raises:
         GeneratorError: a capability has no environment.
         ConfigError: it has no target tasks, or the plan cannot be carried out.
         MissingExtraError: a package is not installed.
     """
-    plan = made_plan(**given, base=folder_digest(base), sources=sources_digest())
-    for name in (*plan.capabilities, plan.control):
+    for name in (*capabilities, control):
         try:
-            environments.generator(name, plan.difficulty)
+            environments.generator(name, EASIEST)
         except GeneratorError as error:
             raise GeneratorError(f"experiment: {error}") from None
-    for name in plan.capabilities:
-        if name not in CAPABILITIES:
+    for name in capabilities:
+        if name not in FAMILIES:
             raise ConfigError(
-                f"experiment: capability {name!r} has no target tasks; {nearest(name, list(CAPABILITIES))}"
+                f"experiment: capability {name!r} has no target tasks; {nearest(name, list(FAMILIES))}"
             )
+    plan = made_plan(
+        **given,
+        capabilities=capabilities,
+        control=control,
+        rollouts=len(capabilities) * SHARE if rollouts is None else rollouts,
+        base=folder_digest(base),
+        sources=sources_digest(),
+    )
     for module, extra in EXTRAS:
         require(module, extra=extra)
     return plan

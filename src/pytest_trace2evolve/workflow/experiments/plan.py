@@ -17,8 +17,9 @@ CAPABILITIES = ("precondition_verification", "conditional_detail_retrieval", "to
 CONTROL = "structured_data_reasoning"
 """What is compared where nothing else is said."""
 
-SEEDS, ROLLOUTS, TASKS = 3, 1536, 40
-"""Seeds, training rollouts an arm and seed, and held-out tasks a cell, where nothing else is said."""
+SEEDS, SHARE, TASKS = 3, 768, 40
+"""Seeds, training rollouts of one of the routed adapters, and held-out tasks a cell, where nothing else is
+said. 12 steps of 64: as many as the preset `pocket` has."""
 
 POINTS = (0.25, 0.5)
 """Shares of the budget at which an arm is evaluated too, beside the whole of it."""
@@ -69,7 +70,7 @@ class Plan(Record):
     capabilities: tuple[str, ...] = CAPABILITIES
     control: str = CONTROL
     seeds: Count = SEEDS
-    rollouts: Count = ROLLOUTS
+    rollouts: Count = len(CAPABILITIES) * SHARE
     tasks: Annotated[int, Field(ge=2)] = TASKS
     validation: Count = 10
     scenarios: Annotated[int, Field(ge=2)] = 40
