@@ -1,6 +1,9 @@
 """Pieces are made once: what is there is read, what is missing is made, what is wrong is told."""
 
+import time
 from collections.abc import Sequence
+from functools import partial
+from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +97,21 @@ def test_processes_do_their_jobs_and_a_failure_is_the_experiments(tmp_path: Path
     assert set(told) == {(0, 0)}
     with pytest.raises(FileNotFoundError):
         course._at_once([(tmp_path / "none" / "here").touch], 1, [], lambda *one: None)
+
+
+def test_whoever_stops_it_does_not_wait() -> None:
+    asked = []
+
+    def told(done: int, whole: int) -> None:
+        asked.append(done)
+        if len(asked) > 1:
+            raise KeyboardInterrupt
+
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        course._at_once([partial(time.sleep, 300)] * 3, 2, [], told)
+    assert time.monotonic() - began < 60
+    assert not active_children()
 
 
 def test_results_hold_every_arm_and_its_rollouts(tmp_path: Path) -> None:

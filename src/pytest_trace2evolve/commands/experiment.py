@@ -9,6 +9,9 @@ from typing import Any
 
 from pytest_trace2evolve.commands.common import at_least, nearest_project, progress_bar
 
+STOPPED = 130
+"""Exit status of a command that was stopped by Ctrl-C, as shells have it."""
+
 
 def add(commands: Any) -> None:
     """Declare the command and what it can do."""
@@ -70,8 +73,12 @@ def _trace(options: argparse.Namespace) -> int:
         )
     out = _out(options)
     print(plan_text(plan), end="", file=sys.stderr)
-    with progress_bar("experiment", None) as show:
-        seeds = run(plan, base, out, parallel, lambda done, whole: show(done, "", whole))
+    try:
+        with progress_bar("experiment", None) as show:
+            seeds = run(plan, base, out, parallel, lambda done, whole: show(done, "", whole))
+    except KeyboardInterrupt:
+        print("trace2evolve: stopped; the same command goes on", file=sys.stderr)
+        return STOPPED
     results = results_of(seeds)
     record = results.model_dump_json(indent=1) + "\n"
     pictures = {CURVE: curve_svg(results), ADAPTERS: adapters_svg(results)}

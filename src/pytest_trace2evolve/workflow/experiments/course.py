@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from functools import partial
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any
 
@@ -160,7 +160,13 @@ def _at_once(
                 for one in done:
                     one.result()
                 told(sum(seed.done for seed in seeds), whole)
+        except Exception:
+            pool.shutdown(cancel_futures=True)
+            raise
         except BaseException:
+            # Whoever stops it does not wait: what is under way goes on from its last keeping.
+            for process in active_children():
+                process.terminate()
             pool.shutdown(cancel_futures=True)
             raise
 
