@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import date, datetime
 from functools import cached_property
 from pathlib import Path
 
@@ -38,6 +39,12 @@ class Adapter:
             ) from None
 
     @property
+    def trained_on(self) -> date | None:
+        """The day of its training, after which its weights do not change; None where it is not known."""
+        told = self.manifest.created_at
+        return None if told is None else datetime.fromisoformat(told).date()
+
+    @property
     def promoted(self) -> bool:
         """Whether the gate promoted it."""
         return self.manifest.state is AdapterState.PROMOTED
@@ -47,10 +54,10 @@ class Adapters:
     """All adapters of a folder that have a manifest, by the names of their folders."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
 
     def __iter__(self) -> Iterator[str]:
-        return iter(sorted(path.parent.name for path in self._folder.glob(f"*/{MANIFEST}")))
+        return iter(sorted(path.parent.name for path in self.folder.glob(f"*/{MANIFEST}")))
 
     def __getitem__(self, name: str) -> Adapter:
         """An adapter by its name.
@@ -58,9 +65,9 @@ class Adapters:
         Raises:
             AdapterError: it is unknown, or its manifest is damaged.
         """
-        path = self._folder / name
+        path = self.folder / name
         if name not in set(self):
-            raise AdapterError(f"unknown adapter {name!r}; {nearest(name, self)} in {self._folder}")
+            raise AdapterError(f"unknown adapter {name!r}; {nearest(name, self)} in {self.folder}")
         try:
             manifest = AdapterManifest.model_validate_json((path / MANIFEST).read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
@@ -69,11 +76,11 @@ class Adapters:
             raise AdapterError(f"{path / MANIFEST}: damaged at {complaint(error)}; train it again") from None
         return Adapter(name, path, manifest)
 
-    def promoted(self, base_digest: str) -> list[Adapter]:
-        """The promoted adapters of a base model, by name: the router's table.
+    def promoted(self) -> list[Adapter]:
+        """The promoted adapters, by name.
 
         Raises:
             AdapterError: a manifest is damaged.
         """
         found = [self[name] for name in self]
-        return [one for one in found if one.promoted and one.manifest.base_digest == base_digest]
+        return [one for one in found if one.promoted]

@@ -3,26 +3,37 @@
 A candidate is one Markdown file: front matter between two lines of `---`, then the instruction text.
 The front matter is a small part of YAML: `key: text`, `key: [a, b]`, lists of `- item` lines, and
 indented lines that continue a text.
+
+`v6+precondition_verification` has no file: it is candidate `v6`, talking with an adapter of the project.
 """
 
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Self
 
 from pydantic import BeforeValidator, Field, StringConstraints, ValidationError, model_validator
 
-from pytest_trace2evolve._canonical import digest_text
-from pytest_trace2evolve.errors import CandidateError
+from pytest_trace2evolve._canonical import digest, digest_text
+from pytest_trace2evolve.adapters import Adapter, Adapters
+from pytest_trace2evolve.errors import AdapterError, CandidateError
 from pytest_trace2evolve.records.base import Record, complaint
 from pytest_trace2evolve.records.evidence import CandidateRef
 
 DEFAULT_CANDIDATE = "v0"
 """The candidate of a run that names none."""
 
-CandidateId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+WITH = "+"
+"""Between a candidate's id and the adapter that it talks with: `v6+precondition_verification`."""
+
+ROUTED = "routed"
+"""In the place of an adapter's name: for each task the base model chooses a promoted adapter, or none."""
+
+CandidateId = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(\+[a-z][a-z0-9]*(_[a-z0-9]+)*)?$")
+]
 
 
 def _iso_day(value: object) -> object:
@@ -42,6 +53,7 @@ class Candidate(Record):
         frozen_at: The day after which its text may not change.
         informed_by: Evidence its author had seen, as `suite::split` or `suite::split::task`.
         instruction: The text added after the policy in the agent's prompt; may be empty.
+        weights: Digest of the adapters that it talks with; empty where there are none, as in every file.
     """
 
     id: CandidateId
@@ -50,17 +62,47 @@ class Candidate(Record):
     frozen_at: Annotated[date | None, BeforeValidator(_iso_day)] = None
     informed_by: tuple[Annotated[str, Field(pattern=r"^[^:\s][^:]*::[^:].*$")], ...] = ()
     instruction: str = ""
+    weights: str = ""
 
     @model_validator(mode="after")
     def _not_its_own_parent(self) -> Self:
         if self.parent == self.id:
             raise ValueError("a candidate cannot be its own parent")
+        if bool(self.adapter) != bool(self.weights):
+            raise ValueError(f"{WITH!r} in an id names an adapter, and no file makes one: choose another id")
         return self
 
     @property
+    def adapter(self) -> str:
+        """Name of the adapter that it talks with, or `ROUTED`; empty where there is none."""
+        return self.id.partition(WITH)[2]
+
+    @property
     def digest(self) -> str:
-        """Identifies the candidate: what it tells the agent, and nothing else."""
-        return digest_text(self.instruction)
+        """Identifies the candidate: what it tells the agent, the adapters' weights, and nothing else."""
+        told = digest_text(self.instruction)
+        return digest([told, self.weights]) if self.weights else told
+
+    def talking_with(self, name: str, adapters: Sequence[Adapter]) -> "Candidate":
+        """This candidate with an adapter, or with several to be routed to: a child of its own.
+
+        It is frozen on the day when both its text and its adapters were.
+
+        Raises:
+            AdapterError: weights cannot be read.
+        """
+        days = [self.frozen_at, *(one.trained_on for one in adapters)]
+        known = [day for day in days if day is not None]
+        seen = (*self.informed_by, *(place for one in adapters for place in one.manifest.informed_by))
+        return Candidate(
+            id=f"{self.id}{WITH}{name}",
+            parent=self.id,
+            hypothesis=f"{', '.join(one.manifest.capability for one in adapters)}: what was missing, trained",
+            frozen_at=max(known) if len(known) == len(days) else None,
+            informed_by=tuple(dict.fromkeys(seen)),
+            instruction=self.instruction,
+            weights=digest({one.name: one.digest for one in adapters}),
+        )
 
     def ref(self) -> CandidateRef:
         """The part of a candidate that evidence carries."""
@@ -73,10 +115,16 @@ class Candidate(Record):
 
 
 class Candidates:
-    """All candidates of a folder, read when first asked for."""
+    """All candidates of a folder, read when first asked for.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: Where their files lie.
+        adapters: What they can talk with, as `v6+NAME` and `v6+routed`; these are known and not listed.
+    """
+
+    def __init__(self, folder: Path, adapters: Adapters | None = None) -> None:
         self._folder = folder
+        self._adapters = adapters
         self._read: dict[str, Candidate] = {}
 
     def __getitem__(self, name: str) -> Candidate:
@@ -84,7 +132,11 @@ class Candidates:
 
         Raises:
             CandidateError: it is unknown (the message names the nearest) or its file is broken.
+            AdapterError: the adapter that it names is unknown or damaged, or none is promoted to route to.
         """
+        text, _, adapter = name.partition(WITH)
+        if adapter:
+            return self[text].talking_with(adapter, self._named(adapter))
         if name not in self._read:
             path = self._folder / f"{name}.md"
             if name not in self:
@@ -93,7 +145,22 @@ class Candidates:
         return self._read[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in list(self)
+        text, _, adapter = str(name).partition(WITH)
+        if not adapter or self._adapters is None:
+            return name in list(self)
+        return text in list(self) and (adapter == ROUTED or adapter in list(self._adapters))
+
+    def _named(self, adapter: str) -> Sequence[Adapter]:
+        if self._adapters is None:
+            raise CandidateError(f"{WITH}{adapter}: the candidates of {self._folder} have no adapters")
+        if adapter != ROUTED:
+            return [self._adapters[adapter]]
+        if promoted := self._adapters.promoted():
+            return promoted
+        raise AdapterError(
+            f"{WITH}{ROUTED}: no adapter in {self._adapters.folder} is promoted, and only promoted ones are "
+            "routed to; train one and put it through the gate (trace2evolve evolve)"
+        )
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(path.stem for path in self._folder.glob("*.md")))
@@ -122,6 +189,12 @@ class Candidates:
         return f"unknown {what} {name!r}; nearest are {', '.join(near)} in {self._folder}"
 
 
+def source_of(name: str) -> str:
+    """Where a person looks for what makes a candidate: its file, and the adapter that it talks with."""
+    text, _, adapter = name.partition(WITH)
+    return f"candidates/{text}.md" + (f" or adapters/{adapter}" if adapter else "")
+
+
 def read_candidate(path: Path) -> Candidate:
     """Read one candidate's file.
 
@@ -142,8 +215,9 @@ def parse_candidate(text: str, path: Path) -> Candidate:
         CandidateError: its front matter is broken; names file, place and mend.
     """
     fields, instruction = _split(path, text)
-    if "instruction" in fields:
-        raise CandidateError(f"{path}: instruction: is the text below the front matter, not a part of it")
+    for own, why in _NOT_WRITTEN.items():
+        if own in fields:
+            raise CandidateError(f"{path}: {own}: {why}")
     try:
         candidate = Candidate.model_validate({**fields, "instruction": instruction})
     except ValidationError as error:
@@ -153,6 +227,13 @@ def parse_candidate(text: str, path: Path) -> Candidate:
             f"{path}: its id is {candidate.id!r}; name the file {candidate.id}.md or mend the id"
         )
     return candidate
+
+
+_NOT_WRITTEN = {
+    "instruction": "is the text below the front matter, not a part of it",
+    "weights": "follow from an adapter, which stands behind a candidate's id: v6+NAME",
+}
+"""Fields of a candidate that its front matter may not give."""
 
 
 def _split(path: Path, text: str) -> tuple[dict[str, object], str]:

@@ -22,8 +22,8 @@ from pytest_trace2evolve.shipped import embedded_model, has_embedded_model
 from pytest_trace2evolve.workflow.planning.cassettes import played
 from pytest_trace2evolve.workflow.planning.confirm import Endpoint
 from pytest_trace2evolve.workflow.planning.live import DEFAULT_CONCURRENCY, LiveSettings, extra_instruction
+from pytest_trace2evolve.workflow.planning.local import Address, adapted, model_folder, names_folder
 from pytest_trace2evolve.workflow.planning.plan import Options
-from pytest_trace2evolve.workflow.planning.served import Address, adapted, model_folder, names_folder
 
 
 def refuse_empty(config: pytest.Config) -> None:
@@ -37,6 +37,8 @@ def refuse_empty(config: pytest.Config) -> None:
 def read_options(config: pytest.Config, served: Mapping[str, Address]) -> Options:
     """The options as plain values, paths made absolute; `served` are the run's own servers, on a worker."""
     option, here = config.option, config.invocation_params.dir
+    if option.t2e_evolve_options is not None and not option.t2e_evolve:
+        raise ConfigError("--t2e-evolve-options says nothing without --t2e-evolve")
     for name in option.t2e_summary or ():
         if (here / name).is_dir():
             raise ConfigError(f"--t2e-summary {name} is a folder; name a file")
@@ -85,6 +87,7 @@ _PACE = (
 _TALK = (
     "t2e_user_model",
     "t2e_adapter",
+    "t2e_route",
     "t2e_base_url",
     "t2e_user_base_url",
     "t2e_key_var",
@@ -196,6 +199,7 @@ def _live(
         cache=bool(option.t2e_cache),
         scripts=option.t2e_user_model is None,
         record=here / option.t2e_record if option.t2e_record else None,
+        each_turn=option.t2e_route == "turn",
     )
 
 

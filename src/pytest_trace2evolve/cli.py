@@ -15,6 +15,7 @@ from pytest_trace2evolve.commands import (
     comment,
     compare,
     environment,
+    evolve,
     experiment,
     init,
     ledger,
@@ -23,6 +24,7 @@ from pytest_trace2evolve.commands import (
     pocket,
     power,
     promote,
+    routing,
     score,
     serve,
     show,
@@ -78,6 +80,8 @@ def _parser() -> argparse.ArgumentParser:
         capabilities,
         environment,
         train,
+        routing,
+        evolve,
         experiment,
     ):
         command.add(commands)

@@ -3,6 +3,7 @@
     Trace2EvolveError
     ├── ConfigError               something the user wrote is wrong: the run does not start
     │   ├── CandidateError        candidates/*.md
+    │   ├── AdapterError          an adapter is unknown, damaged, of another base, or not promoted
     │   ├── SuiteError            suites/*.toml
     │   ├── LockError             suites.lock disagrees with a suite or with the benchmark
     │   ├── PolicyError           unknown gate policy or goal

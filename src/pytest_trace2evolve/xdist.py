@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pytest_trace2evolve.gate.stages import Stage
+from pytest_trace2evolve.workflow.planning.local import Address
 from pytest_trace2evolve.workflow.planning.plan import Plan, Shared
-from pytest_trace2evolve.workflow.planning.served import Address
 
 
 def worker_input(

@@ -8,7 +8,8 @@ pytest.importorskip("trl")
 
 from trl import GRPOTrainer
 
-from pytest_trace2evolve.training.grpo.trainer import OVERRIDDEN, CustomerTrainer
+from pytest_trace2evolve.training.grpo.overridden import OVERRIDDEN
+from pytest_trace2evolve.training.grpo.trainer import CustomerTrainer
 
 TAKEN = ("compute_loss",)
 """Public methods that are overridden too."""
@@ -17,7 +18,7 @@ TAKEN = ("compute_loss",)
 @pytest.mark.parametrize("name", OVERRIDDEN)
 def test_the_private_methods_that_are_overridden_have_their_parameters(name: str) -> None:
     found = tuple(inspect.signature(getattr(GRPOTrainer, name)).parameters)
-    assert found == ("self", *OVERRIDDEN[name]), f"trl has changed {name}: read it, then mend trainer.py"
+    assert found == ("self", *OVERRIDDEN[name]), f"trl has changed {name}: read it, then mend ours"
 
 
 def test_nothing_else_of_trl_is_overridden() -> None:

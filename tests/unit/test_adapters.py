@@ -1,47 +1,31 @@
 """Adapters of a project: known by their manifests, and only promoted ones of the right base are routed to."""
 
+from datetime import date
 from pathlib import Path
 
 import pytest
 
 from pytest_trace2evolve.adapters import Adapters
-from pytest_trace2evolve.errors import AdapterError
-from pytest_trace2evolve.records.adapter import ADAPTER_WEIGHTS, MANIFEST, AdapterManifest, AdapterState
+from pytest_trace2evolve.candidates import Candidates, read_candidate
+from pytest_trace2evolve.errors import AdapterError, CandidateError
+from pytest_trace2evolve.records.adapter import ADAPTER_WEIGHTS, MANIFEST, AdapterState
+from tests.adapter_folders import write_adapter
+from tests.gate_helpers import write_candidate
 
 
-def written(folder: Path, name: str, *, base: str = "b1", state: AdapterState = AdapterState.TRAINED) -> Path:
-    path = folder / name
-    path.mkdir(parents=True)
-    manifest = AdapterManifest(
-        capability=name,
-        base="tiny",
-        base_digest=base,
-        environments={name: "e"},
-        seed=1,
-        recipe={},
-        steps=1,
-        rollouts=8,
-        seconds=1.0,
-        state=state,
-    )
-    (path / MANIFEST).write_text(manifest.model_dump_json(), encoding="utf-8")
-    (path / ADAPTER_WEIGHTS).write_bytes(name.encode())
-    return path
-
-
-def test_only_promoted_adapters_of_the_base_are_routed_to(tmp_path: Path) -> None:
-    written(tmp_path, "reading", state=AdapterState.PROMOTED)
-    written(tmp_path, "adding")
-    written(tmp_path, "asking", state=AdapterState.DISCARDED)
-    written(tmp_path, "telling", state=AdapterState.PROMOTED, base="b2")
+def test_only_promoted_adapters_are_routed_to(tmp_path: Path) -> None:
+    write_adapter(tmp_path, "reading", state=AdapterState.PROMOTED)
+    write_adapter(tmp_path, "adding")
+    write_adapter(tmp_path, "asking", state=AdapterState.DISCARDED)
+    write_adapter(tmp_path, "telling", state=AdapterState.PROMOTED, base="b2")
     (tmp_path / "pocket").mkdir()
     found = Adapters(tmp_path)
     assert list(found) == ["adding", "asking", "reading", "telling"]
-    assert [one.name for one in found.promoted("b1")] == ["reading"]
+    assert [one.name for one in found.promoted()] == ["reading", "telling"]
 
 
 def test_an_adapter_is_known_by_its_weights(tmp_path: Path) -> None:
-    path = written(tmp_path, "reading")
+    path = write_adapter(tmp_path, "reading")
     before = Adapters(tmp_path)["reading"].digest
     assert len(before) == 32
     assert Adapters(tmp_path)["reading"].digest == before
@@ -53,9 +37,79 @@ def test_an_adapter_is_known_by_its_weights(tmp_path: Path) -> None:
 
 
 def test_what_is_unknown_or_damaged_is_told_in_one_line(tmp_path: Path) -> None:
-    path = written(tmp_path, "reading")
+    path = write_adapter(tmp_path, "reading")
     with pytest.raises(AdapterError, match=r"^unknown adapter 'raeding'; did you mean 'reading'\? in "):
         Adapters(tmp_path)["raeding"]
     (path / MANIFEST).write_text('{"capability": 1}', encoding="utf-8")
     with pytest.raises(AdapterError, match=r"manifest.json: damaged at capability: .*; train it again$"):
         Adapters(tmp_path)["reading"]
+
+
+def test_a_candidate_talks_with_an_adapter(tmp_path: Path) -> None:
+    adapters = Adapters(tmp_path / "adapters")
+    write_adapter(adapters.folder, "reading")
+    write_candidate(tmp_path, "v6", "frozen_at: 2026-10-01", "informed_by: [desk::heldout]", text="Be kind.")
+    write_candidate(tmp_path, "v7", "parent: v6+reading", text="Be kinder.")
+    known = Candidates(tmp_path, adapters)
+    found = known["v6+reading"]
+    assert (found.id, found.parent, found.adapter) == ("v6+reading", "v6", "reading")
+    assert found.instruction == known["v6"].instruction
+    assert found.digest != known["v6"].digest
+    assert found.frozen_at == date(2026, 11, 22), "the later of both"
+    assert found.informed_by == ("desk::heldout", "desk::discovery"), "and all that either had seen"
+    assert [one.id for one in known.lineage("v7")] == ["v7", "v6+reading", "v6"]
+    assert "v6+reading" in known
+    assert "v6+adding" not in known
+    assert list(known) == ["v6", "v7"]
+    (adapters.folder / "reading" / ADAPTER_WEIGHTS).write_bytes(b"others")
+    assert known["v6+reading"].digest != found.digest
+
+
+def test_a_verdict_on_an_adapter_leaves_its_digest(tmp_path: Path) -> None:
+    adapters = Adapters(tmp_path / "adapters")
+    path = write_adapter(adapters.folder, "reading")
+    write_candidate(tmp_path, "v6")
+    known = Candidates(tmp_path, adapters)
+    before = known["v6+reading"].digest
+    manifest = adapters["reading"].manifest.model_copy(update={"state": AdapterState.PROMOTED})
+    (path / MANIFEST).write_text(manifest.model_dump_json(), encoding="utf-8")
+    assert known["v6+reading"].digest == before
+
+
+def test_a_routed_candidate_is_what_its_promoted_adapters_are(tmp_path: Path) -> None:
+    adapters = Adapters(tmp_path / "adapters")
+    write_candidate(tmp_path, "v6")
+    known = Candidates(tmp_path, adapters)
+    write_adapter(adapters.folder, "reading")
+    assert "v6+routed" in known
+    with pytest.raises(AdapterError, match=r"^\+routed: no adapter in .*adapters is promoted.*; train"):
+        _ = known["v6+routed"]
+    write_adapter(adapters.folder, "adding", state=AdapterState.PROMOTED)
+    one = known["v6+routed"].digest
+    write_adapter(adapters.folder, "asking", state=AdapterState.DISCARDED)
+    assert known["v6+routed"].digest == one
+    write_adapter(adapters.folder, "telling", state=AdapterState.PROMOTED)
+    assert known["v6+routed"].digest != one
+
+
+@pytest.mark.parametrize(
+    ("name", "header", "told"),
+    [
+        ("v6+reading", (), r"'\+' in an id names an adapter, and no file makes one: choose another id"),
+        ("v6", ("weights: abc",), r"weights: follow from an adapter, .*: v6\+NAME$"),
+    ],
+)
+def test_no_file_makes_a_candidate_with_an_adapter(
+    tmp_path: Path, name: str, header: tuple[str, ...], told: str
+) -> None:
+    with pytest.raises(CandidateError, match=told):
+        read_candidate(write_candidate(tmp_path, name, *header))
+
+
+@pytest.mark.parametrize("name", ["v6+nothing", "v6+Reading", "v8+reading", "v6+"])
+def test_unknown_parts_of_a_candidate_are_named(tmp_path: Path, name: str) -> None:
+    adapters = Adapters(tmp_path / "adapters")
+    write_adapter(adapters.folder, "reading")
+    write_candidate(tmp_path, "v6")
+    with pytest.raises((AdapterError, CandidateError), match=r"^unknown (adapter|candidate) '"):
+        _ = Candidates(tmp_path, adapters)[name]

@@ -31,7 +31,7 @@ LEVELS = {
         "training",
         "serving",
     },
-    4: {"session", "evolve", "report", "workflow"},
+    4: {"report", "workflow"},
     5: {
         "plugin",
         "options",
@@ -41,6 +41,7 @@ LEVELS = {
         "cli",
         "__main__",
         "commands",
+        "evolution",
         "active",
         "controller",
         "outlets",

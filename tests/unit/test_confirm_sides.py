@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_trace2evolve._secrets import REMOVED
+from pytest_trace2evolve.adapters import Adapters
 from pytest_trace2evolve.candidates import Candidates
 from pytest_trace2evolve.models.prices import Price
 from pytest_trace2evolve.models.settings import ModelSettings
@@ -14,12 +15,14 @@ from pytest_trace2evolve.records.evidence import Evidence, Provenance, Settings
 from pytest_trace2evolve.workflow.planning import confirm
 from pytest_trace2evolve.workflow.planning.confirm import AS_THE_AGENT, Confirm, Endpoint, Sides
 from pytest_trace2evolve.workflow.planning.live import CHAT, LiveSettings, Party
+from pytest_trace2evolve.workflow.planning.talking import Talkers
 from pytest_trace2evolve.workflow.recorded.baselines import Baseline
 from pytest_trace2evolve.workflow.running.agents import BUILT_IN_AGENTS
 from tests.gate_helpers import write_candidate
 
 HERE, THERE = "http://here/v1", "http://there/v1"
 AGENT = ModelSettings("m", base_url=HERE, seed=3, extra_body={"api_key": "sk-0123456789", "top_k": 5})
+NOWHERE = Path("adapters")
 PRICE = Price(input=1.0, output=2.0)
 LIVE = LiveSettings(agent=AGENT, user=ModelSettings("u", base_url=HERE), extra_instruction="Be brief.")
 
@@ -32,7 +35,7 @@ def candidates(tmp_path: Path) -> Candidates:
 
 def found(candidates: Candidates, recorded: Settings, **changes: Any) -> Party | str:
     """The baseline's side, or why there is none."""
-    sides = Sides(LIVE, candidates, AS_THE_AGENT, prices={}, priced=False)
+    sides = Sides(LIVE, Talkers(LIVE, Adapters(NOWHERE)), candidates, AS_THE_AGENT, prices={}, priced=False)
     agent = changes.pop("agent", CHAT)
     provenance = Provenance(domain="d", provider="p", candidate=candidates["v0"].ref(), agent=recorded)
     baseline = Baseline("old", Evidence(provenance=provenance, simulations=()))
@@ -130,7 +133,9 @@ def test_why_nobody_can(candidates: Candidates, old: Settings, changes: dict[str
 def test_a_broken_candidate_is_a_reason_and_no_error(candidates: Candidates, tmp_path: Path) -> None:
     old = candidates["v0"].ref()
     (tmp_path / "v0.md").write_text("no front matter")
-    sides = Sides(LIVE, Candidates(tmp_path), AS_THE_AGENT, prices={}, priced=False)
+    sides = Sides(
+        LIVE, Talkers(LIVE, Adapters(NOWHERE)), Candidates(tmp_path), AS_THE_AGENT, prices={}, priced=False
+    )
     provenance = Provenance(domain="d", provider="p", candidate=old, agent=recorded(LIVE))
     baseline = Baseline("old", Evidence(provenance=provenance, simulations=()))
     assert "v0.md: line 1 must be" in sides.find({"desk": baseline}, {"desk": CHAT}, 1).refused["desk"]

@@ -1,19 +1,27 @@
 """`trace2evolve train`: an adapter for one capability or several, by GRPO in their environments."""
 
 import argparse
+import contextlib
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_trace2evolve.commands.common import nearest_project, progress_bar
+
+if TYPE_CHECKING:
+    from pytest_trace2evolve.workflow.environments.registry import Environments
+    from pytest_trace2evolve.workflow.training.course import Order
 
 
 def add(commands: Any) -> None:
     """Declare the command."""
     train = commands.add_parser("train", help="train an adapter for a capability; goes on where it was")
     train.add_argument(
-        "--capability", nargs="+", required=True, metavar="NAME", help="what is trained; several: one adapter"
+        "--capability", nargs="+", metavar="NAME", help="what is trained; several: one adapter"
+    )
+    train.add_argument(
+        "--from-run", metavar="RUN", help="train an adapter for each capability that its failures lack"
     )
     train.add_argument("--name", metavar="NAME", help="the adapter's name (default: the capability)")
     train.add_argument("--base", type=Path, metavar="DIR", help="the base model (default: the embedded one)")
@@ -32,6 +40,12 @@ def add(commands: Any) -> None:
         "--heldout", type=int, metavar="N", default=100, help="held-out scenarios (default: 100; 0: none)"
     )
     train.add_argument(
+        "--heldout-others",
+        type=int,
+        metavar="M",
+        help="of each environment that is not trained (default: half as many; 0: none)",
+    )
+    train.add_argument(
         "--heldout-rollouts", type=int, metavar="K", default=4, help="of each scenario (default: 4)"
     )
     train.set_defaults(command=_train)
@@ -42,23 +56,36 @@ def _train(options: argparse.Namespace) -> int:
 
     # Before torch is loaded.
     os.environ.update({name: os.environ.get(name, value) for name, value in QUIET_THREADS.items()})
-    from pytest_trace2evolve.report.training import heldout_text, step_word
+    from pytest_trace2evolve.workflow.environments.generated import generated_offers
     from pytest_trace2evolve.workflow.environments.registry import Environments
-    from pytest_trace2evolve.workflow.training.course import make, refuse
-    from pytest_trace2evolve.workflow.training.ordering import order_of
+    from pytest_trace2evolve.workflow.training.course import refuse
+    from pytest_trace2evolve.workflow.training.ordering import orders_of
+    from pytest_trace2evolve.worlds.registry import Worlds
 
-    environments = Environments()
-    order = order_of(environments, options, nearest_project(options), Path.cwd())
+    project = nearest_project(options)
+    offers = generated_offers(project.root, Worlds()) if project is not None else None
+    with contextlib.closing(Environments(offers)) as environments:
+        orders = orders_of(environments, options, project, Path.cwd())
+        for order in orders:
+            refuse(order)
+        for order in orders:
+            _trained(environments, order)
+    return 0
+
+
+def _trained(environments: "Environments", order: "Order") -> None:
+    from pytest_trace2evolve.report.training import heldout_text, step_word
+    from pytest_trace2evolve.workflow.training.course import make
+
     recipe = order.recipe
-    told_of = (
+    print(
         f"training {order.name} on {order.base.name}: {recipe.steps} steps × {recipe.groups} groups × "
         f"{recipe.rollouts} rollouts, difficulty "
-        + ", ".join(str(order.difficulties[name]) for name in order.capabilities)
+        + ", ".join(str(order.difficulties[name]) for name in order.capabilities),
+        file=sys.stderr,
     )
-    refuse(order)
-    print(told_of, file=sys.stderr)
     curve: list[dict[str, Any]] = []
-    total = len(order.difficulties) * 2 * order.heldout * order.rollouts
+    total = 2 * order.measured.count
     with progress_bar(order.name, recipe.steps) as show:
 
         def stepped(step: Any) -> None:
@@ -72,7 +99,7 @@ def _train(options: argparse.Namespace) -> int:
             told=lambda side, done: show(done, f"held out, {side}", total),
         )
     if made is None:
-        return 0
+        return
     trained = made.trained
     print(
         f"{order.out}: {len(trained.curve)} steps, {trained.rollouts} rollouts "
@@ -80,4 +107,3 @@ def _train(options: argparse.Namespace) -> int:
     )
     if made.after:
         print(heldout_text(order.capabilities, made.before, made.after), end="")
-    return 0

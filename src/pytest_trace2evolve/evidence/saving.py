@@ -44,7 +44,7 @@ class Saving:
     before: Mapping[str, str] = field(default_factory=dict)
 
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 
 
 def require_name(name: str, option: str) -> str:
@@ -54,7 +54,7 @@ def require_name(name: str, option: str) -> str:
         ConfigError: it could not; names the option that gave it.
     """
     if not _NAME.fullmatch(name):
-        raise ConfigError(f"{option} {name!r}: a name is up to 100 letters, digits, '.', '_' and '-'")
+        raise ConfigError(f"{option} {name!r}: a name is up to 100 letters, digits, '.', '_', '-' and '+'")
     return name
 
 

@@ -4,6 +4,8 @@ from typing import Any
 
 from pytest_trace2evolve.options.types import amount, count, positive, stages, temperature
 
+ROUTES = ("task", "turn")
+
 LIVE: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (
         ("--t2e-model",),
@@ -27,6 +29,14 @@ LIVE: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
             "dest": "t2e_adapter",
             "metavar": "PATH",
             "help": "a LoRA adapter that the agent's model, a folder, talks with",
+        },
+    ),
+    (
+        ("--t2e-route",),
+        {
+            "dest": "t2e_route",
+            "choices": ROUTES,
+            "help": "a routed candidate chooses an adapter once a task (default) or at each turn",
         },
     ),
     (

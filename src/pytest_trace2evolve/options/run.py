@@ -114,6 +114,23 @@ RUN: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         },
     ),
     (
+        ("--t2e-evolve",),
+        {
+            "dest": "t2e_evolve",
+            "action": "store_const",
+            "const": True,
+            "help": "then train adapters for what failing tests lack, and gate them (trace2evolve evolve)",
+        },
+    ),
+    (
+        ("--t2e-evolve-options",),
+        {
+            "dest": "t2e_evolve_options",
+            "metavar": "TEXT",
+            "help": "options of trace2evolve evolve, as '--most 2 --steps 20'",
+        },
+    ),
+    (
         ("--t2e-freeze",),
         {
             "dest": "t2e_freeze",

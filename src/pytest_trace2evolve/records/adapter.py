@@ -7,6 +7,7 @@ from pydantic import Field
 
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.capability import CapabilityName
+from pytest_trace2evolve.records.routing import Skill
 from pytest_trace2evolve.records.score import Unit
 from pytest_trace2evolve.records.verdict import Decision
 
@@ -33,6 +34,7 @@ class AdapterVerdict(Record):
         run: The run whose evidence it rests on.
         candidate: The candidate that talked with it, such as `v6+precondition_verification`.
         baseline: What it was compared with.
+        why: What beside the gate decided where the adapter stands: capabilities that it forgot.
     """
 
     decision: Decision
@@ -40,14 +42,26 @@ class AdapterVerdict(Record):
     candidate: str
     baseline: str = ""
     policy: str = ""
+    why: str = ""
 
 
 class Measured(Record):
-    """Mean rewards on held-out scenarios, before and after training."""
+    """Mean rewards on held-out scenarios, before and after training.
+
+    Attributes:
+        low, high: The 95 % interval of the change, by scenario; None where one scenario was played.
+    """
 
     before: Unit
     after: Unit
     rollouts: Annotated[int, Field(ge=0)]
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def change(self) -> float:
+        """After less before."""
+        return self.after - self.before
 
 
 class AdapterManifest(Record):
@@ -62,6 +76,8 @@ class AdapterManifest(Record):
         recipe: The hyperparameters.
         steps, rollouts, seconds: What the training took.
         evidence: Ids of the runs whose failures named the capability.
+        informed_by: What those runs showed of suites, as `suite::split`.
+        skill: How a router's table describes it; None where it cannot be routed to.
         heldout: Mean reward on held-out scenarios, by capability.
         state: Where it stands, with the verdict that brought it there.
     """
@@ -78,7 +94,9 @@ class AdapterManifest(Record):
     rollouts: Annotated[int, Field(ge=0)]
     seconds: Annotated[float, Field(ge=0)]
     evidence: tuple[str, ...] = ()
+    informed_by: tuple[str, ...] = ()
+    skill: Skill | None = None
     heldout: dict[str, Measured] = Field(default_factory=dict)
     state: AdapterState = AdapterState.TRAINED
     verdict: AdapterVerdict | None = None
-    created_at: str | None = None
+    created_at: Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}")] | None = None

@@ -33,9 +33,10 @@ def heldout_text(
         table.add_row(Text(name, mark), *_cells(reward), *_cells(top))
     target.print(table)
     first = after[names[0]]
+    sizes = sorted({len(one.rewards) for one in after.values()}, reverse=True)
     target.print(
-        f"[dim]{len(first.rewards)} scenarios × {max(map(len, first.rewards))} rollouts each, before and "
-        f"after; temperature {first.temperature:g}; intervals by scenario.[/]",
+        f"[dim]{' or '.join(map(str, sizes))} scenarios × {max(map(len, first.rewards))} rollouts each, "
+        f"before and after; temperature {first.temperature:g}; intervals by scenario.[/]",
         soft_wrap=True,
     )
     return rendered(target)

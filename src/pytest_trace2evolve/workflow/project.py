@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from pytest_trace2evolve.adapters import Adapters
 from pytest_trace2evolve.candidates import Candidates
 from pytest_trace2evolve.cases.case import Case, read_cases
 from pytest_trace2evolve.errors import CaseError, LockError, SuiteError, nearest
@@ -85,7 +86,12 @@ class Project:
     @cached_property
     def candidates(self) -> Candidates:
         """The project's candidates."""
-        return Candidates(self.root / "candidates")
+        return Candidates(self.root / "candidates", self.adapters)
+
+    @property
+    def adapters(self) -> Adapters:
+        """The project's adapters."""
+        return Adapters(self.root / "adapters")
 
     @cached_property
     def splits(self) -> dict[str, Split]:

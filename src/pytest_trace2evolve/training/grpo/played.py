@@ -1,6 +1,8 @@
 """What is noted while rollouts are played: each rollout as it grows, and what a whole step was like."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from pytest_trace2evolve.records.message import Message
@@ -31,6 +33,15 @@ class Told:
     kl: float | None = None
     tokens: float = 0.0
     seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def timed(self, what: str) -> Iterator[None]:
+        """Add the time that passes inside to what a part of the step takes."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[what] = self.seconds.get(what, 0.0) + time.perf_counter() - began
 
 
 @dataclass

@@ -55,7 +55,8 @@ class Recipe(Record):
             where prompts are long; for models whose layers all attend to everything.
         dtype: Of the base's weights.
         autocast: Whether passes with gradients multiply in bfloat16: on GPUs, and on processors that do so
-            themselves; weights and moments stay as they are.
+            themselves; weights and moments stay as they are. A small model gains nothing by it on a
+            processor, and its gradients become coarse.
         checkpointing: Whether activations are worked out again in the backward pass, to save memory.
         threads: Of torch on a CPU; 0: its own choice.
         kl_every: Steps between two measurements of the KL divergence from the base; 0: never.
@@ -87,7 +88,7 @@ class Recipe(Record):
     drawing: Drawing = Drawing.ENGINE
     shared: bool = True
     dtype: Literal["float32", "bfloat16"] = "float32"
-    autocast: bool = True
+    autocast: bool = False
     checkpointing: bool = False
     threads: Annotated[int, Field(ge=0)] = 2
     kl_every: Annotated[int, Field(ge=0)] = 10
@@ -134,6 +135,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "drawing": Drawing.VLLM_COLOCATE,
         "shared": False,
         "dtype": "bfloat16",
+        "autocast": True,
         "checkpointing": True,
         "threads": 0,
         "keep_every": 5,

@@ -130,7 +130,7 @@ def _trainer(kind: Any, plan: Plan, done: int, scratch: Path, watch: Any) -> Any
     from transformers import PrinterCallback
     from trl.chat_template_utils import qwen3_template
 
-    from pytest_trace2evolve.training.grpo.trainer import Course
+    from pytest_trace2evolve.training.grpo.course import Course
 
     recipe = plan.recipe
     model, tokenizer = _loaded(plan.base, recipe)
@@ -139,7 +139,7 @@ def _trainer(kind: Any, plan: Plan, done: int, scratch: Path, watch: Any) -> Any
         tokenizer.response_template = qwen3_template
     sampler = plan.sampler(model) if plan.sampler and recipe.drawing is Drawing.ENGINE else None
     names = list(plan.environments)
-    # trl asks for rows; what is played follows from a step's number, see `CustomerTrainer._rows`.
+    # trl asks for rows; what is played follows from a step's number, see `Course.rows`.
     rows = [
         {"prompt": [{"role": "user", "content": ""}], "environment": names[0]} for _ in range(recipe.groups)
     ]

@@ -1,9 +1,10 @@
 """Log-probabilities of rollouts that begin alike, their common beginnings read once.
 
 All rollouts of a step begin with the same instructions and tools, those of a group with the same
-conversation. The first is read once a step, the second once a group, and only what differs once a rollout, on
-top of their keys and values. No approximation: attention sees the same keys, so values and gradients are
-those of whole rows, but for the order of sums.
+conversation; and many rollouts of a group go on alike for a while, since one tool call has one result. The
+first is read once a step, the second once a group, and answers as a tree on top of their keys and values: a
+pass over all its nodes side by side, each of which attends to those above it. No approximation: attention
+sees the same keys, so values and gradients are those of whole rows, but for the order of sums.
 """
 
 from collections.abc import Sequence
@@ -13,8 +14,7 @@ from typing import Any
 import torch
 from transformers import DynamicCache
 
-TOGETHER = 4
-"""Rollouts of a group that are read side by side: those of like length, so that little of it is padding."""
+from pytest_trace2evolve.training.grpo.tree import Tree, trees_of
 
 
 @dataclass(frozen=True)
@@ -77,24 +77,21 @@ def shared_logps(
     if not groups:  # still tied to the weights, so that a backward pass finds nothing instead of failing
         return logps + 0.0 * _touch(network), spread
     common = _alike(list(groups))
-    beginning = _read(network, next(iter(groups))[:common], None, 1) if common else None
+    beginning = _read(network, next(iter(groups))[:common], None) if common else None
     for prompt, members in groups.items():
         # The prompt's last token is read with the answers: it foresees their first.
-        middle = _read(network, prompt[common:-1], beginning, 1) if len(prompt) - 1 > common else beginning
-        ordered = sorted(members, key=lambda one: len(rows.answers[one]))
-        for first in range(0, len(ordered), TOGETHER):
-            numbers = ordered[first : first + TOGETHER]
-            answers = [rows.answers[one] for one in numbers]
-            hidden = _tails(network, prompt[-1], answers, middle)
-            own = rows.wanted[numbers][:, : hidden.shape[1]]
-            places = own.nonzero()
-            picked = torch.tensor(numbers, device=own.device)[places[:, 0]], places[:, 1]
+        middle = _read(network, prompt[common:-1], beginning) if len(prompt) - 1 > common else beginning
+        begun = {one: (prompt[-1], *rows.answers[one][:-1]) for one in members}
+        for tree in trees_of(begun):
+            hidden = _tails(network, tree, middle)
+            picked, nodes, tokens = _asked(rows, tree)
+            # Rollouts that are still alike ask the same node, and its probabilities are worked out once.
+            own, turned = torch.unique(torch.tensor(nodes, device=network.device), return_inverse=True)
             table = torch.log_softmax(network.lm_head(hidden[own]).float() / temperature, dim=-1)
-            tokens = torch.tensor([answers[row][place] for row, place in places.tolist()], device=own.device)
-            logps = logps.index_put(picked, table.gather(-1, tokens.unsqueeze(-1)).squeeze(-1))
+            logps = logps.index_put(picked, table[turned, torch.tensor(tokens, device=network.device)])
             if spread is not None:
                 still = table.detach()
-                spread[picked] = -(still.exp() * still).sum(-1)
+                spread[picked] = -(still.exp() * still).sum(-1)[turned]
     return logps, spread
 
 
@@ -112,34 +109,53 @@ def _alike(prompts: Sequence[tuple[int, ...]]) -> int:
     )
 
 
-def _read(network: Any, tokens: Sequence[int], past: Any, rows: int) -> Any:
+def _read(network: Any, tokens: Sequence[int], past: Any) -> Any:
     """The keys and values of what was read before and of these tokens."""
-    cache = _widened(network, past, rows)
-    ids = torch.tensor([list(tokens)] * rows, device=network.device)
+    cache = _copied(network, past)
+    ids = torch.tensor([list(tokens)], device=network.device)
     network.base_model(input_ids=ids, past_key_values=cache, use_cache=True)
     return cache
 
 
-def _tails(network: Any, last: int, answers: Sequence[Sequence[int]], past: Any) -> torch.Tensor:
-    """(rows, longest answer, width of the model): what foresees each token of the answers."""
-    longest = max(map(len, answers))
-    ids = torch.full((len(answers), longest), last, device=network.device)
-    for row, answer in enumerate(answers):
-        # Padding stands behind: nothing before it sees it.
-        ids[row, 1 : len(answer)] = torch.tensor(answer[:-1], device=network.device)
-    cache = _widened(network, past, len(answers))
-    hidden: torch.Tensor = network.base_model(
-        input_ids=ids, past_key_values=cache, use_cache=True
-    ).last_hidden_state
-    return hidden
+def _asked(rows: Rows, tree: Tree) -> tuple[tuple[torch.Tensor, torch.Tensor], list[int], list[int]]:
+    """What is asked about a tree's rollouts: row and column, the node that foresees it, and its token."""
+    places: list[tuple[int, int]] = []
+    nodes: list[int] = []
+    tokens: list[int] = []
+    for row, path in tree.paths.items():
+        for column in rows.wanted[row].nonzero().squeeze(-1).tolist():
+            places.append((row, column))
+            nodes.append(path[column])
+            tokens.append(rows.answers[row][column])
+    picked = torch.tensor(places, device=rows.wanted.device)
+    return (picked[:, 0], picked[:, 1]), nodes, tokens
 
 
-def _widened(network: Any, past: Any, rows: int) -> Any:
-    """A cache of its own that holds what another holds, once for each of some rows."""
+def _tails(network: Any, tree: Tree, past: Any) -> torch.Tensor:
+    """(nodes, width of the model): what foresees the token behind each node of a tree."""
+    device = network.device
+    cache = _copied(network, past)
+    held = cache.get_seq_length()
+    # As numbers that are added, which all attentions with a mask understand.
+    hidden = torch.zeros(tree.visible.shape, dtype=network.dtype)
+    hidden.masked_fill_(~tree.visible, torch.finfo(network.dtype).min)
+    mask = torch.nn.functional.pad(hidden, (held, 0)).to(device)
+    found: torch.Tensor = network.base_model(
+        input_ids=torch.tensor([list(tree.tokens)], device=device),
+        position_ids=held + torch.tensor([list(tree.depths)], device=device),
+        attention_mask=mask[None, None],
+        past_key_values=cache,
+        use_cache=True,
+    ).last_hidden_state[0]
+    return found
+
+
+def _copied(network: Any, past: Any) -> Any:
+    """A cache of its own that holds what another holds."""
     cache = DynamicCache(config=network.config)
     if past is not None:
         for place, layer in enumerate(past.layers):
-            cache.update(layer.keys.expand(rows, -1, -1, -1), layer.values.expand(rows, -1, -1, -1), place)
+            cache.update(layer.keys, layer.values, place)
     return cache
 
 

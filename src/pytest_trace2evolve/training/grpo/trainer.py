@@ -4,16 +4,14 @@ trl ends a rollout at the first text without a tool call; here the customer answ
 on until its environment says that it is over. What comes back, tools' results and customer's turns, is
 appended as tokens of the server's own template and learnt from by nobody.
 
-What of trl's private methods is overridden stands in `OVERRIDDEN`, with their parameters: a test holds that
-table to the trl that is installed, so that an update fails loudly and not silently.
+What of trl's private methods is overridden stands in `overridden.py`, with their parameters: a test holds
+that table to the trl that is installed, so that an update fails loudly and not silently.
 """
 
 import math
-import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,68 +19,12 @@ from trl import GRPOTrainer
 
 from pytest_trace2evolve.errors import TrainingError
 from pytest_trace2evolve.training.grpo.batches import groups_of, joined
+from pytest_trace2evolve.training.grpo.course import Course
+from pytest_trace2evolve.training.grpo.divergence import divergence
 from pytest_trace2evolve.training.grpo.played import Rollout, Told
-from pytest_trace2evolve.training.grpo.protocols import Played, Sampler, Talk, Wish
-from pytest_trace2evolve.training.grpo.recipe import Recipe
+from pytest_trace2evolve.training.grpo.protocols import Played
+from pytest_trace2evolve.training.grpo.rollouts import Game
 from pytest_trace2evolve.training.grpo.shared import can_share, rows_of, shared_logps
-
-OVERRIDDEN: Mapping[str, tuple[str, ...]] = {
-    "_tokenize_prompts": ("prompts",),
-    "_generate_single_turn": (
-        "prompt_ids",
-        "images",
-        "multimodal_fields",
-        "num_generations",
-        "has_tool_images",
-    ),
-    "_tool_call_loop": (
-        "prompts",
-        "prompt_ids",
-        "completion_ids",
-        "completions",
-        "logprobs",
-        "images",
-        "multimodal_fields",
-    ),
-    "_generate_and_score_completions": ("inputs",),
-    "_get_per_token_logps_and_entropies": (
-        "model",
-        "input_ids",
-        "attention_mask",
-        "logits_to_keep",
-        "batch_size",
-        "compute_entropy",
-        "compute_aux_loss",
-        "pixel_values",
-        "image_grid_thw",
-        "num_images",
-        "pixel_attention_mask",
-        "spatial_shapes",
-        "num_tiles",
-        "image_sizes",
-        "token_type_ids",
-        "mm_token_type_ids",
-        "image_position_ids",
-    ),
-}
-"""trl's private methods that are overridden, and the parameters they must have."""
-
-
-@dataclass(frozen=True)
-class Course:
-    """What a trainer is given beside trl's own.
-
-    Attributes:
-        names: Environments, taken in turn.
-        done: Steps made before.
-        sampler: Who draws answers; None leaves it to trl.
-    """
-
-    recipe: Recipe
-    names: Sequence[str]
-    talk: Talk
-    sampler: Sampler | None = None
-    done: int = 0
 
 
 class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl exports it, and types little
@@ -128,7 +70,7 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl exports it, and
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         """Play the step's groups; those of equal rewards are drawn anew as often as the recipe says."""
-        recipe, step = self._course.recipe, self.number
+        recipe, step, rank = self._course.recipe, self.number, int(self.accelerator.process_index)
         self.told = Told(step + 1)
         # trl shuffles what it learns from: in an order that follows from the step, too.
         torch.manual_seed(recipe.seed * 1_000_003 + step)
@@ -141,7 +83,8 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl exports it, and
             missing = self._most(wanted - len(parts))
             if missing == 0:
                 break
-            found = super()._generate_and_score_completions(self._rows(step, turn, missing))
+            self._draws = self._course.draws(step, turn, rank)
+            found = super()._generate_and_score_completions(self._course.rows(step, turn, rank, missing))
             rewards += sum(one._reward() for one in self.environments)
             self.told.tokens += float((found["completion_mask"] * found["tool_mask"]).sum())
             played += missing
@@ -165,21 +108,6 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl exports it, and
         """As many as the process lacks that lacks the most: all must play equally many."""
         mine = torch.tensor([missing], device=self.accelerator.device)
         return int(self.accelerator.gather(mine).max())
-
-    def _rows(self, step: int, turn: int, groups: int) -> list[dict[str, Any]]:
-        """The rows of a step: its scenarios follow from the seed and the numbers alone."""
-        recipe, names = self._course.recipe, self._course.names
-        rank = int(self.accelerator.process_index)
-        rows = []
-        for place in range(groups):
-            drawn = random.Random(f"{recipe.seed}/{step}/{turn}/{rank}/{place}")
-            name = names[(step * recipe.groups + turn + rank + place) % len(names)]
-            seed = recipe.first_scenario + drawn.randrange(recipe.scenarios)
-            # trl wants a prompt in every row; the real one is the environment's history.
-            row = {"prompt": [{"role": "user", "content": ""}], "environment": name, "seed": seed}
-            rows += [row] * recipe.rollouts
-        self._draws = (step * (recipe.redraws + 1) + turn) * 1_000_003 + rank * 10_007
-        return rows
 
     def _tokenize_prompts(self, prompts: list[Any]) -> tuple[list[list[int]], None, dict[str, Any]]:
         """The server's tokens of what was said before the agent's turn."""
@@ -207,9 +135,11 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl exports it, and
         alone, and finds the rest in `_tool_call_loop`.
         """
         if self._course.sampler is not None:
-            self._open = self._played(prompt_ids)
+            model, fresh = self.accelerator.unwrap_model(self.model), self._sampled != self.number
+            self._open = self._game().with_sampler(model, prompt_ids, self._draws, fresh=fresh)
+            self._sampled = self.number
             return [one.first for one in self._open], None
-        with self._timed("drawing"):
+        with self.told.timed("drawing"):
             # What is drawn follows from the step alone, wherever a run was interrupted.
             torch.manual_seed((self._course.recipe.seed * 1_000_003 + self._draws) % (1 << 63))
             self._draws += 1
@@ -217,35 +147,6 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl exports it, and
                 prompt_ids, images, multimodal_fields, num_generations, has_tool_images
             )
             return found
-
-    def _played(self, prompt_ids: list[list[int]]) -> list[Rollout]:
-        """Play all rollouts to their end with the sampler."""
-        recipe, sampler = self._course.recipe, self._course.sampler
-        assert sampler is not None
-        opened = [Rollout(row, list(prompt)) for row, prompt in enumerate(prompt_ids)]
-        number = recipe.seed * 1_000_000_007 + self._draws
-
-        def wish(one: Rollout) -> Wish:
-            seed = (number + one.row + len(one.ids) * 1_009) % (1 << 63)
-            return Wish(one.prompt + one.ids, seed, recipe.answer_tokens)
-
-        def then(row: int, answer: list[int]) -> Wish | None:
-            one = opened[row]
-            one.take(answer)
-            return wish(one) if self._answered(one) else None
-
-        before = self.told.seconds.get("environments", 0.0)
-        with self._timed("drawing"):
-            sampler.play(
-                self.accelerator.unwrap_model(self.model),
-                [wish(one) for one in opened],
-                then,
-                temperature=recipe.temperature,
-                fresh=self._sampled != self.number,
-            )
-        self._sampled = self.number
-        self.told.seconds["drawing"] -= self.told.seconds.get("environments", 0.0) - before
-        return opened
 
     def _tool_call_loop(
         self,
@@ -259,7 +160,12 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl exports it, and
     ) -> tuple[list[list[int]], list[Any], list[list[int]], Any, int, int, list[list[Any]]]:
         """Let environments answer, and draw the agent's next answers, until all rollouts are over."""
         if self._course.sampler is None:
-            self._open = self._in_turns(prompt_ids, completion_ids, logprobs)
+            self._open = self._game().in_turns(
+                prompt_ids,
+                completion_ids,
+                logprobs,
+                lambda prompts: self._generate_single_turn(prompts, None, {}, num_generations=1),
+            )
         opened = self._open
         calls = sum(one.calls for one in opened)
         failed = sum(one.failed for one in opened)
@@ -275,48 +181,10 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl exports it, and
             [[] for _ in opened],
         )
 
-    def _in_turns(
-        self, prompt_ids: list[list[int]], answers: list[list[int]], logprobs: Any
-    ) -> list[Rollout]:
-        """Play all rollouts to their end, whose first answers are there: a turn of all at a time."""
-        opened = [Rollout(row, list(prompt)) for row, prompt in enumerate(prompt_ids)]
-        going = opened
-        while going:
-            for place, one in enumerate(going):
-                one.take(answers[place], logprobs[place] if logprobs is not None else None)
-            going = [one for one in going if self._answered(one)]
-            if going:
-                answers, logprobs = self._generate_single_turn(
-                    [one.prompt + one.ids for one in going], None, {}, num_generations=1
-                )
-        return opened
-
-    def _answered(self, one: Rollout) -> bool:
-        """Let the environment answer a rollout; whether the agent is to go on."""
-        with self._timed("environments"):
-            talk, environment = self._course.talk, self.environments[one.row]
-            before = one.prompt + one.ids[: len(one.ids) - len(one.answer)]
-            message = talk.said(before, one.answer, self._batch_environments[one.row])
-            if message is None:  # whoever says nothing ends the rollout, as in the server's own path
-                return False
-            back = environment._step(message)
-            one.hear(message, back)
-            if environment._done or not back:
-                return False
-            ended = bool(one.answer) and one.answer[-1] in self.eos_token_ids
-            suffix = talk.following(message, back, ended=ended)
-            length, answer = len(one.ids) + len(suffix), self._course.recipe.answer_tokens
-            if length + answer > self._course.recipe.rollout_tokens or not self._fits(
-                len(one.prompt) + length + answer
-            ):
-                return False
-            one.follow(suffix)
-            return True
-
-    def _fits(self, tokens: int) -> bool:
-        """Whether the model has room for so many tokens."""
-        most = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
-        return most is None or tokens <= most
+    def _game(self) -> Game:
+        room = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+        ends = self.eos_token_ids
+        return Game(self._course, self.environments, self._batch_environments, ends, room, self.told)
 
     # The loss
 
@@ -365,11 +233,11 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl exports it, and
         recipe = self._course.recipe
         own = inputs["completion_mask"] * inputs["tool_mask"]
         if recipe.kl_every and self.number % recipe.kl_every == 0:
-            with self._asked(own), self._timed("divergence"):
+            with self._asked(own), self.told.timed("divergence"):
                 self.told.kl = self._divergence(model, inputs, own)
         # A rollout without an advantage has no gradient: its log-probabilities are not needed.
         taught = own if recipe.beta else own * (inputs["advantages"] != 0).unsqueeze(-1)
-        with self._asked(taught), self._timed("log-probabilities"):
+        with self._asked(taught), self.told.timed("log-probabilities"):
             loss: torch.Tensor = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         if not bool(torch.isfinite(loss)):
             raise TrainingError(
@@ -388,11 +256,7 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl exports it, and
             self._wanted = None
 
     def _divergence(self, model: Any, inputs: Mapping[str, Any], own: torch.Tensor) -> float:
-        """KL divergence from the base on these rollouts, nats a token of the agent's.
-
-        The estimator exp(d) − d − 1 with d = log p_base − log p (Schulman 2020, "Approximating KL
-        divergence", k3): never negative, without bias.
-        """
+        """KL divergence from the base on these rollouts, nats a token of the agent's."""
         ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
         mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
         width = inputs["completion_ids"].size(1)
@@ -401,15 +265,4 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl exports it, and
             now, *_ = self._get_per_token_logps_and_entropies(model, ids, mask, width)
             with adapted.disable_adapter():
                 base, *_ = self._get_per_token_logps_and_entropies(model, ids, mask, width)
-        apart = (base - now) * own
-        each = (torch.exp(apart) - apart - 1) * own
-        return float(each.sum() / own.sum().clamp(min=1))
-
-    @contextmanager
-    def _timed(self, what: str) -> Iterator[None]:
-        began = time.perf_counter()
-        try:
-            yield
-        finally:
-            spent = self.told.seconds
-            spent[what] = spent.get(what, 0.0) + time.perf_counter() - began
+        return divergence(now, base, own)

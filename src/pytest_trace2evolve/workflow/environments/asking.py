@@ -11,7 +11,7 @@ from pytest_trace2evolve.records.script import Content
 from pytest_trace2evolve.shipped import embedded_model, template
 from pytest_trace2evolve.workflow.environments.calibrate import CALLS, LOCAL_SEEDS, Ask
 from pytest_trace2evolve.workflow.environments.generator import EASIEST
-from pytest_trace2evolve.workflow.planning.served import model_folder, names_folder
+from pytest_trace2evolve.workflow.planning.local import model_folder, names_folder
 from pytest_trace2evolve.workflow.project import Project
 
 SEED = 1

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_trace2evolve.candidates import WITH, source_of
 from pytest_trace2evolve.errors import ConfigError, ResultsError, nearest
 from pytest_trace2evolve.evidence.atomic import alone_in, write_together
 from pytest_trace2evolve.evidence.baselines import (
@@ -23,6 +24,7 @@ from pytest_trace2evolve.gate.comparable import lock_differences
 from pytest_trace2evolve.records.evidence import Evidence
 from pytest_trace2evolve.records.run_verdict import RunVerdict, SuiteVerdict
 from pytest_trace2evolve.records.verdict import Decision
+from pytest_trace2evolve.workflow.judging.adapters import note_verdict
 from pytest_trace2evolve.workflow.judging.run_verdict import VERDICT_NAME, read_verdict
 from pytest_trace2evolve.workflow.project import Project
 
@@ -76,6 +78,8 @@ def promote(
 ) -> Promotion:
     """Make a run's evidence the baselines of its suites, all of them or none.
 
+    The manifest of an adapter that the candidate talked with then says that it was promoted.
+
     Args:
         project: Where baselines, candidates and the lock lie.
         run: The run's folder (relative to `here`), or its id or the beginning of it.
@@ -109,6 +113,7 @@ def promote(
             _refuse_changed_baseline(project, record.suites[one.suite], one)
         if not dry_run:
             write_together({one.path: render_evidence(one.evidence) for one in left})
+            note_verdict(project, record)
     return promotion
 
 
@@ -200,8 +205,9 @@ def _refuse_changed_candidate(project: Project, record: RunVerdict) -> None:
     ref = record.candidate
     now = project.candidates[ref.id].digest
     if now != ref.digest:
+        what = "text or weights have" if WITH in ref.id else "text has"
         raise ResultsError(
-            f"candidates/{ref.id}.md: its text has changed since run {record.run}: "
+            f"{source_of(ref.id)}: its {what} changed since run {record.run}: "
             f"it was {ref.digest} and is {now}; run it again"
         )
 

@@ -6,13 +6,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from pytest_trace2evolve._secrets import REMOVED
-from pytest_trace2evolve.candidates import Candidate, Candidates
-from pytest_trace2evolve.errors import CandidateError, ConfigError
+from pytest_trace2evolve.candidates import Candidate, Candidates, source_of
+from pytest_trace2evolve.errors import AdapterError, CandidateError, ConfigError, ModelFolderError
 from pytest_trace2evolve.gate.judgement import Policy
 from pytest_trace2evolve.models.prices import Price
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.records.evidence import CandidateRef, Settings
 from pytest_trace2evolve.workflow.planning.live import CHAT, LiveSettings, Party
+from pytest_trace2evolve.workflow.planning.talking import Talkers
 from pytest_trace2evolve.workflow.recorded.baselines import Baseline
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ class Sides:
 
     Attributes:
         live: The settings of this run's agent; None where it is a plugin's.
+        talkers: Who would talk for another candidate.
         candidates: The project's.
         endpoint: Where the baseline's model is asked.
         prices: Prices by model.
@@ -76,6 +78,7 @@ class Sides:
     """
 
     live: LiveSettings | None
+    talkers: Talkers
     candidates: Candidates
     endpoint: Endpoint
     prices: Mapping[str, Price]
@@ -106,7 +109,7 @@ class Sides:
                 f"baseline {baseline.name!r} was measured with agent {origin.agent.implementation!r}, "
                 f"and this run's is {agent!r}"
             )
-        return Party(candidate, self._settings(origin.agent) if agent == CHAT else None)
+        return Party(candidate, self._settings(origin.agent, candidate) if agent == CHAT else None)
 
     def _candidate(self, baseline: str, recorded: CandidateRef | None) -> Candidate:
         if recorded is None:
@@ -115,17 +118,22 @@ class Sides:
             raise _CannotRunError(f"its candidate {recorded.id!r} is not in candidates/")
         try:
             candidate = self.candidates[recorded.id]
-        except CandidateError as error:
+        except (CandidateError, AdapterError) as error:
             raise _CannotRunError(str(error)) from None
         if candidate.digest != recorded.digest:
-            raise _CannotRunError(
-                f"candidates/{recorded.id}.md changed since baseline {baseline!r} was saved"
-            )
+            raise _CannotRunError(f"{source_of(recorded.id)} changed since baseline {baseline!r} was saved")
         return candidate
 
-    def _settings(self, recorded: Settings) -> LiveSettings:
+    def _settings(self, recorded: Settings, candidate: Candidate) -> LiveSettings:
         """This run's settings with the model, and the way to ask it, that the baseline recorded."""
-        live, endpoint = self.live, self.endpoint
+        endpoint = self.endpoint
+        assert self.live is not None
+        if recorded == self.live.agent_settings() and endpoint == AS_THE_AGENT:
+            return self.live
+        try:
+            live = self.talkers.of(candidate) if candidate.adapter else self.live
+        except (ConfigError, AdapterError, ModelFolderError) as error:
+            raise _CannotRunError(str(error)) from None
         assert live is not None
         if recorded == live.agent_settings() and endpoint == AS_THE_AGENT:
             return live
@@ -171,7 +179,12 @@ class Sides:
             adapter=live.agent.adapter if local and as_here else None,
             weights=model.weights,
         )
-        return replace(live, agent=agent, extra_instruction=extra if isinstance(extra, str) else "")
+        return replace(
+            live,
+            agent=agent,
+            extra_instruction=extra if isinstance(extra, str) else "",
+            routes=live.routes if local and as_here else None,
+        )
 
     @staticmethod
     def _name(agent: ModelSettings, as_here: bool) -> str:

@@ -1,6 +1,7 @@
 """Who talks in a live run, and with which settings."""
 
 import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from pytest_trace2evolve.candidates import Candidate
 from pytest_trace2evolve.evidence.cassettes import Cassette
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.records.evidence import Settings
+from pytest_trace2evolve.records.routing import Skill
 
 CHAT = "chat"
 """The agent that talks through a model."""
@@ -20,14 +22,34 @@ DEFAULT_CONCURRENCY = 16
 
 
 @dataclass(frozen=True)
+class Routes:
+    """What a routed agent chooses from.
+
+    Attributes:
+        base: The base model, which chooses, and answers where it chooses none.
+        models: The same model with each adapter, by the adapter's name.
+        skills: The router's table, in the order of `models`.
+        each_turn: Whether it chooses anew after each message of the customer, instead of once a task.
+    """
+
+    base: ModelSettings
+    models: Mapping[str, ModelSettings]
+    skills: tuple[Skill, ...]
+    each_turn: bool = False
+
+
+@dataclass(frozen=True)
 class LiveSettings:
     """Who talks in a live run: the agent's model and the user's.
 
     Attributes:
+        agent: The agent's model; of a routed agent what is recorded of all its models together.
         cache: Whether answers are taken from the project's cache and kept there.
         scripts: Whether the customer of a synthetic case follows its script, though a model could play it.
         record: Where to write the run's answers; None: nowhere.
         cassette: Where the answers come from instead of a model; None where models are asked.
+        routes: What a routed agent chooses from; None where the agent is one model.
+        each_turn: Whether a routed agent is to choose anew at each turn.
     """
 
     agent: ModelSettings
@@ -37,6 +59,8 @@ class LiveSettings:
     scripts: bool = True
     record: Path | None = None
     cassette: Cassette | None = field(default=None, repr=False)
+    routes: Routes | None = None
+    each_turn: bool = False
 
     def require_endpoints(self) -> None:
         """See that both models have a key and a URL, where they are asked.
@@ -44,15 +68,24 @@ class LiveSettings:
         Raises:
             EndpointError: the variable that should hold a key is empty, or a base URL is none.
         """
-        for model in () if self.cassette else (self.agent, self.user):
+        for model in () if self.cassette else self.models:
             model.key()
             model.require_url()
+
+    @property
+    def models(self) -> Iterator[ModelSettings]:
+        """All models that are asked."""
+        routes = self.routes
+        yield from (self.agent,) if routes is None else (routes.base, *routes.models.values())
+        yield self.user
 
     def agent_settings(self) -> Settings:
         """What evidence records of the agent."""
         arguments = self.agent.recorded()
         if self.extra_instruction:
             arguments["extra_instruction"] = self.extra_instruction
+        if self.routes is not None and self.routes.each_turn:
+            arguments["routed"] = "each turn"
         return Settings(implementation=CHAT, model=self.agent.model, arguments=arguments)
 
     def user_settings(self) -> Settings:

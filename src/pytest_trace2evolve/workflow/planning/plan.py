@@ -25,7 +25,7 @@ from pytest_trace2evolve.workflow.recorded.baselines import Baseline
 from pytest_trace2evolve.workflow.recorded.replays import Recorded
 
 if TYPE_CHECKING:
-    from pytest_trace2evolve.workflow.planning.served import Address
+    from pytest_trace2evolve.workflow.planning.local import Address
 
 REPLAY = "replay"
 """The agent that reads recorded runs instead of talking."""

@@ -41,6 +41,7 @@ from pytest_trace2evolve.workflow.planning.stages import (
     refuse_unstaged,
     stage_of,
 )
+from pytest_trace2evolve.workflow.planning.talking import Talkers
 from pytest_trace2evolve.workflow.policies import find_policy
 from pytest_trace2evolve.workflow.project import Project
 from pytest_trace2evolve.workflow.recorded.baselines import Baseline, find_baselines
@@ -95,6 +96,10 @@ def make_plan(
         options, served = with_embedded(options, suites)
         notes += _left_out(suites, served)
         suites = served
+    talkers = Talkers(options.live, project.adapters)
+    if not listing and not options.replays:
+        options = replace(options, live=talkers.of(lineage[0]))
+        _refuse_routes(options, suites)
     chosen = {suite.name: "" if listing else _agent(options, suite, agents, recorded) for suite in suites}
     verify = shared is None and not listing
     locked = [_locked(suite, project, worlds, verify=verify) for suite in suites]
@@ -127,7 +132,8 @@ def make_plan(
         )
         for one in locked
     }
-    confirm = None if listing else how_to_confirm(policy, options.confirm, _sides(options, project), planned)
+    sides = _sides(options, project, talkers)
+    confirm = None if listing else how_to_confirm(policy, options.confirm, sides, planned)
     return Plan(
         project=project,
         candidate=lineage[0],
@@ -173,14 +179,26 @@ def _guidelines(suites: Sequence[Suite], project: Project, worlds: Worlds) -> di
     return {suite.name: digest_text(project.world(suite, worlds).guidelines()) for suite in suites}
 
 
-def _sides(options: Options, project: Project) -> Sides:
+def _sides(options: Options, project: Project, talkers: Talkers) -> Sides:
     return Sides(
         live=options.live,
+        talkers=talkers,
         candidates=project.candidates,
         endpoint=options.baseline_endpoint,
         prices=read_prices(project.root / PRICES_NAME),
         priced=options.budgets.cost is not None,
     )
+
+
+def _refuse_routes(options: Options, suites: Sequence[Suite]) -> None:
+    if options.live is not None and options.live.each_turn and options.live.routes is None:
+        raise ConfigError("--t2e-route says nothing where no candidate is routed: --candidate ID+routed")
+    solo = next((suite.name for suite in suites if suite.solo), None)
+    if solo is not None and options.live is not None and options.live.routes is not None:
+        raise ConfigError(
+            f"suite {solo!r} is a solo suite, and a router reads how a customer opens; leave it out, or name "
+            "one adapter"
+        )
 
 
 def _new_run(

@@ -1,7 +1,7 @@
-"""Models in folders of this machine: what the options name, and the addresses of the servers that answer.
+"""The servers of models in folders of this machine.
 
-One process of a run starts the servers, before any worker: all share one copy of the weights, and one path of
-code, the API's client. Evidence and keys hold a digest of the folder; an address changes with each run.
+One process of a run starts them, before any worker: all share one copy of the weights, and one path of code,
+the API's client.
 """
 
 from collections.abc import Mapping
@@ -9,58 +9,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pytest_trace2evolve.models.settings import ModelSettings
-from pytest_trace2evolve.serving.folder import (
-    CONFIG,
-    ModelFolder,
-    expanded,
-    folder_digest,
-    read_adapter,
-    read_model,
-)
 from pytest_trace2evolve.serving.process import LocalServer
 from pytest_trace2evolve.workflow.planning.live import LiveSettings
+from pytest_trace2evolve.workflow.planning.local import Address
 from pytest_trace2evolve.workflow.planning.plan import Plan
-
-_SIGNS = ("./", "../", "/", "~")
-"""How a path begins that no name of a model is taken for."""
-
-
-@dataclass(frozen=True)
-class Address:
-    """Where a folder's model is asked, with which token, and the folder's digest."""
-
-    base_url: str
-    token: str = field(repr=False)
-    weights: str
-
-
-def names_folder(model: str, here: Path) -> bool:
-    """Whether a model is named by its folder: as a path, or by the name of one that is there."""
-    return model.startswith(_SIGNS) or model in (".", "..") or (here / model / CONFIG).is_file()
-
-
-def model_folder(model: str, here: Path, served: Mapping[str, Address]) -> tuple[ModelFolder, str]:
-    """A model's folder and its digest.
-
-    Raises:
-        ModelFolderError: it cannot be served.
-    """
-    path = (here / expanded(Path(model))).resolve()
-    known = served.get(str(path))
-    return read_model(path), folder_digest(path) if known is None else known.weights
-
-
-def adapted(model: ModelSettings, adapter: str, here: Path) -> ModelSettings:
-    """A folder's model that talks with an adapter: named after both, with the digests of both.
-
-    Raises:
-        ModelFolderError: it cannot be served with that model.
-    """
-    assert model.folder is not None
-    path = (here / expanded(Path(adapter))).resolve()
-    name = f"{model.model}+{path.name}"
-    read_adapter(name, path, read_model(model.folder))
-    return replace(model, model=name, adapter=path, weights=f"{model.weights}+{folder_digest(path)}")
 
 
 def at_servers(plan: Plan, served: Mapping[str, Address]) -> Plan:
@@ -85,7 +37,7 @@ class Wanted:
 def folders(plan: Plan) -> dict[Path, Wanted]:
     """The folders whose models a run asks."""
     found: dict[Path, Wanted] = {}
-    for model in (model for live in plan.everyone for model in (live.agent, live.user)):
+    for model in (model for live in plan.everyone for model in live.models):
         if model.folder is not None:
             wanted = found.setdefault(model.folder, Wanted(model.base_weights))
             if model.adapter is not None:
@@ -96,7 +48,11 @@ def folders(plan: Plan) -> dict[Path, Wanted]:
 def _placed(live: LiveSettings | None, served: Mapping[str, Address]) -> LiveSettings | None:
     if live is None:
         return None
-    return replace(live, agent=_asked(live.agent, served), user=_asked(live.user, served))
+    routes = live.routes
+    if routes is not None:
+        models = {name: _asked(model, served) for name, model in routes.models.items()}
+        routes = replace(routes, base=_asked(routes.base, served), models=models)
+    return replace(live, agent=_asked(live.agent, served), user=_asked(live.user, served), routes=routes)
 
 
 def _asked(model: ModelSettings, served: Mapping[str, Address]) -> ModelSettings:

@@ -6,11 +6,17 @@ from dataclasses import dataclass
 
 from pytest_trace2evolve.agents.routed import Router
 from pytest_trace2evolve.cases.case import PRESSURE, generate
+from pytest_trace2evolve.errors import AdapterError
+from pytest_trace2evolve.models.chat import ChatModel
+from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.records.protocols import FirstTokens
 from pytest_trace2evolve.records.routing import NONE, Confusion, Routing
 from pytest_trace2evolve.records.script import Content
 from pytest_trace2evolve.routing.confusion import confusion_of
+from pytest_trace2evolve.serving.folder import ModelFolder, folder_digest
+from pytest_trace2evolve.serving.process import LocalServer
 from pytest_trace2evolve.workflow.environments.registry import Environments
+from pytest_trace2evolve.workflow.project import Project
 from pytest_trace2evolve.workflow.routing.skills import opening_of, skills_of
 
 TASKS = 50
@@ -101,3 +107,62 @@ async def route_all(
 
     routings = await asyncio.gather(*map(routed, openings))
     return Routed(openings, routings)
+
+
+def route_locally(
+    base: ModelFolder,
+    environments: Environments,
+    names: Sequence[str],
+    openings: Sequence[Opening],
+    *,
+    told: Callable[[int], None] = lambda done: None,
+) -> Routed:
+    """Route openings by a base model in a folder, served for as long as that takes; see `route_all`.
+
+    Raises:
+        ModelFolderError: the base cannot be served.
+        InfrastructureError: an opening could not be routed.
+    """
+    server = LocalServer(base.path, {})
+
+    async def routed() -> Routed:
+        model = ChatModel(ModelSettings(model=base.name, base_url=server.base_url, token=server.token))
+        try:
+            return await route_all(model, environments, names, openings, told=told)
+        finally:
+            await model.close()
+
+    try:
+        return asyncio.run(routed())
+    finally:
+        server.close()
+
+
+def table_of(
+    environments: Environments, given: Sequence[str], project: Project | None, base: ModelFolder
+) -> list[str]:
+    """The capabilities of a table: those that are given, or those of a base's promoted adapters.
+
+    Raises:
+        GeneratorError: a capability has no environment.
+        AdapterError: a manifest is damaged, or nothing is given and no adapter of the base is promoted.
+    """
+    for name in given:
+        environments.offer(name)
+    if given:
+        return list(dict.fromkeys(given))
+    weights = folder_digest(base.path)
+    promoted = [] if project is None else project.adapters.promoted()
+    names = [
+        name
+        for one in promoted
+        if one.manifest.base_digest == weights
+        for name in one.manifest.environments
+        if name in environments.names
+    ]
+    if not names:
+        raise AdapterError(
+            f"no adapter of base {base.name!r} is promoted, so there is no table: name capabilities, as in "
+            f"trace2evolve routing {' '.join(environments.names[:2])}"
+        )
+    return list(dict.fromkeys(names))

@@ -24,15 +24,27 @@ def skills_of(environments: Environments, names: Sequence[str]) -> tuple[Skill, 
     Raises:
         GeneratorError: a capability has no environment.
     """
-    return tuple(
-        Skill(
-            name=name,
-            description=_DESCRIBED.get(name)
-            or f"{environments.offer(name).pays[:1].upper()}{environments.offer(name).pays[1:]}.",
-            example=opening_of(environments, name, EXAMPLE),
-        )
-        for name in names
+    return tuple(skill_of(environments, name, [name]) for name in names)
+
+
+def skill_of(environments: Environments, name: str, capabilities: Sequence[str]) -> Skill:
+    """What a router's table says of an adapter that was trained for some capabilities.
+
+    Raises:
+        GeneratorError: a capability has no environment.
+    """
+    return Skill(
+        name=name,
+        description=" ".join(_described(environments, one) for one in capabilities),
+        example=opening_of(environments, capabilities[0], EXAMPLE),
     )
+
+
+def _described(environments: Environments, capability: str) -> str:
+    if known := _DESCRIBED.get(capability):
+        return known
+    pays = environments.offer(capability).pays
+    return f"{pays[:1].upper()}{pays[1:]}."
 
 
 def opening_of(environments: Environments, name: str, seed: int, content: Content = Content.TRAIN) -> str:

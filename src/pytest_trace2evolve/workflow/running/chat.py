@@ -1,16 +1,19 @@
 """The agent `chat` and its user, put together from models, stores of answers, worlds and candidates."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_trace2evolve.agents.chat import ChatAgent
 from pytest_trace2evolve.agents.chat import system_prompt as agent_prompt
+from pytest_trace2evolve.agents.routed import RoutedAgent, Router
 from pytest_trace2evolve.agents.solo import SoloChatAgent, solo_prompt
 from pytest_trace2evolve.candidates import Candidate
 from pytest_trace2evolve.evidence.answers import AnswerFile
 from pytest_trace2evolve.models.answers import PlayedModel, StoredModel
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.records.answer import Side
-from pytest_trace2evolve.records.protocols import Agent, Meter, Model, User, World
+from pytest_trace2evolve.records.protocols import Agent, Meter, Model, ToolSchema, User, World
+from pytest_trace2evolve.records.routing import NONE
 from pytest_trace2evolve.records.script import script_of
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.users.chat import ChatUser
@@ -51,6 +54,8 @@ class ChatFactory:
         self._settings = settings
         self._agent: Model
         self._user: Model
+        self._router: Router | None = None
+        self._routed: dict[str, Model] = {}
         if settings.cassette is not None:
             self._agent = self._played(settings.agent, "agent")
             self._user = self._played(settings.user, "user")
@@ -58,17 +63,29 @@ class ChatFactory:
         # Half a second, which nobody else pays.
         from pytest_trace2evolve.models.chat import ChatModel
 
-        agent = user = ChatModel(settings.agent, meter)
-        pool.on_close(agent.close)
-        if settings.user != settings.agent:
-            user = ChatModel(settings.user, meter)
-            pool.on_close(user.close)
+        def opened(one: ModelSettings) -> ChatModel:
+            model = ChatModel(one, meter)
+            pool.on_close(model.close)
+            return model
+
+        routes = settings.routes
+        agent = opened(settings.agent if routes is None else routes.base)
+        user = agent if settings.user == agent.settings else opened(settings.user)
+        if routes is not None:
+            self._router = Router(agent, routes.skills)
+            self._routed = {NONE: agent, **{name: opened(one) for name, one in routes.models.items()}}
         kept = self._closing(pool, open_cache(cache)) if settings.cache else None
         own = self._closing(pool, AnswerFile(recording, "record again")) if settings.record else None
         self._agent, self._user = agent, user
         if kept or own:
             self._agent = StoredModel(agent, settings.agent, "agent", cache=kept, record=own)
             self._user = StoredModel(user, settings.user, "user", cache=kept, record=own)
+
+    def _talking(self, prompt: str, tools: Sequence[ToolSchema], trial: int) -> Agent:
+        if self._router is None or self._settings.routes is None:
+            return ChatAgent(self._agent, prompt, tools, trial=trial)
+        agents = {name: ChatAgent(model, prompt, tools, trial=trial) for name, model in self._routed.items()}
+        return RoutedAgent(self._router, agents, each_turn=self._settings.routes.each_turn)
 
     def _played(self, settings: ModelSettings, side: Side) -> PlayedModel:
         assert self._settings.cassette is not None
@@ -93,7 +110,7 @@ class ChatFactory:
             tools = [*world.tools("assistant"), *world.tools("user")]
             return SoloChatAgent(self._agent, prompt, tools, trial=trial), DummyUser()
         prompt = agent_prompt(world.policy(), *added)
-        agent = ChatAgent(self._agent, prompt, world.tools("assistant"), trial=trial)
+        agent = self._talking(prompt, world.tools("assistant"), trial)
         script = script_of(task) if self._settings.scripts else None
         if script is not None:
             return agent, ScriptedUser(script, seed=trial)

@@ -24,6 +24,8 @@ from pytest_trace2evolve.training.grpo.run import Plan, Trained, train
 from pytest_trace2evolve.workflow.environments.generator import EASIEST
 from pytest_trace2evolve.workflow.environments.kept import kept_in
 from pytest_trace2evolve.workflow.environments.registry import Environments, played
+from pytest_trace2evolve.workflow.routing.skills import skill_of
+from pytest_trace2evolve.workflow.training.change import reward_change
 from pytest_trace2evolve.workflow.training.heldout import Sides, Told, Wanted, measure
 
 CURVE, PICTURE = "curve.json", "curve.svg"
@@ -41,9 +43,12 @@ class Order:
         out: The adapter's folder; must not exist yet.
         difficulties: Of every environment that is measured, the trained ones among them.
         instruction: A candidate's, which the agent gets behind the policy.
-        heldout: Held-out scenarios an environment; 0 measures nothing.
+        heldout: Held-out scenarios of each trained environment; 0 measures nothing.
+        others: Held-out scenarios of each other environment, for what was forgotten.
         rollouts: Of each of them.
         kept: Where measurements of the base are kept.
+        evidence: Ids of the runs whose failures asked for it.
+        informed_by: What these runs showed, as `suite::split`.
     """
 
     capabilities: Sequence[str]
@@ -54,8 +59,18 @@ class Order:
     difficulties: Mapping[str, int]
     instruction: str = ""
     heldout: int = 100
+    others: int = 50
     rollouts: int = 4
     kept: Path | None = None
+    evidence: tuple[str, ...] = ()
+    informed_by: tuple[str, ...] = ()
+
+    @property
+    def measured(self) -> Wanted:
+        """What is measured on held-out content, before and after."""
+        rest = {name: self.others for name in self.difficulties if name not in self.capabilities}
+        known = {name: level for name, level in self.difficulties.items() if self.others or name not in rest}
+        return Wanted(known, self.heldout, self.rollouts, rest)
 
 
 @dataclass(frozen=True)
@@ -120,7 +135,7 @@ def make(
     before: dict[str, HeldOut] = {}
     after: dict[str, HeldOut] = {}
     if order.heldout:
-        wanted = Wanted(order.difficulties, order.heldout, order.rollouts)
+        wanted = order.measured
         sides = Sides(order.base, fresh, order.instruction, order.kept)
         before, after = measure(environments, sides, wanted, told=told)
     made = Made(order, trained, before, after)
@@ -199,6 +214,13 @@ def write_weights(model: Any, base: str, folder: Path) -> None:
     (folder / ADAPTER_WEIGHTS).chmod(0o644)
 
 
+def _measured(before: HeldOut, after: HeldOut) -> Measured:
+    change = reward_change(before, after)
+    return Measured(
+        before=change.before, after=change.after, rollouts=after.count, low=change.low, high=change.high
+    )
+
+
 def _write_story(environments: Environments, made: Made, folder: Path) -> None:
     order, trained = made.order, made.trained
     manifest = AdapterManifest(
@@ -209,15 +231,15 @@ def _write_story(environments: Environments, made: Made, folder: Path) -> None:
             name: environments.generator(name, order.difficulties[name]).digest for name in order.capabilities
         },
         difficulty={name: order.difficulties[name] for name in order.capabilities},
+        evidence=order.evidence,
+        informed_by=order.informed_by,
+        skill=skill_of(environments, order.name, order.capabilities),
         seed=order.recipe.seed,
         recipe=order.recipe.model_dump(mode="json"),
         steps=len(trained.curve),
         rollouts=trained.rollouts,
         seconds=trained.seconds,
-        heldout={
-            name: Measured(before=made.before[name].mean, after=one.mean, rollouts=one.count)
-            for name, one in made.after.items()
-        },
+        heldout={name: _measured(made.before[name], one) for name, one in made.after.items()},
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
     )
     (folder / MANIFEST).write_text(manifest.model_dump_json(indent=1) + "\n", encoding="utf-8")

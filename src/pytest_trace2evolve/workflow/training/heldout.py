@@ -6,7 +6,7 @@ What the base does is kept, so that it is measured once and not again for each a
 import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -53,16 +53,28 @@ class Sides:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to measure: difficulties by capability, and how much."""
+    """What to measure.
+
+    Attributes:
+        difficulties: By capability.
+        scenarios: Of each environment.
+        rollouts: Of each scenario.
+        others: Scenarios of those environments of which another number is played, by capability.
+    """
 
     difficulties: Mapping[str, int]
     scenarios: int = SCENARIOS
     rollouts: int = ROLLOUTS
+    others: Mapping[str, int] = field(default_factory=dict)
+
+    def scenarios_of(self, capability: str) -> int:
+        """How many scenarios of a capability are played."""
+        return self.others.get(capability, self.scenarios)
 
     @property
     def count(self) -> int:
         """Rollouts of one side."""
-        return len(self.difficulties) * self.scenarios * self.rollouts
+        return sum(map(self.scenarios_of, self.difficulties)) * self.rollouts
 
 
 Told = Callable[[str, int], None]
@@ -125,7 +137,7 @@ async def _both(
             found[capability] = kept or await _played(asked, tell)
             if side == "before" and kept is None and sides.kept is not None:
                 write_atomic(_file(sides.kept, asked), found[capability].model_dump_json() + "\n")
-            done += wanted.scenarios * wanted.rollouts
+            done += wanted.scenarios_of(capability) * wanted.rollouts
             told(side, done)
     return before, after
 
@@ -163,7 +175,7 @@ async def _played(asked: _Asked, told: Callable[[int], None]) -> HeldOut:
         groups = await roll_groups(
             lambda: played(generator, world),
             agent,
-            range(asked.wanted.scenarios),
+            range(asked.wanted.scenarios_of(asked.capability)),
             asked.wanted.rollouts,
             at_once=AT_ONCE,
             told=told,
@@ -199,9 +211,8 @@ def lost_of(capability: str, groups: Sequence[Group]) -> int:
 
 def _file(folder: Path, asked: _Asked) -> Path:
     wanted = asked.wanted
-    key = digest(
-        [asked.environment, asked.model, asked.settings.temperature, wanted.scenarios, wanted.rollouts]
-    )
+    much = [wanted.scenarios_of(asked.capability), wanted.rollouts]
+    key = digest([asked.environment, asked.model, asked.settings.temperature, *much])
     return folder / f"{asked.capability}-{key}.json"
 
 

@@ -2,13 +2,16 @@
 
 import argparse
 import re
+from dataclasses import replace
 from pathlib import Path
 
-from pytest_trace2evolve.candidates import Candidates
+from pytest_trace2evolve.candidates import ROUTED, Candidates
 from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.records.routing import NONE
 from pytest_trace2evolve.serving.folder import folder_digest, read_model
 from pytest_trace2evolve.shipped import embedded_model, template
 from pytest_trace2evolve.training.grpo.recipe import read_recipe
+from pytest_trace2evolve.workflow.capabilities.missing import missing_of
 from pytest_trace2evolve.workflow.environments.registry import Environments
 from pytest_trace2evolve.workflow.project import Project
 from pytest_trace2evolve.workflow.training.course import Order, difficulty_of
@@ -16,10 +19,50 @@ from pytest_trace2evolve.workflow.training.course import Order, difficulty_of
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 
 
-def order_of(
+def orders_of(
     environments: Environments, options: argparse.Namespace, project: Project | None, here: Path
+) -> list[Order]:
+    """What the options of `train` ask for: one adapter, or one for each capability that a run lacks.
+
+    Raises:
+        ConfigError: neither capabilities nor a run were named, or a name or a value is wrong; nothing failed,
+            or nothing is missing that has an environment.
+        GeneratorError: a capability has no environment, or not of this difficulty.
+        ModelFolderError: the base is no model's folder.
+        CandidateError: there is no such candidate.
+        ResultsError: the run is damaged.
+    """
+    if (options.capability is None) == (options.from_run is None):
+        raise ConfigError("name what is trained: either --capability NAME…, or --from-run RUN")
+    if options.from_run is None:
+        return [_order(environments, options, project, here, list(dict.fromkeys(options.capability)))]
+    if project is None:
+        raise ConfigError(
+            f"--from-run {options.from_run}: no project here says which tasks decide; give --root"
+        )
+    for option, value in (("--name", options.name), ("--out", options.out)):
+        if value is not None:
+            raise ConfigError(f"{option} does not go with --from-run, which names its adapters by capability")
+    learnt = missing_of(project, options.from_run, here)
+    names = [one.name for one in learnt.missing if one.name in environments.names]
+    if not names:
+        lacking = ", ".join(one.name for one in learnt.missing)
+        raise ConfigError(
+            f"run {options.from_run} lacks {lacking}, and no environment trains that: have one written by "
+            "trace2evolve environment synthesize NAME"
+        )
+    orders = [_order(environments, options, project, here, [name]) for name in names]
+    return [replace(one, evidence=learnt.runs, informed_by=learnt.splits) for one in orders]
+
+
+def _order(
+    environments: Environments,
+    options: argparse.Namespace,
+    project: Project | None,
+    here: Path,
+    capabilities: list[str],
 ) -> Order:
-    """What the options of `train` ask for.
+    """One adapter.
 
     Raises:
         GeneratorError: a capability has no environment, or not of this difficulty.
@@ -27,16 +70,16 @@ def order_of(
         CandidateError: there is no such candidate.
         ConfigError: a name is missing or wrong, or a value of the recipe.
     """
-    capabilities = list(dict.fromkeys(options.capability))
     for name in capabilities:
         environments.offer(name)
     name = _name(options.name, capabilities)
     recipe = read_recipe(options.preset, options.config, seed=options.seed, steps=options.steps)
     for option, value, least in (
         ("--heldout", options.heldout, 0),
+        ("--heldout-others", options.heldout_others, 0),
         ("--heldout-rollouts", options.heldout_rollouts, 1),
     ):
-        if value < least:
+        if value is not None and value < least:
             raise ConfigError(f"{option} {value}: must be {least} or more")
     base = read_model(options.base or embedded_model())
     root = here if project is None else project.root
@@ -63,6 +106,7 @@ def order_of(
         difficulties=difficulties,
         instruction=instruction,
         heldout=options.heldout,
+        others=options.heldout // 2 if options.heldout_others is None else options.heldout_others,
         rollouts=options.heldout_rollouts,
         kept=kept / "heldout",
     )
@@ -76,4 +120,6 @@ def _name(given: str | None, capabilities: list[str]) -> str:
     name = given or capabilities[0]
     if not _NAME.fullmatch(name):
         raise ConfigError(f"--name {name}: must be in snake_case, as refunds_and_returns")
+    if name in (ROUTED, NONE):
+        raise ConfigError(f"--name {name}: is what a router's choice is called; choose another")
     return name

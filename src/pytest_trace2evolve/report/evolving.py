@@ -1,0 +1,86 @@
+"""What an evolution came to: a row an adapter, and one for the routed agent."""
+
+from rich.table import Table
+from rich.text import Text
+
+from pytest_trace2evolve.adapters import Adapters
+from pytest_trace2evolve.records.adapter import AdapterManifest
+from pytest_trace2evolve.records.evolving import Evolution
+from pytest_trace2evolve.report.score import terminal
+from pytest_trace2evolve.report.terminal import rendered
+from pytest_trace2evolve.routing.confusion import accuracy
+
+_HEADINGS = (
+    ("candidate", False),
+    ("Δ", True),
+    ("held out", True),
+    ("change (95 %)", True),
+    ("others at worst", False),
+    ("gate", False),
+    ("verdict", False),
+)
+"""Headings, and whether what stands below is a figure."""
+
+
+def evolved_text(state: Evolution, adapters: Adapters) -> str:
+    """For a terminal."""
+    target = terminal()
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for heading, figure in _HEADINGS:
+        table.add_column(heading, justify="right" if figure else "left")
+    deltas = {one.name: one.delta for one in state.missing or ()}
+    for capability, name in state.adapters.items():
+        judged = state.judged.get(f"{state.candidate}+{name}")
+        if judged is None:
+            continue
+        delta = deltas.get(capability)
+        why = f" ({judged.why})" if judged.why else ""
+        table.add_row(
+            Text(judged.candidate, "bold"),
+            "–" if delta is None else f"{delta:+.2f}",
+            *_cells(adapters[name].manifest, capability),
+            "no verdict" if judged.gate is None else judged.gate.value,
+            f"{judged.state.value}{why}",
+        )
+    routed = state.judged.get(f"{state.candidate}+routed")
+    if routed is not None:
+        gate = "no verdict" if routed.gate is None else routed.gate.value
+        table.add_row(Text(routed.candidate, "bold"), "", "", "", "", gate, routed.state.value)
+    target.print(table)
+    for line in _lines(state, routed=routed is not None):
+        target.print(line, soft_wrap=True, highlight=False)
+    return rendered(target)
+
+
+def _lines(state: Evolution, *, routed: bool) -> list[str]:
+    lines = []
+    if not routed:
+        lines.append(f"{state.candidate}+routed: no adapter was promoted, so there is nothing to route to")
+    if state.confusion is not None and (found := accuracy(state.confusion)):
+        share, low, high = found
+        lines.append(
+            f"router: right on {share:.0%} of {state.confusion.total} held-out openings "
+            f"({low:.0%} … {high:.0%}; by chance {1 / len(state.confusion.labels):.0%})"
+        )
+    spent = ", ".join(f"{stage.value} {minutes:.1f}" for stage, minutes in state.minutes.items())
+    lines.append(
+        f"rollouts: {sum(state.rollouts.values()):,}; minutes: {sum(state.minutes.values()):.1f} ({spent})"
+    )
+    return lines
+
+
+def _cells(manifest: AdapterManifest, capability: str) -> tuple[str, str, str]:
+    """Held-out reward, its change, and the other capability that lost most."""
+    own = manifest.heldout.get(capability)
+    if own is None:
+        return "not measured", "", ""
+    others = [
+        (one.change, name) for name, one in manifest.heldout.items() if name not in manifest.environments
+    ]
+    worst = f"{_points(min(others)[0])} {min(others)[1]}" if others else "–"
+    interval = "" if own.low is None or own.high is None else f" ({_points(own.low)} to {_points(own.high)})"
+    return f"{own.before:.2f} → {own.after:.2f}", _points(own.change) + interval, worst
+
+
+def _points(change: float) -> str:
+    return f"{100 * change:+.1f}".replace("-", "−")

@@ -1,0 +1,62 @@
+"""Which capabilities the failures of a run lack: what there is to train."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.records.evolving import Missing
+from pytest_trace2evolve.workflow.capabilities.gather import gather
+from pytest_trace2evolve.workflow.capabilities.mine import by_rules, report
+from pytest_trace2evolve.workflow.project import Project
+from pytest_trace2evolve.worlds.registry import Worlds
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """What a run's failures say.
+
+    Attributes:
+        missing: The capabilities that were selected, by Δ.
+        runs: Ids of the runs.
+        splits: The splits that were read, as `suite::split`.
+        failed, traces: How many traces failed, of how many.
+    """
+
+    missing: tuple[Missing, ...]
+    runs: tuple[str, ...]
+    splits: tuple[str, ...]
+    failed: int
+    traces: int
+
+
+def missing_of(project: Project, run: str, here: Path) -> Learnt:
+    """What the failures of a run lack, by rules, on the tasks that may be learnt from.
+
+    Raises:
+        ConfigError: the run is unknown or empty, nothing failed, or nothing that can be named is missing.
+        ResultsError: a file cannot be read.
+    """
+    gathered = gather([run], Worlds(), project=project, here=here)
+    found = report(gathered, by_rules(gathered))
+    if not found.failed:
+        raise ConfigError(
+            f"run {run}: none of its {found.traces} traces that may be learnt from failed: there is nothing "
+            "to learn"
+        )
+    selected = tuple(
+        Missing(name=one.name, delta=one.delta, coverage=one.coverage)
+        for one in found.capabilities
+        if one.selected
+    )
+    if not selected:
+        raise ConfigError(
+            f"run {run}: {found.failed} of {found.traces} traces failed, and no capability is missing in "
+            "them by contrast; see trace2evolve capabilities, or name one to train (trace2evolve train)"
+        )
+    runs = tuple(dict.fromkeys(one.run for one in gathered.conducts))
+    places = sorted({f"{suite}::{split}" for held in gathered.splits.values() for suite, split in held})
+    read = {one.task.id for one in gathered.conducts}
+    seen = {
+        f"{suite}::{split}" for task, held in gathered.splits.items() if task in read for suite, split in held
+    }
+    return Learnt(selected, runs, tuple(one for one in places if one in seen), found.failed, found.traces)

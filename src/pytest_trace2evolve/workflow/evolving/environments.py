@@ -1,0 +1,115 @@
+"""The environments of an evolution: none shares held-out content, and each at a difficulty to learn at."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.models.chat import ChatModel
+from pytest_trace2evolve.models.settings import ModelSettings
+from pytest_trace2evolve.records.calibration import Calibration, Outcome
+from pytest_trace2evolve.records.evolving import Ready
+from pytest_trace2evolve.serving.folder import ModelFolder, folder_digest
+from pytest_trace2evolve.serving.process import LocalServer
+from pytest_trace2evolve.workflow.environments.admit import admit, held_out_of
+from pytest_trace2evolve.workflow.environments.calibrate import Ask, calibrate
+from pytest_trace2evolve.workflow.environments.kept import keep, kept_in
+from pytest_trace2evolve.workflow.environments.registry import Environments
+from pytest_trace2evolve.workflow.evolving.order import CALIBRATION, CHECKED
+from pytest_trace2evolve.workflow.project import Project
+
+
+def ready(
+    environments: Environments,
+    names: Sequence[str],
+    base: ModelFolder,
+    instruction: str,
+    project: Project,
+    *,
+    told: Callable[[str, int, int], None] = lambda name, done, total: None,
+) -> tuple[list[Ready], int]:
+    """Hold environments against held-out content, and pick the difficulty at which a base can learn.
+
+    Args:
+        instruction: The candidate's, which the agent gets.
+        told: Hears of which environment how many rollouts of how many are done.
+
+    Returns:
+        The environments, and how many rollouts were played.
+
+    Raises:
+        ConfigError: an environment is not admitted: nothing may be trained in it.
+        InfrastructureError: too many rollouts were lost.
+    """
+    held_out = held_out_of(project)
+    for name in names:
+        admission = admit(environments, name, seeds=CHECKED, held_out=held_out)
+        if not admission.passed:
+            why = next(f"{one.check}: {one.detail}" for one in admission.checks if not one.passed)
+            raise ConfigError(
+                f"environment {name!r} is not admitted, and nothing is trained in it: {why}; "
+                f"see trace2evolve environment check {name}"
+            )
+    weights = folder_digest(base.path)
+    kept = project.root / ".trace2evolve" / "environments"
+    found: dict[str, Calibration] = {}
+    for name in names:
+        for one in kept_in(kept, name):
+            now = environments.generator(name, one.difficulty).digest
+            if one.weights == weights and one.digest == now and one.outcome is Outcome.FITS:
+                found[name] = one
+    wanted = [name for name in names if name not in found]
+    if wanted:
+        for one in _calibrated(environments, wanted, base, instruction, told):
+            keep(kept, one)
+            found[one.capability] = one
+    played = sum(found[name].seeds * found[name].group * len(found[name].tried) for name in wanted)
+    return [
+        Ready(
+            name=name,
+            difficulty=found[name].difficulty,
+            mean=found[name].tried[-1].figures.mean,
+            fits=found[name].outcome is Outcome.FITS,
+        )
+        for name in names
+    ], played
+
+
+def _calibrated(
+    environments: Environments,
+    names: Sequence[str],
+    base: ModelFolder,
+    instruction: str,
+    told: Callable[[str, int, int], None],
+) -> list[Calibration]:
+    seeds, rollouts = CALIBRATION
+    server = LocalServer(base.path)
+
+    async def measured() -> list[Calibration]:
+        settings = ModelSettings(
+            model=base.name,
+            base_url=server.base_url,
+            token=server.token,
+            temperature=base.temperature,
+            seed=1,
+            weights=folder_digest(base.path),
+        )
+        ask = Ask(settings, instruction=instruction, seeds=seeds, rollouts=rollouts)
+        model = ChatModel(settings)
+        try:
+            return [
+                await calibrate(
+                    environments,
+                    name,
+                    model,
+                    ask,
+                    told=lambda difficulty, done, name=name: told(name, done, seeds * rollouts),  # type: ignore[misc]
+                )
+                for name in names
+            ]
+        finally:
+            await model.close()
+
+    try:
+        return asyncio.run(measured())
+    finally:
+        server.close()

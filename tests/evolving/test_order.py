@@ -1,0 +1,104 @@
+"""What an evolution takes at most is said before it starts, and held against its budgets."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.serving.folder import read_model
+from pytest_trace2evolve.shipped import embedded_model
+from pytest_trace2evolve.training.grpo.recipe import Recipe
+from pytest_trace2evolve.workflow.evolving.order import (
+    EvolveOrder,
+    budget_of,
+    budget_text,
+    refuse_given,
+    refuse_impossible,
+)
+
+BASE = read_model(embedded_model())
+
+
+def order(**changes: object) -> EvolveOrder:
+    recipe = Recipe(steps=10, groups=8, rollouts=8, redraws=1)
+    told = {"candidate": "v6", "run": None, "base": BASE, "recipe": recipe, "preset": "pocket", **changes}
+    return EvolveOrder(**told)
+
+
+def test_every_stage_is_counted() -> None:
+    found = budget_of(order(most=2, heldout=10, rollouts=4), simulations=444, environments=6)
+    assert found.rollouts == {
+        "the run": 444,
+        "calibration": 2 * 24 * 8,
+        "training": 2 * 10 * 64 * 2,
+        "held out": 2 * 2 * (10 + 5 * 5) * 4,
+        "the gate": 444 * 3,
+    }
+    assert found.total == sum(found.rollouts.values())
+    assert found.minutes is not None
+    told = budget_text(order(most=2, heldout=10, max_minutes=30.0), found)
+    assert told.startswith("evolving v6 on pocket: 2 adapters at most, up to 5,280 rollouts (the run 444, ")
+    assert told.endswith("; limits: minutes 30")
+
+
+def test_a_run_that_is_there_is_not_made_again() -> None:
+    assert budget_of(order(run=Path("r")), 444, 6).rollouts["the run"] == 0
+
+
+@given(st.integers(1, 6), st.integers(1, 60), st.integers(2, 200), st.integers(1, 4))
+def test_more_of_anything_needs_no_less(most: int, steps: int, heldout: int, parallel: int) -> None:
+    def budget(**changes: object) -> tuple[int, float]:
+        told = {
+            "most": most,
+            "heldout": heldout,
+            "parallel": parallel,
+            "recipe": Recipe(steps=steps),
+            **changes,
+        }
+        found = budget_of(order(**told), 100, 6)
+        assert found.minutes is not None
+        return found.total, found.minutes
+
+    rollouts, minutes = budget()
+    for more in ({"most": most + 1}, {"recipe": Recipe(steps=steps + 1)}, {"heldout": heldout + 2}):
+        assert budget(**more) > (rollouts, minutes)
+    faster = budget(parallel=parallel + 1)
+    assert faster[0] == rollouts
+    assert faster[1] <= minutes
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (
+            {"max_rollouts": 10},
+            r"^--max-rollouts 10: up to [\d,]+ are needed \(the run 444, .*\); allow more",
+        ),
+        ({"max_minutes": 2.5}, r"^--max-minutes 2.5: about \d+ are needed; allow more, or lower --most"),
+    ],
+)
+def test_an_impossible_budget_is_refused(changes: dict[str, object], told: str) -> None:
+    one = order(recipe=Recipe(steps=12), heldout=100, **changes)
+    found = budget_of(one, 444, 6)
+    with pytest.raises(ConfigError, match=told):
+        refuse_impossible(one, found)
+    refuse_impossible(order(max_rollouts=found.total, max_minutes=found.minutes), found)
+
+
+@pytest.mark.parametrize(
+    "option", ["--candidate=v5", "--t2e-run-folder", "--t2e-baseline=v0", "--t2e-replay"]
+)
+def test_what_an_evolution_gives_itself_is_refused(option: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^{option}: an evolution gives its sessions this option itself"):
+        refuse_given(["-n2", option])
+    refuse_given(["-n2", "--t2e-suite=support"])
+
+
+def test_the_same_order_has_the_same_folder() -> None:
+    same = order(session=("-n2", "--t2e-suite=support"), max_minutes=5.0, parallel=2)
+    assert same.name == order(session=("-n8", "--t2e-suite=support")).name
+    assert same.name.startswith("v6-")
+    assert same.name != order(session=("--t2e-suite=other",)).name
+    assert same.name != order(session=("--t2e-suite=support",), heldout=40).name

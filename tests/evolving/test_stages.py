@@ -1,0 +1,236 @@
+"""The stages of an evolution, with sessions and trainings that are over at once; and what each refuses."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_trace2evolve.errors import ConfigError, TrainingError
+from pytest_trace2evolve.records.adapter import AdapterState
+from pytest_trace2evolve.records.evidence import CandidateRef
+from pytest_trace2evolve.records.evolving import Missing, Ready, Stage
+from pytest_trace2evolve.records.routing import NONE, Routing
+from pytest_trace2evolve.records.run_verdict import RunVerdict
+from pytest_trace2evolve.records.verdict import Decision, Goal
+from pytest_trace2evolve.report.evolving import evolved_text
+from pytest_trace2evolve.serving.folder import folder_digest, read_model
+from pytest_trace2evolve.shipped import embedded_model
+from pytest_trace2evolve.training.grpo.recipe import Recipe
+from pytest_trace2evolve.workflow.capabilities.missing import Learnt
+from pytest_trace2evolve.workflow.environments.registry import Environments
+from pytest_trace2evolve.workflow.evolving import stages
+from pytest_trace2evolve.workflow.evolving.order import EvolveOrder
+from pytest_trace2evolve.workflow.evolving.processes import Work
+from pytest_trace2evolve.workflow.project import Project
+from pytest_trace2evolve.workflow.routing.measure import Routed
+from tests.adapter_folders import write_adapter
+from tests.gate_helpers import write_candidate
+
+ONE, TWO = "precondition_verification", "conditional_detail_retrieval"
+Told = Callable[[int], None]
+BASE = read_model(embedded_model())
+WEIGHTS = folder_digest(BASE.path)
+
+
+class World:
+    """A project, and what its processes do: each session and each training is written down at once.
+
+    Attributes:
+        decisions: What the gate says, by candidate.
+        dies: Before which process everything ends, as if it were killed.
+    """
+
+    def __init__(self, root: Path) -> None:
+        (root / "candidates").mkdir()
+        write_candidate(root / "candidates", "v6", text="Be kind.")
+        self.project = Project(root=root, suites_folder=root / "suites")
+        self.decisions: dict[str, Decision] = {}
+        self.ran: list[str] = []
+        self.dies = ""
+        self.told: list[tuple[Stage, str]] = []
+
+    def run_all(self, works: list[Work], here: Path, lock: int, *, at_once: int, told: Any) -> None:
+        for work in works:
+            if work.name == self.dies:
+                raise KeyboardInterrupt
+            self.ran.append(work.name)
+            told(work.name, "at work")
+            if "train" in work.arguments:
+                write_adapter(self.project.adapters.folder, work.name, base=WEIGHTS)
+            else:
+                self.session(work)
+
+    def session(self, work: Work) -> None:
+        given = dict(one.split("=", 1) for one in work.arguments if one.startswith("--") and "=" in one)
+        folder, name = Path(given["--t2e-run-folder"]), given["--candidate"]
+        folder.mkdir(parents=True)
+        candidate = self.project.candidates[name]
+        provenance = {
+            "domain": "support",
+            "provider": "trace2evolve",
+            "run_id": folder.name,
+            "candidate": candidate.ref().model_dump(mode="json"),
+            "agent": {"implementation": "chat", "model": "pocket", "arguments": {"weights": WEIGHTS}},
+        }
+        agent = {"implementation": "chat", "llm": "pocket", "llm_args": {"weights": WEIGHTS}}
+        info = {
+            "agent_info": agent,
+            "user_info": {"implementation": "script"},
+            "environment_info": {"domain_name": "support"},
+            "trace2evolve": provenance,
+        }
+        results = {"info": info, "simulations": [], "tasks": []}
+        (folder / "results.json").write_text(json.dumps(results), encoding="utf-8")
+        if "--t2e-baseline" in given:
+            self.verdict(folder, candidate.ref(), self.decisions[name])
+
+    def verdict(self, folder: Path, candidate: CandidateRef, decision: Decision) -> None:
+        record = RunVerdict(
+            run=folder.name,
+            time="2026-11-22T10:00:00+00:00",
+            verdict=decision,
+            partial=False,
+            policy="calibrated",
+            goal=Goal.IMPROVE,
+            candidate=candidate,
+        )
+        told = record.model_dump(mode="json")
+        part = {"verdict": decision.value, "whole": True, "lock": "l", "baseline": None}
+        part |= {"evidence": {"path": "e", "digest": "d"}, "verdicts": [{"verdict": decision.value}]}
+        told["suites"] = {"support": part}
+        (folder / "verdict.json").write_text(json.dumps(told), encoding="utf-8")
+
+    def evolving(self, **changes: Any) -> stages.Evolving:
+        told = {"candidate": "v6", "run": None, "base": BASE, "recipe": Recipe(steps=2), "preset": "pocket"}
+        order = EvolveOrder(**{**told, **changes})
+        return stages.Evolving(
+            order, self.project, Environments(), lambda stage, text: self.told.append((stage, text))
+        )
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    own = World(tmp_path)
+    own.decisions = {
+        f"v6+{ONE}": Decision.PROMOTE,
+        f"v6+{TWO}": Decision.DISCARD,
+        "v6+routed": Decision.PROMOTE,
+    }
+    missing = tuple(Missing(name=name, delta=0.4, coverage=0.3) for name in (ONE, TWO, "unheard_of"))
+    learnt = Learnt(missing, ("run",), ("support::discovery",), failed=7, traces=9)
+
+    def ready(environments: Any, names: list[str], *others: Any, **told: Any) -> tuple[list[Ready], int]:
+        return [Ready(name=name, difficulty=2, mean=0.4) for name in names], 30
+
+    def routed(
+        base: Any, environments: Any, names: list[str], openings: Any, told: Callable[[int], None]
+    ) -> Routed:
+        shares = dict.fromkeys([*names, NONE], 0.5)
+        return Routed(openings, [Routing(chosen=one.label, shares=shares) for one in openings])
+
+    monkeypatch.setattr(stages, "run_all", own.run_all)
+    monkeypatch.setattr(stages, "missing_of", lambda *given: learnt)
+    monkeypatch.setattr(stages, "ready", ready)
+    monkeypatch.setattr(stages, "route_locally", routed)
+    return own
+
+
+def test_a_red_run_ends_with_gated_adapters_and_a_routed_agent(world: World) -> None:
+    state = world.evolving().run()
+    assert world.ran == ["v6", ONE, TWO, f"v6+{ONE}", f"v6+{TWO}", "v6+routed"]
+    assert [one.name for one in state.missing or ()] == [ONE, TWO], "what has no environment is left out"
+    assert {name: one.state for name, one in state.judged.items()} == {
+        f"v6+{ONE}": AdapterState.PROMOTED,
+        f"v6+{TWO}": AdapterState.DISCARDED,
+        "v6+routed": AdapterState.PROMOTED,
+    }
+    manifest = world.project.adapters[ONE].manifest
+    assert (manifest.state, manifest.evidence, manifest.informed_by) == (
+        AdapterState.PROMOTED,
+        ("run",),
+        ("support::discovery",),
+    )
+    assert manifest.verdict is not None
+    assert manifest.verdict.run == f"gate-{ONE}"
+    assert [one.name for one in world.project.adapters.promoted()] == [ONE]
+    assert state.confusion is not None
+    assert state.confusion.right == state.confusion.total == 40
+    assert set(state.minutes) == set(Stage)
+    assert state.rollouts[Stage.ENVIRONMENTS] == 30
+    text = evolved_text(state, world.project.adapters)
+    for told in (
+        f"v6+{ONE}",
+        "promoted",
+        "discarded",
+        "router: right on 100% of 40 held-out openings",
+        "rollouts",
+    ):
+        assert told in text
+
+
+@pytest.mark.parametrize("dies", ["v6", ONE, TWO, f"v6+{ONE}", f"v6+{TWO}", "v6+routed"])
+def test_what_was_interrupted_goes_on_and_does_nothing_twice(world: World, dies: str) -> None:
+    world.dies = dies
+    with pytest.raises(KeyboardInterrupt):
+        world.evolving().run()
+    world.dies = ""
+    state = world.evolving().run()
+    assert world.ran == ["v6", ONE, TWO, f"v6+{ONE}", f"v6+{TWO}", "v6+routed"]
+    assert set(state.minutes) == set(Stage)
+    world.evolving().run()
+    assert len(world.ran) == 6, "what is finished is only told again"
+
+
+def test_without_a_promoted_adapter_nothing_is_routed(world: World) -> None:
+    world.decisions[f"v6+{ONE}"] = Decision.INCONCLUSIVE
+    state = world.evolving().run()
+    assert "v6+routed" not in world.ran
+    assert state.confusion is None
+    assert "no adapter was promoted, so there is nothing to route to" in evolved_text(
+        state, world.project.adapters
+    )
+
+
+def test_adapters_that_are_there_stay(world: World) -> None:
+    write_adapter(world.project.adapters.folder, ONE, state=AdapterState.PROMOTED)
+    before = (world.project.adapters[ONE].path / "manifest.json").read_bytes()
+    world.decisions[f"v6+{ONE}_2"] = Decision.DISCARD
+    state = world.evolving(most=1).run()
+    assert state.adapters == {ONE: f"{ONE}_2"}
+    assert (world.project.adapters[ONE].path / "manifest.json").read_bytes() == before
+
+
+def test_a_run_of_another_candidate_or_model_is_refused(world: World) -> None:
+    write_candidate(world.project.root / "candidates", "v5")
+    folder = world.project.root / "other"
+    world.session(Work("v5", ["--candidate=v5", f"--t2e-run-folder={folder}"], folder))
+    with pytest.raises(ConfigError, match=r"^run other is of candidate 'v5', and 'v6' is to evolve; name"):
+        world.evolving(run=folder).run()
+    text = (folder / "results.json").read_text(encoding="utf-8")
+    (folder / "results.json").write_text(
+        text.replace('"v5"', '"v6"').replace(WEIGHTS, "f" * 32), encoding="utf-8"
+    )
+    with pytest.raises(
+        ConfigError, match=r"^in run other model 'pocket' \(ffffffffffff\) talked, and the base"
+    ):
+        world.evolving(run=folder).run()
+
+
+def test_after_its_minutes_no_further_stage_begins(world: World) -> None:
+    evolving = world.evolving(max_minutes=1e-9)
+    with pytest.raises(ConfigError, match=r"^--max-minutes 1e-09: 0.0 were spent before stage 'cap.*on$"):
+        evolving.run()
+    assert set(world.evolving().run().minutes) == set(Stage)
+
+
+def test_a_session_that_leaves_no_verdict_is_no_verdict(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(works: list[Work], *given: Any, **told: Any) -> None:
+        raise TrainingError(f"{works[0].name} ended with status 4: no; see {works[0].log}")
+
+    monkeypatch.setattr(stages, "run_all", failing)
+    with pytest.raises(TrainingError, match=r"^v6 ended with status 4"):
+        world.evolving().run()
