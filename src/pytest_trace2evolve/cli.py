@@ -16,6 +16,7 @@ from pytest_trace2evolve.commands import (
     compare,
     environment,
     evolve,
+    experiment,
     init,
     ledger,
     lint,
@@ -81,6 +82,7 @@ def _parser() -> argparse.ArgumentParser:
         train,
         routing,
         evolve,
+        experiment,
     ):
         command.add(commands)
     return parser

@@ -78,7 +78,7 @@ def train(plan: Plan, *, told: Callable[[Any], None] = lambda step: None) -> Tra
         require(module, extra="train")
     # Their own advice to experimenters is none for those who asked for exactly this.
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
-    with _quiet(), tempfile.TemporaryDirectory(prefix="trace2evolve-") as scratch:
+    with quiet(), tempfile.TemporaryDirectory(prefix="trace2evolve-") as scratch:
         return _train(plan, Path(scratch), told)
 
 
@@ -240,7 +240,7 @@ def _loaded(base: Path, recipe: Recipe) -> tuple[Any, Any]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Without the progress bars and the advice of what works underneath."""
     import datasets
     import transformers

@@ -1,0 +1,1 @@
+"""Experiments: ways to spend equal rollouts, compared on whole tasks of held-out content."""

@@ -1,0 +1,189 @@
+"""Evaluations: whole target tasks by their own reward, and scenarios of the environments by theirs."""
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import fmean
+from typing import Annotated
+
+from pydantic import Field
+
+from pytest_trace2evolve.errors import InfrastructureError
+from pytest_trace2evolve.models.settings import ModelSettings
+from pytest_trace2evolve.records.base import Record
+from pytest_trace2evolve.records.message import Message
+from pytest_trace2evolve.records.protocols import Agent
+from pytest_trace2evolve.records.score import Unit
+from pytest_trace2evolve.records.script import Content
+from pytest_trace2evolve.records.trace import TerminationReason
+from pytest_trace2evolve.rollout.conversation import converse
+from pytest_trace2evolve.scoring.reward import score
+from pytest_trace2evolve.serving.folder import read_model
+from pytest_trace2evolve.serving.process import LocalServer
+from pytest_trace2evolve.users.scripted import ScriptedUser
+from pytest_trace2evolve.workflow.environments.registry import Environments, played
+from pytest_trace2evolve.workflow.environments.rollouts import roll_groups
+from pytest_trace2evolve.workflow.experiments.agents import Policy, Talkers, label_by_turn
+from pytest_trace2evolve.workflow.experiments.tasks import Target
+from pytest_trace2evolve.workflow.experiments.wishes import wishes_of
+from pytest_trace2evolve.workflow.pocket.lessons import LIMITS
+from pytest_trace2evolve.workflow.routing.skills import skills_of
+from pytest_trace2evolve.workflow.training.heldout import lost_of
+from pytest_trace2evolve.worlds.support.world import SupportWorld
+
+AT_ONCE = 48
+"""Conversations at once."""
+
+TRIALS = 1_000_000
+"""Trials that a seed has room for: no two seeds draw from the same."""
+
+
+class Evaluation(Record):
+    """What a policy got on target tasks.
+
+    Attributes:
+        cells: (tasks,) each task's cell, and `tasks` its id.
+        rewards: (tasks,) τ²'s reward of one simulation of each.
+        wishes: (tasks,) share of the customer's wishes that were fulfilled, see `wishes_of`.
+        routed: (tasks,) the capability that a router chose first; empty where none was asked.
+    """
+
+    cells: tuple[str, ...]
+    tasks: tuple[str, ...]
+    rewards: tuple[Unit, ...]
+    wishes: tuple[Unit, ...]
+    routed: tuple[str, ...]
+
+
+class Environmental(Record):
+    """What a policy got in environments: (scenarios,) mean rewards, by capability."""
+
+    rewards: dict[str, tuple[Unit, ...]]
+    rollouts: Annotated[int, Field(ge=0)]
+
+
+@contextmanager
+def served(base: Path, adapters: Mapping[str, Path]) -> Iterator[ModelSettings]:
+    """A server of the base and its adapters; how the base is asked there.
+
+    Raises:
+        ModelFolderError: it did not start.
+    """
+    folder = read_model(base)
+    # One thread: as many seeds are measured at once as there are cores.
+    server = LocalServer(folder.path, adapters, ("--threads", "1"))
+    try:
+        yield ModelSettings(
+            model=folder.name,
+            base_url=server.base_url,
+            token=server.token,
+            temperature=folder.temperature,
+            max_connections=AT_ONCE,
+        )
+    finally:
+        server.close()
+
+
+def _routed(trace: Sequence[Message]) -> str:
+    """What a router chose first."""
+    told = (getattr(one, "routing", None) for one in trace)
+    return next((str(one["chosen"]) for one in told if isinstance(one, dict)), "")
+
+
+class Evaluator:
+    """Plays policies, many conversations at once.
+
+    Args:
+        settings: How the base is asked.
+        environments: Where a router's examples and scenarios come from.
+        capabilities: Those that a router may have in its table.
+        seed: Of the draws; all policies of one seed draw from the same.
+    """
+
+    def __init__(
+        self, settings: ModelSettings, environments: Environments, capabilities: Sequence[str], seed: int
+    ) -> None:
+        self._settings = settings
+        self._environments = environments
+        self._skills = skills_of(environments, capabilities)
+        self._first = seed * TRIALS
+        self._world = SupportWorld()
+
+    async def targets(
+        self, policy: Policy, targets: Sequence[Target], first: int = 0
+    ) -> tuple[list[float], list[Sequence[Message]]]:
+        """One simulation of each task.
+
+        Args:
+            policy: Who answers.
+            targets: The tasks.
+            first: Number of the first simulation, from which its answers are drawn.
+
+        Returns:
+            (tasks,) rewards, and (tasks,) traces.
+
+        Raises:
+            InfrastructureError: a simulation was lost: of the others alone nothing is said.
+        """
+        room = asyncio.Semaphore(AT_ONCE)
+
+        async def one(place: int, target: Target, talkers: Talkers) -> tuple[float, Sequence[Message]]:
+            async with room:
+                labels = label_by_turn(target.case.script, target.labels)
+                agent = talkers.agent(policy, self._first + first + place, labels)
+                user = ScriptedUser(target.case.script, seed=place)
+                found = await converse(target.case.task, self._world, agent, user, limits=LIMITS)
+            if found.termination_reason == TerminationReason.INFRASTRUCTURE_ERROR:
+                raise InfrastructureError(f"task {target.case.id!r} was lost: {found.trouble}; start again")
+            reward = score(found, target.case.task, self._world).reward
+            if reward is None:
+                raise InfrastructureError(f"task {target.case.id!r} cannot be scored")
+            return reward, found.trace
+
+        async with Talkers(self._settings, self._world, self._skills) as talkers:
+            jobs = [one(place, target, talkers) for place, target in enumerate(targets)]
+            found = await asyncio.gather(*jobs)
+        return [reward for reward, _ in found], [trace for _, trace in found]
+
+    async def evaluate(self, policy: Policy, targets: Sequence[Target]) -> Evaluation:
+        """One simulation of each task, kept.
+
+        Raises:
+            InfrastructureError: a simulation was lost.
+        """
+        rewards, traces = await self.targets(policy, targets)
+        return Evaluation(
+            cells=tuple(one.cell.name for one in targets),
+            tasks=tuple(one.case.id for one in targets),
+            rewards=tuple(rewards),
+            wishes=tuple(wishes_of(*both) for both in zip(targets, traces, strict=True)),
+            routed=tuple(map(_routed, traces)),
+        )
+
+    async def environmental(
+        self, policy: Policy, difficulties: Mapping[str, int], scenarios: int, repeats: int
+    ) -> Environmental:
+        """Held-out scenarios of environments, `repeats` rollouts each.
+
+        Raises:
+            InfrastructureError: too many rollouts were lost.
+        """
+        found: dict[str, tuple[float, ...]] = {}
+        async with Talkers(self._settings, self._world, self._skills) as talkers:
+            for capability, difficulty in difficulties.items():
+                generator = self._environments.generator(capability, difficulty, Content.HELDOUT)
+
+                def agent(number: int, capability: str = capability) -> Agent:
+                    return talkers.agent(policy, self._first + number, lambda history: capability)
+
+                groups = await roll_groups(
+                    lambda generator=generator: played(generator, self._world),  # type: ignore[misc]
+                    agent,
+                    range(scenarios),
+                    repeats,
+                    at_once=AT_ONCE,
+                )
+                lost_of(capability, groups)
+                found[capability] = tuple(fmean(one.rewards) if one.rewards else 0.0 for one in groups)
+        return Environmental(rewards=found, rollouts=len(found) * scenarios * repeats)

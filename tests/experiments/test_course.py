@@ -1,0 +1,145 @@
+"""Pieces are made once: what is there is read, what is missing is made, what is wrong is told."""
+
+import time
+from collections.abc import Sequence
+from functools import partial
+from multiprocessing import active_children
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_trace2evolve.errors import ConfigError, TrainingError
+from pytest_trace2evolve.records.adapter import MANIFEST
+from pytest_trace2evolve.serving.folder import ADAPTER_CONFIG
+from pytest_trace2evolve.workflow.experiments import course
+from pytest_trace2evolve.workflow.experiments.arms import Chosen, Piece
+from pytest_trace2evolve.workflow.experiments.figures import results_of, spent_of
+from pytest_trace2evolve.workflow.experiments.kept import kept, read
+from pytest_trace2evolve.workflow.experiments.plan import POINTS
+from pytest_trace2evolve.workflow.experiments.prompts import Found
+from tests.experiments.made import PLAN, fill, manifest
+
+
+@pytest.fixture(name="asked")
+def _asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What would be done in processes."""
+    asked: list[str] = []
+
+    def at_once(jobs: Sequence[Any], parallel: int, seeds: object, told: object) -> None:
+        for job in jobs:
+            one, *rest = job.args
+            name = job.func.__name__
+            what = f"{one.seed}/{one.training.name}" if name == "train_one" else f"{one.number}/{name}"
+            asked.append("/".join([what, *map(str, rest)]))
+
+    monkeypatch.setattr(course, "_at_once", at_once)
+    return asked
+
+
+def quiet(done: int, whole: int) -> None:
+    """Hears nothing."""
+
+
+def test_an_experiment_that_is_whole_does_nothing_twice(tmp_path: Path, asked: list[str]) -> None:
+    seeds = fill(tmp_path)
+    assert course.run(PLAN, tmp_path / "base", tmp_path, 2, quiet) == seeds
+    assert asked == []
+    assert sum(seed.done for seed in seeds) == sum(len(seed.jobs) + len(seed.files) for seed in seeds)
+
+
+def test_what_was_interrupted_goes_on_with_what_is_missing(tmp_path: Path, asked: list[str]) -> None:
+    seeds = fill(tmp_path)
+    (seeds[1].adapters / "merged" / MANIFEST).unlink()
+    job = seeds[0].jobs[0]
+    (job.at(POINTS[0]) / ADAPTER_CONFIG).unlink()
+    seeds[1].evaluation(Piece("routed", count=1)).unlink()
+    course.run(PLAN, tmp_path / "base", tmp_path, 2, quiet)
+    seeds[0].chosen.unlink()
+    course.run(PLAN, tmp_path / "base", tmp_path, 2, quiet)
+    whole = ["1/measure/0/2", "1/measure/1/2", "2/measure/0/2", "2/measure/1/2"]
+    assert asked == [
+        *("1/direct", "2/merged", *whole[2:]),
+        *("1/direct", "2/merged", "1/choose", *whole),
+    ]
+
+
+def test_more_seeds_go_on_with_fewer(tmp_path: Path, asked: list[str]) -> None:
+    fill(tmp_path)
+    more = PLAN.model_copy(update={"seeds": 3})
+    course.run(more, tmp_path / "base", tmp_path, 2, quiet)
+    assert len(asked) == len(more.trainings()) + len(("search", "choose", "measure", "measure"))
+    assert all(one.startswith("3/") for one in asked)
+
+
+def test_a_piece_is_made_once_and_a_damaged_one_is_told(tmp_path: Path) -> None:
+    made: list[int] = []
+
+    def make() -> Found:
+        made.append(1)
+        return Found(instructions={"1": "Look."}, rollouts=7, candidates=1, score=0.5)
+
+    file = tmp_path / "gepa.json"
+    assert kept(file, Found, make) == kept(file, Found, make)
+    assert made == [1]
+    file.write_text("{")
+    with pytest.raises(ConfigError, match="damaged; remove it, and it is made again"):
+        kept(file, Found, make)
+
+
+def test_processes_do_their_jobs_and_a_failure_is_the_experiments(tmp_path: Path) -> None:
+    told: list[tuple[int, int]] = []
+    course._at_once(
+        [(tmp_path / "one").touch, (tmp_path / "two").touch], 2, [], lambda *one: told.append(one)
+    )
+    assert (tmp_path / "one").exists()
+    assert (tmp_path / "two").exists()
+    assert set(told) == {(0, 0)}
+    with pytest.raises(FileNotFoundError):
+        course._at_once([(tmp_path / "none" / "here").touch], 1, [], lambda *one: None)
+
+
+def test_whoever_stops_it_does_not_wait() -> None:
+    asked = []
+
+    def told(done: int, whole: int) -> None:
+        asked.append(done)
+        if len(asked) > 1:
+            raise KeyboardInterrupt
+
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        course._at_once([partial(time.sleep, 300)] * 3, 2, [], told)
+    assert time.monotonic() - began < 60
+    assert not active_children()
+
+
+def test_results_hold_every_arm_and_its_rollouts(tmp_path: Path) -> None:
+    found = results_of(fill(tmp_path))
+    assert {arm.name: arm.trained for arm in found.arms if arm.name != "base"} == {
+        arm.name: PLAN.rollouts for arm in found.arms if arm.name != "base"
+    }
+    base, direct = found.arms[:2]
+    assert (base.rewards.one.mean, base.rewards.two.mean) == (0.5, 0.0)
+    assert direct.change.two.mean == 0.5
+    assert found.arms[-1].besides == PLAN.rollouts
+    assert found.confusion.total == 2 * 2 * PLAN.tasks
+    assert {one.at for one in found.curve} == {8, 16, 32}
+    assert {one.at for one in found.adapters} == {1, 2}
+
+
+@pytest.mark.parametrize("rollouts", [31, 33])
+def test_an_arm_with_other_rollouts_than_the_plans_is_no_result(tmp_path: Path, rollouts: int) -> None:
+    seeds = fill(tmp_path)
+    file = seeds[1].adapters / "merged" / MANIFEST
+    file.write_text(manifest("merged", rollouts).model_dump_json())
+    with pytest.raises(TrainingError, match=f"arm 'merged' got {rollouts} rollouts, and the plan gives 32"):
+        results_of(seeds)
+
+
+def test_counts_come_from_manifests(tmp_path: Path) -> None:
+    [seed, _] = fill(tmp_path)
+    chosen = read(seed.chosen, Chosen)
+    for arm in ("single", "weight-merge", "routed", "single-whole", "gepa"):
+        assert spent_of(seed, arm, chosen) == PLAN.rollouts
+    assert spent_of(seed, "base", chosen) == 0

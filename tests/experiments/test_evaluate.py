@@ -1,0 +1,98 @@
+"""Evaluations: every task once, by its own reward, and answers that no two seeds draw alike."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from pytest_trace2evolve.agents.case_oracle import CaseOracle
+from pytest_trace2evolve.agents.nop import NopAgent
+from pytest_trace2evolve.errors import InfrastructureError
+from pytest_trace2evolve.models.settings import ModelSettings
+from pytest_trace2evolve.records.message import Message
+from pytest_trace2evolve.records.protocols import Agent
+from pytest_trace2evolve.records.routing import Routing
+from pytest_trace2evolve.records.script import Content
+from pytest_trace2evolve.workflow.environments.registry import Environments
+from pytest_trace2evolve.workflow.experiments.agents import Labels, Policy, Talkers
+from pytest_trace2evolve.workflow.experiments.evaluate import TRIALS, Evaluator
+from pytest_trace2evolve.workflow.experiments.plan import CAPABILITIES
+from pytest_trace2evolve.workflow.experiments.tasks import cells_of, targets_of
+from tests.experiments.test_tasks import WRITES
+
+CELLS = cells_of(CAPABILITIES[:2])
+TARGETS = [one for cell in CELLS for one in targets_of(cell, "evaluate", 3, Content.TRAIN)]
+
+
+class Routed:
+    """Carries a decision on its first message, as the routed agent does."""
+
+    def __init__(self, agent: Agent) -> None:
+        self.name, self._agent, self._first = "chat", agent, True
+
+    async def respond(self, history: Sequence[Message]) -> Message:
+        said = await self._agent.respond(history)
+        decided, self._first = self._first, False
+        routing = Routing(chosen=CAPABILITIES[1], shares={}).model_dump(mode="json")
+        return said.model_copy(update={"routing": routing}) if decided else said
+
+
+class Lost:
+    """Cannot be reached."""
+
+    name = "chat"
+
+    async def respond(self, history: Sequence[Message]) -> Message:
+        raise InfrastructureError("the line is cut")
+
+
+@pytest.fixture(name="trials")
+def _trials(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of all simulations; the oracle plays where an adapter is named, and nobody elsewhere."""
+    trials: list[int] = []
+
+    def agent(self: Talkers, policy: Policy, trial: int, labels: Labels | None = None) -> Any:
+        trials.append(trial)
+        if policy.adapter == "lost":
+            return Lost()
+        if not policy.adapter:
+            return NopAgent()
+        target = TARGETS[trial % TRIALS]
+        return Routed(CaseOracle(target.case.task, target.case.script, WRITES))
+
+    monkeypatch.setattr(Talkers, "agent", agent)
+    return trials
+
+
+def evaluator(seed: int) -> Evaluator:
+    settings = ModelSettings(model="pocket", base_url="http://127.0.0.1:9/v1", token="x")
+    return Evaluator(settings, Environments(), CAPABILITIES[:2], seed)
+
+
+def test_every_task_once_by_its_own_reward(trials: list[int]) -> None:
+    found = asyncio.run(evaluator(2).evaluate(Policy(adapter="expert"), TARGETS))
+    assert found.tasks == tuple(one.case.id for one in TARGETS)
+    assert set(found.rewards) == set(found.wishes) == {1.0}
+    assert set(found.routed) == {CAPABILITIES[1]}
+    idle = asyncio.run(evaluator(2).evaluate(Policy(), TARGETS))
+    assert set(idle.rewards) == {0.0}
+    assert set(idle.routed) == {""}
+    assert trials[: len(TARGETS)] == trials[len(TARGETS) :]  # arms of a seed draw alike
+    asyncio.run(evaluator(3).evaluate(Policy(), TARGETS))
+    assert not set(trials[: len(TARGETS)]) & set(trials[-len(TARGETS) :])  # seeds do not
+
+
+def test_a_lost_simulation_is_no_reward(trials: list[int]) -> None:
+    with pytest.raises(InfrastructureError, match="was lost: the line is cut"):
+        asyncio.run(evaluator(1).evaluate(Policy(adapter="lost"), TARGETS))
+
+
+def test_environments_give_a_reward_a_scenario(trials: list[int]) -> None:
+    difficulties = dict.fromkeys(CAPABILITIES[:2], 1)
+    found = asyncio.run(evaluator(1).environmental(Policy(), difficulties, 3, 2))
+    assert {name: len(rewards) for name, rewards in found.rewards.items()} == dict.fromkeys(
+        CAPABILITIES[:2], 3
+    )
+    assert found.rollouts == len(trials) == 12
+    assert max(max(rewards) for rewards in found.rewards.values()) <= 0.2

@@ -1,0 +1,125 @@
+"""Plans: every arm gets the same rollouts, whatever is asked for; what cannot be shared out is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.workflow.experiments.arms import (
+    ARMS,
+    CURVED,
+    Chosen,
+    Piece,
+    adapter_at,
+    candidates_of,
+    chosen_of,
+    pieces_of,
+    policy_of,
+    trained_for,
+)
+from pytest_trace2evolve.workflow.experiments.plan import PLAN, POINTS, Plan, made_plan, settle_plan
+
+NAMES = ("precondition_verification", "conditional_detail_retrieval", "tool_calling_precision", "another")
+
+
+@given(st.integers(2, 4), st.integers(1, 9), st.integers(1, 4), st.integers(2, 4))
+def test_every_arm_gets_the_whole_budget(count: int, times: int, groups: int, size: int) -> None:
+    unit = groups * size * count * 4
+    plan = Plan(capabilities=NAMES[:count], rollouts=times * unit, groups=groups, size=size)
+    for arm in set(ARMS) - {"base", "gepa"}:
+        trainings = trained_for(plan, arm, NAMES[1])
+        assert sum(plan.rollouts_of(one) for one in trainings) == plan.rollouts, arm
+        for one in trainings:
+            recipe = plan.recipe(one, 1)
+            assert recipe.steps * recipe.groups * recipe.rollouts == plan.rollouts_of(one)
+            assert recipe.redraws == 0  # each would be a rollout more
+            assert recipe.patience > recipe.steps  # nothing ends early
+            assert all(round(point * one.steps) % recipe.keep_every == 0 for point in POINTS)
+    assert not trained_for(plan, "base", NAMES[1])
+    assert not trained_for(plan, "gepa", NAMES[1])
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (
+            {"rollouts": 1000},
+            (
+                "1000 rollouts cannot be shared out equally: 3 adapters, 4 parts each, of steps of 64; take "
+                "a multiple of 768, such as 768"
+            ),
+        ),
+        ({"control": NAMES[2]}, f"the control '{NAMES[2]}' is among the selected capabilities"),
+        (
+            {"capabilities": NAMES[:1]},
+            "two different capabilities or more are wanted: one alone needs no router",
+        ),
+        (
+            {"capabilities": NAMES[:1] * 2},
+            "two different capabilities or more are wanted: one alone needs no router",
+        ),
+        ({"tasks": 1}, "tasks: Input should be greater than or equal to 2, not 1"),
+    ],
+)
+def test_what_cannot_be_planned(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        made_plan(**given)
+    assert str(raised.value) == f"experiment: {told}"
+
+
+def test_a_folder_holds_one_experiment(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    settle_plan(Plan(seeds=1), out)
+    settle_plan(Plan(seeds=2), out)  # more seeds go on with fewer
+    assert Plan.model_validate_json((out / PLAN).read_text()).seeds == 2
+    with pytest.raises(ConfigError, match="holds an experiment with another tasks; go on with that, or"):
+        settle_plan(Plan(tasks=7), out)
+    (out / PLAN).write_text("{")
+    with pytest.raises(ConfigError, match=f"{PLAN}: damaged; give another --out"):
+        settle_plan(Plan(), out)
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "love.txt").touch()
+    with pytest.raises(ConfigError, match=f"holds something else and no {PLAN}"):
+        settle_plan(Plan(), tmp_path / "letters")
+
+
+FIGURES = {
+    f"{kind}_{name}": place / 10 for kind in ("share", "whole") for place, name in enumerate(NAMES[:3])
+}
+CHOSEN = chosen_of(Plan(), {**FIGURES, "weights_mean": 0.2, "weights_sum": 0.2})
+
+
+def test_choices_fall_on_the_best_and_are_counted() -> None:
+    assert (
+        Chosen(
+            single=NAMES[2],
+            whole=NAMES[2],
+            merge="weights_mean",
+            figures={**FIGURES, "weights_mean": 0.2, "weights_sum": 0.2},
+            rollouts={"single": 180, "single-whole": 180, "weight-merge": 120},
+        )
+        == CHOSEN
+    )
+    assert set(candidates_of(Plan())) == set(CHOSEN.rollouts)
+
+
+def test_every_piece_has_a_name_and_somebody_who_answers() -> None:
+    plan = Plan()
+    pieces = pieces_of(plan)
+    instructions = {**{f"{point:g}": "Half." for point in POINTS}, "1": "All."}
+    assert len({one.name for one in pieces}) == len(pieces) == len(ARMS) + len(CURVED) * 2 + 4
+    known = {adapter_at(one, point) for one in plan.trainings() for point in (1.0, *POINTS)}
+    for piece in pieces:
+        policy = policy_of(plan, piece, CHOSEN, instructions)
+        assert policy.adapters <= known | {"weights_mean"}
+        if piece.arm not in ("base", "gepa"):
+            assert policy.adapters
+    assert policy_of(plan, Piece("gepa", 0.5), CHOSEN, instructions).instruction == "Half."
+    assert policy_of(plan, Piece("single"), CHOSEN, instructions).adapter == f"share_{NAMES[2]}"
+    early = policy_of(plan, Piece("oracle-routed", 0.25), CHOSEN, instructions)
+    assert early.oracle
+    assert dict(early.table)[NAMES[0]] == f"share_{NAMES[0]}-000003"
+    assert len(policy_of(plan, Piece("routed", count=2), CHOSEN, instructions).table) == 2

@@ -1,0 +1,83 @@
+"""Prompt evolution: sentences of the rulebook alone, drawn from a seed; a budget is spent exactly."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from pytest_trace2evolve.records.message import Message, ToolCall
+from pytest_trace2evolve.records.script import Content
+from pytest_trace2evolve.workflow.experiments.agents import Policy
+from pytest_trace2evolve.workflow.experiments.plan import CAPABILITIES
+from pytest_trace2evolve.workflow.experiments.prompts import LINES_MOST, Proposer, evolve, lacking
+from pytest_trace2evolve.workflow.experiments.tasks import Target, cells_of, targets_of
+from pytest_trace2evolve.workflow.pocket.habits import rulebook
+
+CELLS = cells_of(CAPABILITIES)
+SENTENCES = {one for rule in rulebook().rules.values() for one in rule.wordings}
+
+
+def tasks(name: str, count: int) -> list[Target]:
+    return [one for cell in CELLS for one in targets_of(cell, name, count, Content.TRAIN)]
+
+
+def test_every_instruction_is_made_of_the_rulebook_and_follows_from_the_seed() -> None:
+    lines: list[list[str]] = []
+    for _ in range(2):
+        proposer, text, said = Proposer(3), "", []
+        for _ in range(200):
+            text = proposer({"instruction": text}, {"instruction": []}, ["instruction"])["instruction"]
+            said.append(text)
+            assert set(text.splitlines()) <= SENTENCES
+            assert len(text.splitlines()) <= LINES_MOST
+        lines.append(said)
+    assert lines[0] == lines[1]
+    assert len(set(lines[0])) > 50
+
+
+def test_what_failures_lack_is_drawn_more_often() -> None:
+    wanted = set(rulebook().rules["survey"].wordings)
+    records = [{"lacks": ["survey"]}] * 40
+    drawn = [Proposer(seed).reworked("", records) for seed in range(60)]
+    assert sum(one in wanted for one in drawn) > 30
+
+
+def test_a_failed_rollout_says_what_it_lacks() -> None:
+    target = tasks("lack", 1)[0]
+    order = target.case.script.turns[0].requests[0].about[1]
+    call = ToolCall(id="1", name="cancel_pending_order", arguments={"order_id": order, "reason": "other"})
+    trace = [Message(role="user", content="Hi."), Message(role="assistant", tool_calls=[call])]
+    assert {"inspect", "confirm"} <= set(lacking(target, trace))
+
+
+class Pretender:
+    """Passes where the instruction holds a sentence of some rules; every rollout counts."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+
+    async def targets(
+        self, policy: Policy, targets: Sequence[Target], first: int = 0
+    ) -> tuple[list[float], list[Sequence[Message]]]:
+        self.numbers += range(first, first + len(targets))
+        useful = {one for rule in ("confirm", "once", "compare") for one in rulebook().rules[rule].wordings}
+        knows = bool(useful & set(policy.instruction.splitlines()))
+        trace = [Message(role="user", content="Hi.")]
+        return [float(knows or place % 4 == 0) for place in range(len(targets))], [trace] * len(targets)
+
+
+@pytest.mark.parametrize("budget", [64, 301])
+def test_the_budget_is_spent_exactly(budget: int) -> None:
+    pytest.importorskip("gepa")
+    pretender: Any = Pretender()
+    found = evolve(pretender, (tasks("a", 4), tasks("b", 2)), budget, 1, points=(0.25, 0.5))
+    assert found.rollouts == budget == len(pretender.numbers)
+    assert len(set(pretender.numbers)) == budget  # each is drawn anew
+    assert set(found.instructions) == {"0.25", "0.5", "1"}
+    assert all(set(text.splitlines()) <= SENTENCES for text in found.instructions.values())
+    if budget > 300:
+        assert found.score > 0.9
+        assert found.candidates > 1
+    with pytest.raises(RuntimeError):
+        asyncio.get_running_loop()  # nothing of it is left
