@@ -1,26 +1,19 @@
 """Trainings from the first step to an adapter that is served; killed ones go on as if nothing had been."""
 
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from pytest_trace2evolve.errors import TrainingError
-from pytest_trace2evolve.serving.folder import read_adapter, read_model
-from pytest_trace2evolve.serving.process import LocalServer
 from pytest_trace2evolve.training.grpo.keeping import Kept, keep, last_kept
 from pytest_trace2evolve.training.grpo.recipe import Drawing
 from pytest_trace2evolve.training.grpo.run import train
 from pytest_trace2evolve.training.grpo.trainer import CustomerTrainer
-from pytest_trace2evolve.workflow.training.course import write_weights
-from tests.tiny_model import TOOLS, dialogue
 from tests.training.toy import toy_plan
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -95,59 +88,6 @@ def test_a_keeping_of_another_training_or_a_damaged_one_is_refused_by_name(tmp_p
         TrainingError, match=r"step-000003: cannot be gone on with \(.*\); remove .* to begin"
     ):
         last_kept(tmp_path, {"base": "a"})
-
-
-def test_an_adapter_is_served_with_the_log_probabilities_that_transformers_gives_it(
-    base: Path, tmp_path: Path
-) -> None:
-    from peft import PeftModel
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    done = train(toy_plan(base, tmp_path / "kept", steps=3))
-    folder = tmp_path / "adapter"
-    folder.mkdir()
-    write_weights(done.model, "base", folder)
-    assert sorted(one.name for one in folder.iterdir()) == [
-        "adapter_config.json",
-        "adapter_model.safetensors",
-    ]
-    assert json.loads((folder / "adapter_config.json").read_text())["base_model_name_or_path"] == "base"
-    assert str(tmp_path) not in (folder / "adapter_config.json").read_text()
-    read_adapter("trained", folder, read_model(base))
-    assert_equal(load_file(folder / "adapter_model.safetensors"), weights_of(done.model))
-    server = LocalServer(base, {"trained": folder})
-    try:
-        asked = {
-            "model": "trained",
-            "messages": dialogue(2),
-            "tools": TOOLS,
-            "temperature": 0,
-            "logprobs": True,
-            "max_tokens": 12,
-        }
-        told = httpx2.post(
-            f"{server.base_url}/chat/completions",
-            json=asked,
-            headers={"Authorization": f"Bearer {server.token}"},
-            timeout=60,
-        ).json()
-    finally:
-        server.close()
-    found = [one["logprob"] for one in told["choices"][0]["logprobs"]["content"]]
-    tokenizer = AutoTokenizer.from_pretrained(base)
-    prompt = tokenizer.apply_chat_template(
-        dialogue(2), tools=TOOLS, add_generation_prompt=True, return_dict=True, return_tensors="pt"
-    )
-    model: Any = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), folder).eval()
-    with torch.no_grad():
-        whole = model.generate(**prompt, do_sample=False, max_new_tokens=len(found))
-        length = prompt["input_ids"].shape[1]
-        table = torch.log_softmax(model(input_ids=whole).logits[0, length - 1 : -1], -1)
-    wanted = table.gather(-1, whole[0, length:].unsqueeze(-1)).squeeze(-1).tolist()
-    assert found == pytest.approx(wanted, abs=1e-4)
-    assert any(
-        bool(one.abs().max() > 1e-3) for name, one in weights_of(done.model).items() if "lora_B" in name
-    )
 
 
 def test_without_an_engine_transformers_draws_and_all_else_is_the_same(

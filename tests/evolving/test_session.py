@@ -1,0 +1,77 @@
+"""`pytest --t2e-evolve`: the session is as without it, then an evolution learns from its run."""
+
+from pathlib import Path
+
+import pytest
+
+from pytest_trace2evolve import evolution
+from tests.plugin.conftest import DeskProject, project
+from tests.serving.conftest import models
+from tests.serving.test_sessions import settings
+
+__all__ = ["models", "project", "settings"]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """What `trace2evolve` was called with; nothing is done."""
+    calls: list[list[str]] = []
+
+    def main(arguments: list[str]) -> int:
+        calls.append(arguments)
+        return 0
+
+    monkeypatch.setattr(evolution, "main", main)
+    return calls
+
+
+def test_the_session_is_told_to_the_evolution(
+    project: DeskProject, models: Path, asked: list[list[str]]
+) -> None:
+    base = models / "base"
+    result = project.pytester.runpytest_inprocess(
+        "--candidate=v0",
+        "--t2e-evolve",
+        "--t2e-evolve-options=--most 2 --steps 5",
+        f"--t2e-model={base}",
+        "--t2e-suite=desk",
+        "--t2e-trials=1",
+        "--t2e-gate=off",
+        "--t2e-summary=told.md",
+    )
+    assert result.ret in (0, 1), result.stdout.str()
+    common = ["--root", str(project.root), "evolve", "--candidate", "v0", "--base", str(base)]
+    common += ["--most", "2", "--steps", "5"]
+    session = ["--", "--t2e-suite=desk", "--t2e-trials=1", "--t2e-gate=off", f"--t2e-model={base}"]
+    run = project.runs[-1]
+    assert asked == [[*common, "--dry-run", *session], [*common, "--from-run", str(run), *session]]
+    assert len(project.runs) == 1
+
+
+def test_an_impossible_budget_ends_it_before_the_session(
+    project: DeskProject, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evolution, "main", lambda arguments: 2)
+    result = project.pytester.runpytest_inprocess("--t2e-evolve", f"--t2e-model={models / 'base'}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert not project.runs
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--t2e-evolve", "--t2e-agent=oracle"], "--t2e-agent does not go with --t2e-evolve, which trains"),
+        (["--t2e-evolve", "--t2e-replay=x"], "--t2e-replay does not go with --t2e-evolve"),
+        (["--t2e-evolve", "--t2e-model=m"], "--t2e-model m: --t2e-evolve trains adapters, and needs a model"),
+        (["--t2e-evolve", "--t2e-evolve-options='"], "--t2e-evolve-options: No closing quotation"),
+        (["--t2e-evolve-options=--most 2"], "--t2e-evolve-options says nothing without --t2e-evolve"),
+    ],
+)
+def test_what_leaves_nothing_to_evolve_is_a_usage_error(
+    project: DeskProject, asked: list[list[str]], arguments: list[str], told: str
+) -> None:
+    result = project.pytester.runpytest_inprocess(*arguments)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert told in result.stderr.str()
+    assert asked == []
+    assert not project.runs
