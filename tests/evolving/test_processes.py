@@ -1,6 +1,7 @@
 """Processes of an evolution: their logs, their failures, and who holds the lock."""
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -28,6 +29,15 @@ def test_what_is_said_goes_into_a_log_and_is_told(tmp_path: Path) -> None:
         run_all(works, tmp_path, lock, at_once=2, told=lambda *line: heard.append(line))
     assert sorted(heard) == [("a", "a says"), ("a", "ünï"), ("b", "b says"), ("b", "ünï")]
     assert (tmp_path / "a.log").read_text(encoding="utf-8") == "a says\n\nünï\n"
+
+
+def test_what_nobody_wants_to_hear_stays_in_the_log(tmp_path: Path) -> None:
+    heard: list[str] = []
+    work = Work("a", ["-c", "print('loud'); print('quiet')"], tmp_path / "log", told=re.compile("loud"))
+    with locked(tmp_path / "own") as lock:
+        run_all([work], tmp_path, lock, at_once=1, told=lambda name, line: heard.append(line))
+    assert heard == ["loud"]
+    assert (tmp_path / "log").read_text() == "loud\nquiet\n"
 
 
 def test_one_that_fails_is_told_with_its_last_lines_and_ends_what_was_not_begun(tmp_path: Path) -> None:

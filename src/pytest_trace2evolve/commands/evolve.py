@@ -23,12 +23,12 @@ def add(commands: Any) -> None:
     evolve.add_argument("--steps", type=int, metavar="N", help="steps of each training")
     evolve.add_argument("--seed", type=int, metavar="N", help="of the trainings (default: 1)")
     evolve.add_argument(
-        "--heldout", type=int, metavar="N", default=80, help="held-out scenarios (default: 80)"
+        "--heldout", type=int, metavar="N", default=60, help="held-out scenarios (default: 60)"
     )
     evolve.add_argument(
         "--heldout-rollouts", type=int, metavar="K", default=4, help="of each scenario (default: 4)"
     )
-    evolve.add_argument("--parallel", type=int, metavar="P", help="trainings at once (default: one a core)")
+    evolve.add_argument("--parallel", type=int, metavar="P", help="trainings at once (default: cores + 1)")
     evolve.add_argument("--max-rollouts", type=int, metavar="N", help="refuse a plan that needs more")
     evolve.add_argument("--max-minutes", type=float, metavar="M", help="begin no stage after so many")
     evolve.add_argument("--dry-run", action="store_true", help="only say what it would take")

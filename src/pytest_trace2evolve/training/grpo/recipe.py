@@ -66,7 +66,7 @@ class Recipe(Record):
 
     groups: Count = 8
     rollouts: Annotated[int, Field(ge=2)] = 8
-    steps: Count = 12
+    steps: Count = 32
     rate: Annotated[float, Field(gt=0, le=1)] = 1e-3
     warm: Annotated[int, Field(ge=0)] = 0
     rank: Count = 16

@@ -41,7 +41,8 @@ def read_order(options: argparse.Namespace, project: Project, here: Path) -> Evo
             f"evolve {text!r}"
         )
     _ = project.candidates[candidate]
-    cores = os.cpu_count() or 1
+    # One more than cores: where three are trained on two, no core is idle while the third is.
+    at_once = min(options.most, (os.cpu_count() or 1) + 1)
     return EvolveOrder(
         candidate=candidate,
         run=run,
@@ -52,7 +53,7 @@ def read_order(options: argparse.Namespace, project: Project, here: Path) -> Evo
         most=options.most,
         heldout=options.heldout,
         rollouts=options.heldout_rollouts,
-        parallel=options.parallel or (cores if options.preset == "pocket" else 1),
+        parallel=options.parallel or (at_once if options.preset == "pocket" else 1),
         max_rollouts=options.max_rollouts,
         max_minutes=options.max_minutes,
     )

@@ -1,6 +1,7 @@
 """What an evolution is to do, what it may take, and what it will take at most: said before it starts."""
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,7 +77,7 @@ class EvolveOrder:
     preset: str
     session: tuple[str, ...] = ()
     most: int = 3
-    heldout: int = 80
+    heldout: int = 60
     rollouts: int = 4
     parallel: int = 1
     max_rollouts: int | None = None
@@ -144,8 +145,7 @@ def budget_of(order: EvolveOrder, simulations: int, environments: int) -> Budget
         pace.simulation * (rollouts["the run"] + rollouts["the gate"])
         + pace.heldout * rollouts["calibration"]
         + (pace.heldout * rollouts["held out"] + pace.rollout * training)
-        * math.ceil(most / order.parallel)
-        / most
+        / min(order.parallel, os.cpu_count() or 1, most)
     )
     return Budget(rollouts, seconds / 60)
 

@@ -1,5 +1,6 @@
 """Sessions and trainings as processes of their own: what they say goes into a log, the last line is shown."""
 
+import re
 import subprocess
 import sys
 import threading
@@ -27,12 +28,14 @@ class Work:
         arguments: Of this Python.
         log: Where what it says is added.
         fine: Exit statuses that are no failure.
+        told: Which of its lines are told; all of them go into the log.
     """
 
     name: str
     arguments: Sequence[str]
     log: Path
     fine: tuple[int, ...] = (0,)
+    told: re.Pattern[str] = re.compile("")
 
 
 def run_all(works: Sequence[Work], here: Path, lock: int, *, at_once: int, told: Told) -> None:
@@ -88,7 +91,12 @@ def _run(work: Work, here: Path, lock: int, told: Told, running: "list[subproces
     ):
         running.append(process)
         assert process.stdout is not None
-        last = _followed(process.stdout, log, lambda line: told(work.name, line))
+
+        def heard(line: str) -> None:
+            if work.told.search(line):
+                told(work.name, line)
+
+        last = _followed(process.stdout, log, heard)
         status = process.wait()
     if status in work.fine:
         return ""

@@ -1,6 +1,7 @@
 """The stages of an evolution, one after the other; each is kept before the next begins."""
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -30,6 +31,9 @@ from pytest_trace2evolve.workflow.routing.measure import openings_of, route_loca
 
 FINE = (0, 1, *EXIT_STATUS.values())
 """Exit statuses of a session that ran: with failing tests, or with any verdict."""
+
+_OF_SESSIONS = re.compile(r"^trace2evolve: [\d,]+ of [\d,]+ done| · policy |^=+ .* in [\d.]+s")
+"""Lines of a session that are told: how far it is, verdicts, and its end."""
 
 Told = Callable[[Stage, str], None]
 """Hears at which stage what happens."""
@@ -271,7 +275,7 @@ class Evolving:
         arguments += [f"--t2e-run-folder={folder}"]
         arguments += [] if baseline is None else [f"--t2e-baseline={baseline}"]
         stage = Stage.RUN if baseline is None else Stage.GATE
-        self._run(stage, [Work(candidate, arguments, self.folder / f"{name}.log", FINE)])
+        self._run(stage, [Work(candidate, arguments, self.folder / f"{name}.log", FINE, _OF_SESSIONS)])
         if baseline is not None and not (folder / VERDICT_NAME).exists():
             raise ResultsError(f"{folder}: the session left no verdict; see {self.folder / f'{name}.log'}")
         return folder
