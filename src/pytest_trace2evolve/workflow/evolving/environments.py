@@ -10,10 +10,12 @@ from pytest_trace2evolve.records.calibration import Calibration, Outcome
 from pytest_trace2evolve.records.evolving import Ready
 from pytest_trace2evolve.serving.folder import ModelFolder, folder_digest
 from pytest_trace2evolve.serving.process import LocalServer
+from pytest_trace2evolve.shipped import embedded_model
 from pytest_trace2evolve.workflow.environments.admit import admit, held_out_of
 from pytest_trace2evolve.workflow.environments.calibrate import Ask, calibrate
+from pytest_trace2evolve.workflow.environments.generator import EASIEST
 from pytest_trace2evolve.workflow.environments.kept import keep, kept_in
-from pytest_trace2evolve.workflow.environments.registry import Environments
+from pytest_trace2evolve.workflow.environments.registry import BUILT_IN_NAMES, Environments
 from pytest_trace2evolve.workflow.evolving.order import CALIBRATION, CHECKED
 from pytest_trace2evolve.workflow.project import Project
 
@@ -51,27 +53,31 @@ def ready(
             )
     weights = folder_digest(base.path)
     kept = project.root / ".trace2evolve" / "environments"
-    found: dict[str, Calibration] = {}
+    found: dict[str, Ready] = {}
+    if weights == folder_digest(embedded_model()):
+        # Calibrated before, with more rollouts than there would be here (docs/environments.md).
+        found = {name: Ready(name=name, difficulty=EASIEST) for name in names if name in BUILT_IN_NAMES}
     for name in names:
         for one in kept_in(kept, name):
             now = environments.generator(name, one.difficulty).digest
             if one.weights == weights and one.digest == now and one.outcome is Outcome.FITS:
-                found[name] = one
-    wanted = [name for name in names if name not in found]
-    if wanted:
+                found[name] = _ready(one)
+    played = 0
+    if wanted := [name for name in names if name not in found]:
         for one in _calibrated(environments, wanted, base, instruction, told):
             keep(kept, one)
-            found[one.capability] = one
-    played = sum(found[name].seeds * found[name].group * len(found[name].tried) for name in wanted)
-    return [
-        Ready(
-            name=name,
-            difficulty=found[name].difficulty,
-            mean=found[name].tried[-1].figures.mean,
-            fits=found[name].outcome is Outcome.FITS,
-        )
-        for name in names
-    ], played
+            found[one.capability] = _ready(one)
+            played += one.seeds * one.group * len(one.tried)
+    return [found[name] for name in names], played
+
+
+def _ready(one: Calibration) -> Ready:
+    return Ready(
+        name=one.capability,
+        difficulty=one.difficulty,
+        mean=one.tried[-1].figures.mean,
+        fits=one.outcome is Outcome.FITS,
+    )
 
 
 def _calibrated(

@@ -167,10 +167,8 @@ class Evolving:
         )
         for one in found:
             fits = "" if one.fits else ", which does not fit all targets"
-            self.told(
-                Stage.ENVIRONMENTS,
-                f"{one.name}: admitted; difficulty {one.difficulty}, mean reward {one.mean:.2f}{fits}",
-            )
+            mean = "calibrated before" if one.mean is None else f"mean reward {one.mean:.2f}{fits}"
+            self.told(Stage.ENVIRONMENTS, f"{one.name}: admitted; difficulty {one.difficulty}, {mean}")
         self._keep(environments={one.name: one for one in found})
         return played
 
