@@ -98,7 +98,8 @@ def test_what_an_evolution_gives_itself_is_refused(option: str) -> None:
 
 def test_the_same_order_has_the_same_folder() -> None:
     same = order(session=("-n2", "--t2e-suite=support"), max_minutes=5.0, parallel=2)
-    assert same.name == order(session=("-n8", "--t2e-suite=support")).name
+    for workers in (("-n8",), ("-n", "8"), ()):
+        assert same.name == order(session=(*workers, "--t2e-suite=support")).name
     assert same.name.startswith("v6-")
     assert same.name != order(session=("--t2e-suite=other",)).name
     assert same.name != order(session=("--t2e-suite=support",), heldout=40).name

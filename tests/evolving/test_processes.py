@@ -95,6 +95,8 @@ def test_a_state_is_kept_and_a_damaged_one_refused(tmp_path: Path) -> None:
     assert (begun.candidate, begun.minutes) == ("v6", {})
     write_state(tmp_path, begun.model_copy(update={"minutes": {Stage.RUN: 2.5}, "run": "r1"}))
     assert read_state(tmp_path, "v6", "digest").minutes == {Stage.RUN: 2.5}
+    with pytest.raises(ResultsError, match=r"state.json: is of another evolution, digest; move"):
+        read_state(tmp_path, "v6", "other")
     (tmp_path / STATE).write_text('{"candidate": 1}', encoding="utf-8")
     with pytest.raises(ResultsError, match=r"state.json: damaged at .*; move the folder away$"):
         read_state(tmp_path, "v6", "digest")

@@ -77,9 +77,9 @@ def test_the_plan_shows_equal_rollouts_before_anything_begins() -> None:
     text = experiment.plan_text(Plan())
     rows = {line.split()[0]: line.split()[1:4] for line in text.splitlines() if line.split()[0] in ARMS}
     assert set(rows) == set(ARMS)
-    assert {row[0] for arm, row in rows.items() if arm != "base"} == {"2304"}
-    assert rows["single-whole"] == ["2304", "4608", "180"]
-    assert rows["single"] == ["2304", "0", "180"]
+    assert {row[0] for arm, row in rows.items() if arm != "base"} == {"3072"}
+    assert rows["single-whole"] == ["3072", "6144", "180"]
+    assert rows["single"] == ["3072", "0", "180"]
     assert "Control: structured_data_reasoning." in text
 
 

@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trace2evolve.errors import AdapterError, ResultsError
+from pytest_trace2evolve.errors import AdapterError, ConfigError, ResultsError
 from pytest_trace2evolve.records.adapter import ADAPTER_WEIGHTS, AdapterState
 from pytest_trace2evolve.records.run_verdict import RunVerdict
 from pytest_trace2evolve.records.verdict import Decision, Goal
 from pytest_trace2evolve.workflow.judging.adapters import note_verdict
+from pytest_trace2evolve.workflow.judging.promote import _refuse_forgetting
 from pytest_trace2evolve.workflow.project import Project
 from tests.adapter_folders import write_adapter
 from tests.gate_helpers import write_candidate
@@ -61,6 +62,17 @@ def test_a_candidate_without_an_adapter_of_its_own_changes_nothing(own: Project)
     assert note_verdict(own, judged(own, Decision.DISCARD, "v6+routed")) is None
     assert own.adapters["reading"].promoted
     assert before.state is AdapterState.TRAINED
+
+
+def test_what_was_forgotten_is_not_promoted_by_hand(own: Project) -> None:
+    record = judged(own, Decision.PROMOTE)
+    _refuse_forgetting(own, record)
+    note_verdict(own, record, state=AdapterState.DISCARDED, why="forgot adding (−9.0 points)")
+    with pytest.raises(ConfigError, match=r"^adapters/reading: the gate promoted run r1, and the adapter f"):
+        _refuse_forgetting(own, record)
+    later = record.model_copy(update={"run": "r2"})
+    _refuse_forgetting(own, later)
+    _refuse_forgetting(own, judged(own, Decision.PROMOTE, "v6"))
 
 
 def test_a_verdict_on_other_weights_is_not_noted(own: Project) -> None:

@@ -25,7 +25,7 @@ def add(commands: Any) -> None:
         "--rollouts",
         type=int,
         metavar="B",
-        help="training rollouts an arm and seed (default: 768 a capability)",
+        help="training rollouts an arm and seed (default: 1,024 a capability)",
     )
     trace.add_argument("--tasks", type=int, metavar="N", help="held-out tasks a cell (default: 40)")
     trace.add_argument("--parallel", type=int, default=2, metavar="P", help="processes (default: 2)")

@@ -20,17 +20,20 @@ def read_state(folder: Path, candidate: str, identity: str) -> Evolution:
     """How far an evolution has come; the beginning where it has not begun.
 
     Raises:
-        ResultsError: what is kept is damaged.
+        ResultsError: what is kept is damaged, or of another evolution.
     """
     path = folder / STATE
     if not path.exists():
         return Evolution(candidate=candidate, identity=identity)
     try:
-        return Evolution.model_validate_json(path.read_text(encoding="utf-8"))
+        found = Evolution.model_validate_json(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ResultsError(f"{path}: cannot be read: {error}") from None
     except ValidationError as error:
         raise ResultsError(f"{path}: damaged at {complaint(error)}; move the folder away") from None
+    if found.identity != identity:
+        raise ResultsError(f"{path}: is of another evolution, {found.identity}; move the folder away")
+    return found
 
 
 def write_state(folder: Path, state: Evolution) -> None:

@@ -91,7 +91,7 @@ class EvolveOrder:
             "run": None if self.run is None else self.run.name,
             "base": folder_digest(self.base.path),
             "recipe": self.recipe.model_dump(mode="json"),
-            "session": [one for one in self.session if not one.startswith("-n")],
+            "session": _without_workers(self.session),
             "most": self.most,
             "heldout": [self.heldout, self.rollouts],
         }
@@ -202,6 +202,16 @@ def simulations_of(project: Project, session: Sequence[str]) -> int:
         if locked is not None and (named or spoken or suite.scripted):
             total += len(locked.tasks) * (int(trials[-1]) if trials else suite.trials)
     return total
+
+
+def _without_workers(session: Sequence[str]) -> list[str]:
+    """The options without the number of workers, which changes nothing that comes of them."""
+    found: list[str] = []
+    for place, one in enumerate(session):
+        if one.startswith("-n") or (place and session[place - 1] == "-n"):
+            continue
+        found.append(one)
+    return found
 
 
 def _values(session: Sequence[str], option: str) -> list[str]:

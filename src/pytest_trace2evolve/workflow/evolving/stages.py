@@ -56,7 +56,6 @@ class Evolving:
     told: Told = lambda stage, text: None
     state: Evolution = field(init=False)
     _lock: int = field(init=False, default=-1)
-    _began: float = field(init=False, default=0.0)
 
     @property
     def folder(self) -> Path:
@@ -73,7 +72,6 @@ class Evolving:
             OSError: something cannot be written.
         """
         with locked(self.folder) as self._lock:
-            self._began = time.monotonic()
             self.state = read_state(self.folder, self.order.candidate, self.order.identity)
             stages: Mapping[Stage, Callable[[], int]] = {
                 Stage.RUN: self._session,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_trace2evolve.candidates import WITH, source_of
+from pytest_trace2evolve.candidates import ROUTED, WITH, source_of
 from pytest_trace2evolve.errors import ConfigError, ResultsError, nearest
 from pytest_trace2evolve.evidence.atomic import alone_in, write_together
 from pytest_trace2evolve.evidence.baselines import (
@@ -107,6 +107,7 @@ def promote(
         if promotion.done:
             return promotion
         _refuse_changed_candidate(project, record)
+        _refuse_forgetting(project, record)
         left = [one for one in baselines if not one.done]
         for one in left:
             _refuse_changed_lock(project, record.suites[one.suite], one)
@@ -209,6 +210,19 @@ def _refuse_changed_candidate(project: Project, record: RunVerdict) -> None:
         raise ResultsError(
             f"{source_of(ref.id)}: its {what} changed since run {record.run}: "
             f"it was {ref.digest} and is {now}; run it again"
+        )
+
+
+def _refuse_forgetting(project: Project, record: RunVerdict) -> None:
+    """What the gate could not see of an adapter, an evolution has: that is not promoted by hand either."""
+    name = record.candidate.id.partition(WITH)[2]
+    if name in ("", ROUTED):
+        return
+    manifest = project.adapters[name].manifest
+    if manifest.verdict is not None and manifest.verdict.run == record.run and manifest.verdict.why:
+        raise ConfigError(
+            f"adapters/{name}: the gate promoted run {record.run}, and the adapter {manifest.verdict.why}; "
+            f"it stays {manifest.state.value}"
         )
 
 
