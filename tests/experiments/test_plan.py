@@ -121,5 +121,5 @@ def test_every_piece_has_a_name_and_somebody_who_answers() -> None:
     assert policy_of(plan, Piece("single"), CHOSEN, instructions).adapter == f"share_{NAMES[2]}"
     early = policy_of(plan, Piece("oracle-routed", 0.25), CHOSEN, instructions)
     assert early.oracle
-    assert dict(early.table)[NAMES[0]] == f"share_{NAMES[0]}-000003"
+    assert dict(early.table)[NAMES[0]] == f"share_{NAMES[0]}-000004"
     assert len(policy_of(plan, Piece("routed", count=2), CHOSEN, instructions).table) == 2
