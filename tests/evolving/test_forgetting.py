@@ -50,6 +50,12 @@ def test_what_was_forgotten_decides_beside_the_gate(
     assert settle(gate, manifest(other=other)) == (state, why)
 
 
+def test_what_is_shown_is_told_apart_from_what_is_not() -> None:
+    found = settle(Decision.PROMOTE, manifest(adding=(-0.148, -0.19, -0.1), reading=(-0.097, -0.27, 0.08)))
+    told = "forgot adding (−14.8 points); perhaps forgot reading (−9.7 points)"
+    assert found == (DISCARDED, told)
+
+
 def test_what_it_was_trained_for_is_not_forgotten() -> None:
     assert settle(Decision.PROMOTE, manifest(own=(-0.3, -0.4, -0.2))) == (PROMOTED, "")
 

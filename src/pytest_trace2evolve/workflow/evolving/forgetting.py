@@ -1,6 +1,6 @@
 """What an adapter cost in the capabilities that it was not trained for."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from pytest_trace2evolve.records.adapter import AdapterManifest, AdapterState, Measured
 from pytest_trace2evolve.records.verdict import Decision
@@ -18,14 +18,20 @@ def settle(gate: Decision | None, manifest: AdapterManifest) -> tuple[AdapterSta
     """
     state = state_of(gate)
     lost = list(losses(manifest))
-    if not lost:
-        return state, ""
-    told = "forgot " + ", ".join(f"{name} ({100 * one.change:+.1f} points)" for name, one in lost)
-    if any(one.high is not None and one.high < 0 for _, one in lost):
-        return AdapterState.DISCARDED, told.replace("-", "−")
-    if state is AdapterState.PROMOTED:
-        return AdapterState.INCONCLUSIVE, f"perhaps {told}".replace("-", "−")
-    return state, f"perhaps {told}".replace("-", "−")
+    shown = [(name, one) for name, one in lost if one.high is not None and one.high < 0]
+    perhaps = [pair for pair in lost if pair not in shown]
+    parts = [f"forgot {_told(shown)}"] if shown else []
+    parts += [f"perhaps forgot {_told(perhaps)}"] if perhaps else []
+    if shown:
+        state = AdapterState.DISCARDED
+    elif perhaps and state is AdapterState.PROMOTED:
+        state = AdapterState.INCONCLUSIVE
+    return state, "; ".join(parts)
+
+
+def _told(lost: Sequence[tuple[str, Measured]]) -> str:
+    named = [f"{name} ({100 * one.change:+.1f} points)" for name, one in lost]
+    return ", ".join(named).replace("-", "−")
 
 
 def losses(manifest: AdapterManifest) -> Iterator[tuple[str, Measured]]:
