@@ -102,7 +102,7 @@ def test_a_missing_extra(capsys: pytest.CaptureFixture[str], monkeypatch: pytest
 
 
 def test_presets_are_whole_recipes() -> None:
-    assert read_recipe("pocket") == Recipe()
+    assert read_recipe("pocket") == Recipe(beta=0.2)
     gpu = read_recipe("gpu", seed=7)
     assert (gpu.seed, gpu.rank, gpu.targets, gpu.dtype) == (7, 16, "all-linear", "bfloat16")
     assert set(PRESETS) == {"pocket", "gpu"}

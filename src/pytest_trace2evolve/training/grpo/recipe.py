@@ -122,7 +122,8 @@ class Recipe(Record):
 
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
-    "pocket": {},
+    # Without it an adapter unlearns what its environment does not pay (docs/training.md).
+    "pocket": {"beta": 0.2},
     "gpu": {
         "groups": 16,
         "rollouts": 16,

@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError, model_validator
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.evidence.atomic import write_atomic
 from pytest_trace2evolve.records.base import Record, complaint
-from pytest_trace2evolve.training.grpo.recipe import Recipe
+from pytest_trace2evolve.training.grpo.recipe import PRESETS, Recipe
 from pytest_trace2evolve.workflow.environments.generator import EASIEST
 from pytest_trace2evolve.workflow.experiments.tasks import Cell, cells_of
 
@@ -137,6 +137,7 @@ class Plan(Record):
         No group is drawn anew, and nothing ends a training early: both would make budgets differ.
         """
         return Recipe(
+            beta=PRESETS["pocket"]["beta"],
             groups=self.groups,
             rollouts=self.size,
             steps=training.steps,
