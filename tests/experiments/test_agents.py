@@ -9,7 +9,7 @@ from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.routing import NONE, Skill
 from pytest_trace2evolve.records.script import Content
-from pytest_trace2evolve.workflow.experiments.agents import LabelledAgent, Policy, Talkers, label_by_turn
+from pytest_trace2evolve.workflow.experiments.agents import Agents, LabelledAgent, Policy, label_by_turn
 from pytest_trace2evolve.workflow.experiments.plan import CAPABILITIES
 from pytest_trace2evolve.workflow.experiments.tasks import Cell, target_of
 from pytest_trace2evolve.worlds.support.world import SupportWorld
@@ -53,7 +53,7 @@ def test_a_policy_is_carried_out() -> None:
     settings = ModelSettings(model="pocket", base_url="http://127.0.0.1:9/v1", token="x")
 
     async def made() -> None:
-        async with Talkers(settings, SupportWorld(), skills) as talkers:
+        async with Agents(settings, SupportWorld(), skills) as talkers:
             plain = talkers.agent(Policy(adapter="merged", instruction="Look first."), 3)
             assert isinstance(plain, ChatAgent)
             assert plain._model.settings.model == "merged"  # type: ignore[attr-defined]

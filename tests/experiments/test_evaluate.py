@@ -15,7 +15,7 @@ from pytest_trace2evolve.records.protocols import Agent
 from pytest_trace2evolve.records.routing import Routing
 from pytest_trace2evolve.records.script import Content
 from pytest_trace2evolve.workflow.environments.registry import Environments
-from pytest_trace2evolve.workflow.experiments.agents import Labels, Policy, Talkers
+from pytest_trace2evolve.workflow.experiments.agents import Agents, Labels, Policy
 from pytest_trace2evolve.workflow.experiments.evaluate import TRIALS, Evaluator
 from pytest_trace2evolve.workflow.experiments.plan import CAPABILITIES
 from pytest_trace2evolve.workflow.experiments.tasks import cells_of, targets_of
@@ -52,7 +52,7 @@ def _trials(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The numbers of all simulations; the oracle plays where an adapter is named, and nobody elsewhere."""
     trials: list[int] = []
 
-    def agent(self: Talkers, policy: Policy, trial: int, labels: Labels | None = None) -> Any:
+    def agent(self: Agents, policy: Policy, trial: int, labels: Labels | None = None) -> Any:
         trials.append(trial)
         if policy.adapter == "lost":
             return Lost()
@@ -61,7 +61,7 @@ def _trials(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         target = TARGETS[trial % TRIALS]
         return Routed(CaseOracle(target.case.task, target.case.script, WRITES))
 
-    monkeypatch.setattr(Talkers, "agent", agent)
+    monkeypatch.setattr(Agents, "agent", agent)
     return trials
 
 

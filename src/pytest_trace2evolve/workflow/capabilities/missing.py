@@ -1,5 +1,6 @@
 """Which capabilities the failures of a run lack: what there is to train."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +29,24 @@ class Learnt:
     failed: int
     traces: int
 
+    def trainable(self, known: Sequence[str]) -> tuple[Missing, ...]:
+        """What is missing and has an environment.
+
+        Args:
+            known: The capabilities that have one.
+
+        Raises:
+            ConfigError: none has.
+        """
+        found = tuple(one for one in self.missing if one.name in known)
+        if not found:
+            lacking = ", ".join(one.name for one in self.missing)
+            raise ConfigError(
+                f"run {', '.join(self.runs)} lacks {lacking}, and no environment trains that: have one "
+                "written by trace2evolve environment synthesize NAME"
+            )
+        return found
+
 
 def missing_of(project: Project, run: str, here: Path) -> Learnt:
     """What the failures of a run lack, by rules, on the tasks that may be learnt from.
@@ -54,9 +73,8 @@ def missing_of(project: Project, run: str, here: Path) -> Learnt:
             "them by contrast; see trace2evolve capabilities, or name one to train (trace2evolve train)"
         )
     runs = tuple(dict.fromkeys(one.run for one in gathered.conducts))
-    places = sorted({f"{suite}::{split}" for held in gathered.splits.values() for suite, split in held})
     read = {one.task.id for one in gathered.conducts}
-    seen = {
+    splits = {
         f"{suite}::{split}" for task, held in gathered.splits.items() if task in read for suite, split in held
     }
-    return Learnt(selected, runs, tuple(one for one in places if one in seen), found.failed, found.traces)
+    return Learnt(selected, runs, tuple(sorted(splits)), found.failed, found.traces)

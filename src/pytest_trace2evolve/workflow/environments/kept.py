@@ -9,7 +9,8 @@ from pydantic import ValidationError
 from pytest_trace2evolve.errors import GeneratorError
 from pytest_trace2evolve.evidence.atomic import write_atomic
 from pytest_trace2evolve.records.base import complaint
-from pytest_trace2evolve.records.calibration import Calibration
+from pytest_trace2evolve.records.calibration import Calibration, Outcome
+from pytest_trace2evolve.workflow.environments.registry import Environments
 
 
 def kept_in(folder: Path, capability: str) -> list[Calibration]:
@@ -29,6 +30,22 @@ def kept_in(folder: Path, capability: str) -> list[Calibration]:
         raise GeneratorError(f"{path}: {complaint(error)}; {mend}") from None
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise GeneratorError(f"{path}: cannot be read ({type(error).__name__}: {error}); {mend}") from None
+
+
+def fitting(environments: Environments, capability: str, weights: str, folder: Path) -> Calibration | None:
+    """The calibration that found a difficulty for a model, of the environment as it is now; None without one.
+
+    Args:
+        weights: Digest of the model's folder.
+
+    Raises:
+        GeneratorError: the file is damaged, or the environment is unknown.
+    """
+    for one in kept_in(folder, capability):
+        now = environments.generator(capability, one.difficulty).digest
+        if one.weights == weights and one.outcome is Outcome.FITS and one.digest == now:
+            return one
+    return None
 
 
 def keep(folder: Path, calibration: Calibration) -> Path:

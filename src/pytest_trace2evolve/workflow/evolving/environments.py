@@ -9,15 +9,16 @@ from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.records.calibration import Calibration, Outcome
 from pytest_trace2evolve.records.evolving import Ready
 from pytest_trace2evolve.serving.folder import ModelFolder, folder_digest
-from pytest_trace2evolve.serving.process import LocalServer
 from pytest_trace2evolve.shipped import embedded_model
 from pytest_trace2evolve.workflow.environments.admit import admit, held_out_of
+from pytest_trace2evolve.workflow.environments.asking import SEED
 from pytest_trace2evolve.workflow.environments.calibrate import Ask, calibrate
 from pytest_trace2evolve.workflow.environments.generator import EASIEST
-from pytest_trace2evolve.workflow.environments.kept import keep, kept_in
+from pytest_trace2evolve.workflow.environments.kept import fitting, keep
 from pytest_trace2evolve.workflow.environments.registry import BUILT_IN_NAMES, Environments
 from pytest_trace2evolve.workflow.evolving.order import CALIBRATION, CHECKED
 from pytest_trace2evolve.workflow.project import Project
+from pytest_trace2evolve.workflow.served import served
 
 
 def ready(
@@ -54,14 +55,12 @@ def ready(
     weights = folder_digest(base.path)
     kept = project.root / ".trace2evolve" / "environments"
     found: dict[str, Ready] = {}
-    if weights == folder_digest(embedded_model()):
-        # Calibrated before, with more rollouts than there would be here (docs/environments.md).
-        found = {name: Ready(name=name, difficulty=EASIEST) for name in names if name in BUILT_IN_NAMES}
     for name in names:
-        for one in kept_in(kept, name):
-            now = environments.generator(name, one.difficulty).digest
-            if one.weights == weights and one.digest == now and one.outcome is Outcome.FITS:
-                found[name] = _ready(one)
+        if calibration := fitting(environments, name, weights, kept):
+            found[name] = _ready(calibration)
+        elif name in BUILT_IN_NAMES and weights == folder_digest(embedded_model()):
+            # Calibrated before, with more rollouts than there would be here (docs/environments.md).
+            found[name] = Ready(name=name, difficulty=EASIEST)
     played = 0
     if wanted := [name for name in names if name not in found]:
         for one in _calibrated(environments, wanted, base, instruction, told):
@@ -88,34 +87,21 @@ def _calibrated(
     told: Callable[[str, int, int], None],
 ) -> list[Calibration]:
     seeds, rollouts = CALIBRATION
-    server = LocalServer(base.path)
 
-    async def measured() -> list[Calibration]:
-        settings = ModelSettings(
-            model=base.name,
-            base_url=server.base_url,
-            token=server.token,
-            temperature=base.temperature,
-            seed=1,
-            weights=folder_digest(base.path),
-        )
+    async def measured(settings: ModelSettings) -> list[Calibration]:
         ask = Ask(settings, instruction=instruction, seeds=seeds, rollouts=rollouts)
         model = ChatModel(settings)
+        found = []
         try:
-            return [
-                await calibrate(
-                    environments,
-                    name,
-                    model,
-                    ask,
-                    told=lambda difficulty, done, name=name: told(name, done, seeds * rollouts),  # type: ignore[misc]
-                )
-                for name in names
-            ]
+            for name in names:
+
+                def heard(difficulty: int, done: int, name: str = name) -> None:
+                    told(name, done, seeds * rollouts)
+
+                found.append(await calibrate(environments, name, model, ask, told=heard))
         finally:
             await model.close()
+        return found
 
-    try:
-        return asyncio.run(measured())
-    finally:
-        server.close()
+    with served(base, seed=SEED) as settings:
+        return asyncio.run(measured(settings))

@@ -48,8 +48,8 @@ class Pace:
     heldout: float
 
 
-EMBEDDED_PACE = Pace(simulation=0.26, rollout=0.16, heldout=0.10)
-"""Of the embedded model on two cores, as `docs/training.md` has it measured."""
+EMBEDDED_PACE = Pace(simulation=0.28, rollout=0.10, heldout=0.09)
+"""Of the embedded model on two cores: what figures of `docs/training.md` and `docs/evolving.md` come to."""
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from pytest_trace2evolve.evidence.atomic import write_atomic
 from pytest_trace2evolve.evidence.results import read_results
 from pytest_trace2evolve.records.adapter import MANIFEST, AdapterState
 from pytest_trace2evolve.records.evolving import Evolution, Judged, Stage
+from pytest_trace2evolve.records.run_verdict import RunVerdict
 from pytest_trace2evolve.records.verdict import Decision
 from pytest_trace2evolve.serving.folder import folder_digest
 from pytest_trace2evolve.workflow.capabilities.missing import missing_of
@@ -27,7 +28,7 @@ from pytest_trace2evolve.workflow.judging.finish import EXIT_STATUS
 from pytest_trace2evolve.workflow.judging.run_verdict import VERDICT_NAME, read_verdict
 from pytest_trace2evolve.workflow.project import Project
 from pytest_trace2evolve.workflow.recorded.sides import expand, provenance
-from pytest_trace2evolve.workflow.routing.measure import openings_of, route_locally
+from pytest_trace2evolve.workflow.routing.measure import openings_of, route_locally, table_of
 
 FINE = (0, 1, *EXIT_STATUS.values())
 """Exit statuses of a session that ran: with failing tests, or with any verdict."""
@@ -112,11 +113,8 @@ class Evolving:
     # Stages; each gives how many rollouts it played.
 
     def _session(self) -> int:
-        if self.order.run is not None:
-            folder, played = self.order.run, 0
-        else:
-            folder = self._run_of("run", self.order.candidate, baseline=None)
-            played = -1
+        given = self.order.run
+        folder = given or self._run_of("run", self.order.candidate, baseline=None)
         files = [read_results(path) for path in expand([folder])]
         origins = [provenance(one) for one in files]
         for origin in origins:
@@ -135,20 +133,15 @@ class Evolving:
                     "name that model's folder with --base"
                 )
         self._keep(run=origins[0].run_id or folder.name, folder=str(folder))
-        return sum(len(one.simulations) for one in files) if played else 0
+        return 0 if given else sum(len(one.simulations) for one in files)
 
     def _capabilities(self) -> int:
         learnt = missing_of(self.project, self.state.folder, self.project.root)
-        known = [one for one in learnt.missing if one.name in self.environments.names]
+        known = learnt.trainable(self.environments.names)
         for one in learnt.missing:
             if one not in known:
                 self.told(Stage.CAPABILITIES, f"{one.name} has no environment, and is left out")
-        if not known:
-            raise ConfigError(
-                f"no environment for {', '.join(one.name for one in learnt.missing)}: have one written by "
-                "trace2evolve environment synthesize NAME"
-            )
-        chosen = tuple(known[: self.order.most])
+        chosen = known[: self.order.most]
         self._keep(missing=chosen, runs=learnt.runs, splits=learnt.splits)
         text = ", ".join(f"{one.name} (Δ {one.delta:+.2f})" for one in chosen if one.delta is not None)
         self.told(Stage.CAPABILITIES, f"{learnt.failed} of {learnt.traces} traces failed; missing: {text}")
@@ -214,8 +207,7 @@ class Evolving:
                 continue
             folder = self._run_of(f"gate-{name}", candidate, baseline=self.state.folder)
             record = read_verdict(folder)
-            short = record.partial and record.verdict is Decision.PROMOTE
-            gate = Decision.INCONCLUSIVE if short else record.verdict
+            gate = _gate_of(record)
             state, why = settle(gate, self.project.adapters[name].manifest)
             note_verdict(self.project, record, state=state, why=why)
             self._judged(Judged(candidate=candidate, gate=gate, state=state, run=record.run, why=why))
@@ -223,10 +215,11 @@ class Evolving:
         return played
 
     def _router(self) -> int:
-        names = [name for name, adapter in self.state.adapters.items() if self._promoted(adapter)]
-        if not names:
+        if not any(map(self._promoted, self.state.adapters.values())):
             self.told(Stage.ROUTER, "no adapter was promoted: there is nothing to route to")
             return 0
+        # Of all promoted adapters, as the routed candidate has them: earlier evolutions' too.
+        names = table_of(self.environments, (), self.project, self.order.base)
         openings = openings_of(self.environments, names, OPENINGS)
         found = route_locally(
             self.order.base,
@@ -244,9 +237,8 @@ class Evolving:
         candidate = f"{self.order.candidate}+routed"
         folder = self._run_of("gate-routed", candidate, baseline=self.state.folder)
         record = read_verdict(folder)
-        self._judged(
-            Judged(candidate=candidate, gate=record.verdict, state=state_of(record.verdict), run=record.run)
-        )
+        gate = _gate_of(record)
+        self._judged(Judged(candidate=candidate, gate=gate, state=state_of(gate), run=record.run))
         return self._simulations(folder)
 
     # What stages have in common.
@@ -285,6 +277,12 @@ class Evolving:
     @staticmethod
     def _simulations(folder: Path) -> int:
         return sum(len(read_results(path).simulations) for path in expand([folder]))
+
+
+def _gate_of(record: RunVerdict) -> Decision | None:
+    """What the gate said; a run that was not whole promotes nothing."""
+    short = record.partial and record.verdict is Decision.PROMOTE
+    return Decision.INCONCLUSIVE if short else record.verdict
 
 
 def _free_name(folder: Path, name: str) -> str:

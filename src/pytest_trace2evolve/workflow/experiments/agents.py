@@ -75,7 +75,7 @@ def label_by_turn(script: Script, labels: Sequence[str]) -> Labels:
     return label
 
 
-class Talkers:
+class Agents:
     """Makes agents over one server.
 
     Args:

@@ -1,8 +1,9 @@
 """A whole experiment, piece by piece: each is kept when it is done, and made once however often it is run."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import AbstractContextManager
 from functools import partial
 from multiprocessing import active_children, get_context
 from pathlib import Path
@@ -12,8 +13,9 @@ from pytest_trace2evolve._optional import require
 from pytest_trace2evolve.cases.case import CAPABILITIES as FAMILIES
 from pytest_trace2evolve.errors import ConfigError, GeneratorError, nearest
 from pytest_trace2evolve.evidence.atomic import alone_in
+from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.records.script import Content
-from pytest_trace2evolve.serving.folder import folder_digest
+from pytest_trace2evolve.serving.folder import folder_digest, read_model
 from pytest_trace2evolve.workflow.environments.generator import EASIEST
 from pytest_trace2evolve.workflow.environments.registry import Environments
 from pytest_trace2evolve.workflow.environments.sources import sources_digest
@@ -31,10 +33,10 @@ from pytest_trace2evolve.workflow.experiments.arms import (
     policy_of,
 )
 from pytest_trace2evolve.workflow.experiments.evaluate import (
+    AT_ONCE,
     Environmental,
     Evaluation,
     Evaluator,
-    served,
 )
 from pytest_trace2evolve.workflow.experiments.kept import Seed, kept, read
 from pytest_trace2evolve.workflow.experiments.plan import (
@@ -53,6 +55,7 @@ from pytest_trace2evolve.workflow.experiments.tasks import (
     targets_of,
     validation_targets,
 )
+from pytest_trace2evolve.workflow.served import served
 
 EXTRAS = (("trl", "train"), ("peft", "train"), ("matplotlib", "plot"), ("gepa", "experiment"))
 """Packages that it needs, and the extras that install them."""
@@ -171,6 +174,11 @@ def _at_once(
             raise
 
 
+def _served(seed: Seed, adapters: Mapping[str, Path]) -> AbstractContextManager[ModelSettings]:
+    """A seed's server: of one thread, as many seeds are measured at once as there are cores."""
+    return served(read_model(seed.base), adapters, at_once=AT_ONCE, threads=1)
+
+
 def search(seed: Seed) -> None:
     """Evolve the instruction of a seed; in a process of its own, which ends with its parent.
 
@@ -180,7 +188,7 @@ def search(seed: Seed) -> None:
         OSError: something cannot be written.
     """
     end_with_parent()
-    with served(seed.base, {}) as settings:
+    with _served(seed, {}) as settings:
         evaluator = Evaluator(settings, Environments(), seed.plan.capabilities, seed.number)
         kept(seed.found, Found, lambda: _search(seed, evaluator))
 
@@ -199,7 +207,7 @@ def choose(seed: Seed) -> None:
     for name, weight in zip(MERGES, (1 / len(shares), 1.0), strict=True):
         merge_weights(seed.base, shares, weight, seed.adapters / name)
     names = [name for group in candidates_of(plan).values() for name in group]
-    with served(seed.base, {name: seed.adapters / name for name in names}) as settings:
+    with _served(seed, {name: seed.adapters / name for name in names}) as settings:
         evaluator = Evaluator(settings, Environments(), plan.capabilities, seed.number)
         kept(seed.chosen, Chosen, lambda: _choose(seed, evaluator))
 
@@ -218,7 +226,7 @@ def measure(seed: Seed, part: int, parts: int) -> None:
     names = [adapter_at(one, point) for one in plan.trainings() for point in (1.0, *POINTS)]
     targets = heldout_targets(plan.cells, plan.tasks)
     difficulties = dict.fromkeys(plan.capabilities, plan.difficulty)
-    with served(seed.base, {name: seed.adapters / name for name in (*names, *MERGES)}) as settings:
+    with _served(seed, {name: seed.adapters / name for name in (*names, *MERGES)}) as settings:
         evaluator = Evaluator(settings, environments, plan.capabilities, seed.number)
 
         def on_targets(policy: Policy) -> Evaluation:

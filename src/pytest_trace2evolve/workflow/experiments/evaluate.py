@@ -1,9 +1,7 @@
 """Evaluations: whole target tasks by their own reward, and scenarios of the environments by theirs."""
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Annotated
 
@@ -19,12 +17,10 @@ from pytest_trace2evolve.records.script import Content
 from pytest_trace2evolve.records.trace import TerminationReason
 from pytest_trace2evolve.rollout.conversation import converse
 from pytest_trace2evolve.scoring.reward import score
-from pytest_trace2evolve.serving.folder import read_model
-from pytest_trace2evolve.serving.process import LocalServer
 from pytest_trace2evolve.users.scripted import ScriptedUser
 from pytest_trace2evolve.workflow.environments.registry import Environments, played
 from pytest_trace2evolve.workflow.environments.rollouts import roll_groups
-from pytest_trace2evolve.workflow.experiments.agents import Policy, Talkers, label_by_turn
+from pytest_trace2evolve.workflow.experiments.agents import Agents, Policy, label_by_turn
 from pytest_trace2evolve.workflow.experiments.tasks import Target
 from pytest_trace2evolve.workflow.experiments.wishes import wishes_of
 from pytest_trace2evolve.workflow.pocket.lessons import LIMITS
@@ -61,28 +57,6 @@ class Environmental(Record):
 
     rewards: dict[str, tuple[Unit, ...]]
     rollouts: Annotated[int, Field(ge=0)]
-
-
-@contextmanager
-def served(base: Path, adapters: Mapping[str, Path]) -> Iterator[ModelSettings]:
-    """A server of the base and its adapters; how the base is asked there.
-
-    Raises:
-        ModelFolderError: it did not start.
-    """
-    folder = read_model(base)
-    # One thread: as many seeds are measured at once as there are cores.
-    server = LocalServer(folder.path, adapters, ("--threads", "1"))
-    try:
-        yield ModelSettings(
-            model=folder.name,
-            base_url=server.base_url,
-            token=server.token,
-            temperature=folder.temperature,
-            max_connections=AT_ONCE,
-        )
-    finally:
-        server.close()
 
 
 def _routed(trace: Sequence[Message]) -> str:
@@ -128,7 +102,7 @@ class Evaluator:
         """
         room = asyncio.Semaphore(AT_ONCE)
 
-        async def one(place: int, target: Target, talkers: Talkers) -> tuple[float, Sequence[Message]]:
+        async def one(place: int, target: Target, talkers: Agents) -> tuple[float, Sequence[Message]]:
             async with room:
                 labels = label_by_turn(target.case.script, target.labels)
                 agent = talkers.agent(policy, self._first + first + place, labels)
@@ -141,7 +115,7 @@ class Evaluator:
                 raise InfrastructureError(f"task {target.case.id!r} cannot be scored")
             return reward, found.trace
 
-        async with Talkers(self._settings, self._world, self._skills) as talkers:
+        async with Agents(self._settings, self._world, self._skills) as talkers:
             jobs = [one(place, target, talkers) for place, target in enumerate(targets)]
             found = await asyncio.gather(*jobs)
         return [reward for reward, _ in found], [trace for _, trace in found]
@@ -170,7 +144,7 @@ class Evaluator:
             InfrastructureError: too many rollouts were lost.
         """
         found: dict[str, tuple[float, ...]] = {}
-        async with Talkers(self._settings, self._world, self._skills) as talkers:
+        async with Agents(self._settings, self._world, self._skills) as talkers:
             for capability, difficulty in difficulties.items():
                 generator = self._environments.generator(capability, difficulty, Content.HELDOUT)
 

@@ -13,10 +13,10 @@ from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.records.card import Card
 from pytest_trace2evolve.report.card import CURVE, card_text, curve_picture
 from pytest_trace2evolve.serving.folder import folder_digest, read_model
-from pytest_trace2evolve.serving.process import LocalServer
 from pytest_trace2evolve.shipped import template
 from pytest_trace2evolve.workflow.pocket.course import RECORDED, TRAINING
 from pytest_trace2evolve.workflow.pocket.measure import CASES, Measured, measure
+from pytest_trace2evolve.workflow.served import served
 from pytest_trace2evolve.worlds.support.world import SupportWorld
 
 CARD = "card.json"
@@ -46,12 +46,8 @@ def write_card(
     training = _training(folder)
     picture = curve_picture(training).decode()
     weights = folder_digest(folder)
-    server = LocalServer(folder)
-    try:
-        asked = ModelSettings(model=model.name, temperature=model.temperature, seed=SEED)
-        found = asyncio.run(_measured(asked.served(server.base_url, server.token), cases, told))
-    finally:
-        server.close()
+    with served(model, seed=SEED) as asked:
+        found = asyncio.run(_measured(asked, cases, told))
     card = Card(
         training={name: value for name, value in training.items() if name != "losses"},
         weights=weights,

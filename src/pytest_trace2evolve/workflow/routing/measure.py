@@ -14,10 +14,10 @@ from pytest_trace2evolve.records.routing import NONE, Confusion, Routing
 from pytest_trace2evolve.records.script import Content
 from pytest_trace2evolve.routing.confusion import confusion_of
 from pytest_trace2evolve.serving.folder import ModelFolder, folder_digest
-from pytest_trace2evolve.serving.process import LocalServer
 from pytest_trace2evolve.workflow.environments.registry import Environments
 from pytest_trace2evolve.workflow.project import Project
 from pytest_trace2evolve.workflow.routing.skills import opening_of, skills_of
+from pytest_trace2evolve.workflow.served import served
 
 TASKS = 50
 """Openings a label, where nothing else is said."""
@@ -123,19 +123,16 @@ def route_locally(
         ModelFolderError: the base cannot be served.
         InfrastructureError: an opening could not be routed.
     """
-    server = LocalServer(base.path, {})
 
-    async def routed() -> Routed:
-        model = ChatModel(ModelSettings(model=base.name, base_url=server.base_url, token=server.token))
+    async def routed(settings: ModelSettings) -> Routed:
+        model = ChatModel(settings)
         try:
             return await route_all(model, environments, names, openings, told=told)
         finally:
             await model.close()
 
-    try:
-        return asyncio.run(routed())
-    finally:
-        server.close()
+    with served(base, at_once=AT_ONCE) as settings:
+        return asyncio.run(routed(settings))
 
 
 def table_of(

@@ -14,15 +14,12 @@ from pytest_trace2evolve.agents.chat import system_prompt
 from pytest_trace2evolve.environments.methods import rollout_class
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.records.adapter import ADAPTER_WEIGHTS, MANIFEST, AdapterManifest, Measured
-from pytest_trace2evolve.records.calibration import Outcome
 from pytest_trace2evolve.records.heldout import HeldOut
 from pytest_trace2evolve.records.script import Content
 from pytest_trace2evolve.report.training import curve_picture
 from pytest_trace2evolve.serving.folder import ModelFolder, folder_digest
 from pytest_trace2evolve.training.grpo.recipe import Drawing, Recipe
 from pytest_trace2evolve.training.grpo.run import Plan, Trained, train
-from pytest_trace2evolve.workflow.environments.generator import EASIEST
-from pytest_trace2evolve.workflow.environments.kept import kept_in
 from pytest_trace2evolve.workflow.environments.registry import Environments, played
 from pytest_trace2evolve.workflow.routing.skills import skill_of
 from pytest_trace2evolve.workflow.training.change import reward_change
@@ -81,21 +78,6 @@ class Made:
     trained: Trained
     before: Mapping[str, HeldOut]
     after: Mapping[str, HeldOut]
-
-
-def difficulty_of(
-    environments: Environments, capability: str, weights: str, calibrations: Path | None
-) -> int:
-    """The difficulty that calibration found for a model; the easiest where none was made.
-
-    Raises:
-        GeneratorError: what is kept is damaged.
-    """
-    for one in kept_in(calibrations, capability) if calibrations is not None else ():
-        of_now = one.digest == environments.generator(capability, one.difficulty).digest
-        if one.weights == weights and one.outcome is Outcome.FITS and of_now:
-            return one.difficulty
-    return EASIEST
 
 
 def make(

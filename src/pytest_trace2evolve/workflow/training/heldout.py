@@ -22,9 +22,9 @@ from pytest_trace2evolve.records.heldout import HeldOut
 from pytest_trace2evolve.records.protocols import Agent
 from pytest_trace2evolve.records.script import Content
 from pytest_trace2evolve.serving.folder import ModelFolder, folder_digest
-from pytest_trace2evolve.serving.process import LocalServer
 from pytest_trace2evolve.workflow.environments.registry import Environments, played
 from pytest_trace2evolve.workflow.environments.rollouts import Group, roll_groups
+from pytest_trace2evolve.workflow.served import served
 
 SCENARIOS, ROLLOUTS = 100, 4
 """Held-out scenarios, and rollouts of each, where nothing else is said."""
@@ -92,20 +92,8 @@ def measure(
     """
     name = sides.base.name
     adapters = {} if sides.adapter is None else {_adapted(name): sides.adapter}
-    server = LocalServer(sides.base.path, adapters)
-    try:
-        address = ModelSettings(
-            model=name,
-            base_url=server.base_url,
-            token=server.token,
-            temperature=sides.base.temperature,
-            seed=SEED,
-            max_connections=AT_ONCE,
-            weights=folder_digest(sides.base.path),
-        )
+    with served(sides.base, adapters, seed=SEED, at_once=AT_ONCE) as address:
         return asyncio.run(_both(environments, sides, wanted, address, told))
-    finally:
-        server.close()
 
 
 def _adapted(base: str) -> str:

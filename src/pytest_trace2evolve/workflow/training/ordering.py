@@ -12,9 +12,11 @@ from pytest_trace2evolve.serving.folder import folder_digest, read_model
 from pytest_trace2evolve.shipped import embedded_model, template
 from pytest_trace2evolve.training.grpo.recipe import read_recipe
 from pytest_trace2evolve.workflow.capabilities.missing import missing_of
+from pytest_trace2evolve.workflow.environments.generator import EASIEST
+from pytest_trace2evolve.workflow.environments.kept import fitting
 from pytest_trace2evolve.workflow.environments.registry import Environments
 from pytest_trace2evolve.workflow.project import Project
-from pytest_trace2evolve.workflow.training.course import Order, difficulty_of
+from pytest_trace2evolve.workflow.training.course import Order
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 
@@ -44,13 +46,7 @@ def orders_of(
         if value is not None:
             raise ConfigError(f"{option} does not go with --from-run, which names its adapters by capability")
     learnt = missing_of(project, options.from_run, here)
-    names = [one.name for one in learnt.missing if one.name in environments.names]
-    if not names:
-        lacking = ", ".join(one.name for one in learnt.missing)
-        raise ConfigError(
-            f"run {options.from_run} lacks {lacking}, and no environment trains that: have one written by "
-            "trace2evolve environment synthesize NAME"
-        )
+    names = [one.name for one in learnt.trainable(environments.names)]
     orders = [_order(environments, options, project, here, [name]) for name in names]
     return [replace(one, evidence=learnt.runs, informed_by=learnt.splits) for one in orders]
 
@@ -85,12 +81,12 @@ def _order(
     root = here if project is None else project.root
     kept = root / ".trace2evolve"
     weights = folder_digest(base.path)
-    difficulties = {
-        one: options.difficulty
-        if options.difficulty is not None and one in capabilities
-        else difficulty_of(environments, one, weights, kept / "environments")
-        for one in dict.fromkeys((*capabilities, *environments.names))
-    }
+    difficulties = {}
+    for one in dict.fromkeys((*capabilities, *environments.names)):
+        found = fitting(environments, one, weights, kept / "environments")
+        difficulties[one] = EASIEST if found is None else found.difficulty
+    if options.difficulty is not None:
+        difficulties |= dict.fromkeys(capabilities, options.difficulty)
     for one in capabilities:
         environments.generator(one, difficulties[one])
     instruction = ""
