@@ -20,7 +20,7 @@ def test_every_option_stands_there_with_its_default() -> None:
         *CAPABILITIES,
         CONTROL,
         f"({SEEDS});",
-        f"({SHARE} a capability",
+        f"({SHARE:,} a capability",
         f"({TASKS})",
         f"({asked.parallel})",
     ):

@@ -1,6 +1,8 @@
 """Held-out rewards: their change and its interval, the table, the picture, and what is kept of the base."""
 
 import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,11 +14,12 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from pytest_trace2evolve.errors import InfrastructureError
+from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.records.completion import NOTHING_USED
 from pytest_trace2evolve.records.environment import GRADES
 from pytest_trace2evolve.records.heldout import HeldOut
 from pytest_trace2evolve.report.training import curve_picture, heldout_text, step_word
-from pytest_trace2evolve.serving.folder import read_model
+from pytest_trace2evolve.serving.folder import ModelFolder, folder_digest, read_model
 from pytest_trace2evolve.shipped import embedded_model
 from pytest_trace2evolve.workflow.environments.registry import Environments
 from pytest_trace2evolve.workflow.environments.rollouts import Group, Rollout
@@ -101,16 +104,10 @@ def test_a_bar_tells_how_a_training_stands() -> None:
     )
 
 
-class NoServer:
+@contextmanager
+def nobody(base: ModelFolder, adapters: Mapping[str, Path], **_: Any) -> Iterator[ModelSettings]:
     """Stands where a server would."""
-
-    base_url, token = "http://127.0.0.1:9/v1", "t"
-
-    def __init__(self, folder: Path, adapters: object) -> None:
-        """Nothing is started."""
-
-    def close(self) -> None:
-        """Nothing is ended."""
+    yield ModelSettings(model=base.name, weights=folder_digest(base.path))
 
 
 def test_the_base_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +118,7 @@ def test_the_base_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         told(4)
         return held([[0.2, 0.5], [1.0, 0.0]], one.capability)
 
-    monkeypatch.setattr(heldout, "LocalServer", NoServer)
+    monkeypatch.setattr(heldout, "served", nobody)
     monkeypatch.setattr(heldout, "_played", played)
     base = read_model(embedded_model())
     kept, adapter = tmp_path / "kept", tmp_path / "adapter"
