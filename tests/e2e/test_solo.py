@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.records.adapter import AdapterState
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Reply, gold_script
 from pytest_trace2evolve.workflow.project import Project
 from pytest_trace2evolve.worlds import registry
 from pytest_trace2evolve.worlds.registry import Worlds
+from tests.adapter_folders import write_adapter
 from tests.fake_world import POLICY, TASKS, FakeWorld
 from tests.plugin.conftest import REPOSITORY, SUITE, DeskProject, Letters, letters, project
 
@@ -207,6 +209,13 @@ def test_an_agent_that_was_not_made_for_solo_mode_is_refused(alone: DeskProject)
     )
     refused(alone, told, "--t2e-agent=listed")
     assert alone.run("--t2e-suite=desk", "--candidate=v1").ret in (0, 1)
+
+
+def test_nothing_is_routed_without_a_customer(alone: DeskProject) -> None:
+    write_adapter(alone.root / "adapters", "one", state=AdapterState.PROMOTED)
+    named = "--t2e-model=base", "--t2e-base-url=http://127.0.0.1:9/v1", "--t2e-suite=alone"
+    told = "suite 'alone' is a solo suite, and a router reads how a customer opens; leave it out, or name *"
+    refused(alone, told, *named, "--candidate=v0+routed")
 
 
 def test_a_slow_endpoint_costs_a_simulation_its_time_and_no_more(project: DeskProject) -> None:

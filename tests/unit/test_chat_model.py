@@ -1,8 +1,8 @@
 """The chat model: what it sends, what it tries again, and when it gives up."""
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 import pytest
 
@@ -12,6 +12,8 @@ from pytest_trace2evolve.models.settings import ModelSettings, Retries, without_
 from pytest_trace2evolve.records.completion import Completion
 from pytest_trace2evolve.records.protocols import ToolSchema
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Fault, FaultPlan, Reply
+
+T = TypeVar("T")
 
 ASK = [{"role": "user", "content": "Hello"}]
 TOOL = ToolSchema(name="look", description="Look.", parameters={"type": "object", "properties": {}})
@@ -27,19 +29,23 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "good")
 
 
-def complete(server: ChatServer, **settings: Any) -> Completion:
-    """One completion by a model of its own."""
+def asked(server: ChatServer, ask: Callable[[ChatModel], Coroutine[Any, Any, T]], **settings: Any) -> T:
+    """What a model of its own answers."""
 
-    async def run() -> Completion:
+    async def run() -> T:
         fields = {"model": "m", "base_url": server.base_url, "retries": FAST, "timeout": 5.0, **settings}
         model = ChatModel(ModelSettings(**fields))
         try:
-            return await model.complete(ASK, [TOOL], trial=2)
+            return await ask(model)
         finally:
             await model.close()
 
-    work: Coroutine[Any, Any, Completion] = run()
-    return asyncio.run(work)
+    return asyncio.run(run())
+
+
+def complete(server: ChatServer, **settings: Any) -> Completion:
+    """One completion by a model of its own."""
+    return asked(server, lambda model: model.complete(ASK, [TOOL], trial=2), **settings)
 
 
 def test_a_completion_comes_with_its_usage() -> None:
@@ -64,6 +70,27 @@ def test_settings_are_sent_as_the_api_takes_them() -> None:
     assert first["tools"][0]["function"]["name"] == "look"
     assert first["tool_choice"] == "auto"
     assert not {"temperature", "seed", "reasoning_effort"} & set(second)
+
+
+def test_first_tokens_are_asked_for_one_token_without_chance() -> None:
+    told = {"A": -0.5, " A": -2.0, "none": -1.5}
+    with ChatServer(lambda request: Reply("A", first_tokens=told)) as server:
+        found = asked(server, lambda model: model.first_tokens(ASK), temperature=0.7, reasoning_effort="low")
+    assert found == told
+    [request] = server.requests
+    assert (request["max_tokens"], request["temperature"], request["logprobs"]) == (1, 0.0, True)
+    assert request["top_logprobs"] >= len(told)
+    assert not {"tools", "reasoning_effort"} & set(request)
+
+
+def test_an_endpoint_that_tells_no_log_probabilities_cannot_route() -> None:
+    with ChatServer(echo) as server, pytest.raises(EndpointError) as error:
+        asked(server, lambda model: model.first_tokens(ASK))
+    assert str(error.value) == (
+        f"model 'm' at {server.base_url}/ tells no log-probabilities, and routing needs those of a first "
+        "token; route by another model or serve this one with them"
+    )
+    assert server.count.attempts == 1
 
 
 @pytest.mark.parametrize("fault", [fault for fault in Fault if fault is not Fault.SLOW])

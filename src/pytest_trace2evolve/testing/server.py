@@ -9,7 +9,7 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -44,10 +44,14 @@ class Reply:
     """What the script answers: text, tool calls as (name, arguments), or both.
 
     Arguments given as text are sent as they stand, so that a script can send broken JSON.
+
+    Attributes:
+        first_tokens: Log-probabilities of the likeliest first tokens, by text; told where there are any.
     """
 
     content: str | None = None
     tool_calls: tuple[tuple[str, dict[str, Any] | str], ...] = ()
+    first_tokens: Mapping[str, float] = field(default_factory=dict)
 
 
 Script = Callable[[ChatRequest], Reply]
@@ -238,6 +242,10 @@ class ChatServer:
         message: dict[str, Any] = {"role": "assistant", "content": reply.content}
         if calls:
             message["tool_calls"] = calls
+        choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if calls else "stop"}
+        if reply.first_tokens:
+            told = [{"token": token, "logprob": value} for token, value in reply.first_tokens.items()]
+            choice["logprobs"] = {"content": [{**told[0], "top_logprobs": told}]}
         prompt = size // CHARACTERS_A_TOKEN
         completion = len(json.dumps(message)) // CHARACTERS_A_TOKEN
         return {
@@ -245,7 +253,7 @@ class ChatServer:
             "object": "chat.completion",
             "created": 0,
             "model": record["model"],
-            "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls" if calls else "stop"}],
+            "choices": [choice],
             "usage": {
                 "prompt_tokens": prompt,
                 "completion_tokens": completion,
