@@ -271,6 +271,7 @@ WAYS: dict[str, list[tuple[str, int, Way, float]]] = {
     "multi_step_task_completion": [
         ("the first alone", 2, after_first(lambda left: []), 0.0),
         ("the next record read, and nothing done", 3, after_first(reads_on), 0.2),
+        ("refused by the tool", 1, changed(payment_method_id="credit_card_0"), 0.2),
         ("a wrong argument", 1, changed(address1="1 Nowhere Street"), 0.5),
         ("another record", 3, after_first(another_record), 0.0),
         ("one of two", 4, after_first(all_but_the_last), 0.8),

@@ -22,7 +22,7 @@ from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.script import SCRIPT, Content, script_of
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.users.scripted import ScriptedUser
-from pytest_trace2evolve.workflow.environments.deeds import Deeds
+from pytest_trace2evolve.workflow.environments.deeds import Deeds, is_write
 from pytest_trace2evolve.workflow.environments.sources import sources_digest
 from pytest_trace2evolve.workflow.pocket.habits import every_habit
 from pytest_trace2evolve.workflow.pocket.teacher import Teacher
@@ -46,12 +46,14 @@ class Drawn:
             is read before the decision falls.
         turn: The customer's turn at which it falls.
         account: Whether the expert fetches the account in any case.
+        asked: Whether all that the customer must be asked is asked before the decision falls.
     """
 
     sketch: Sketch
     reads: str = ""
     turn: int = 0
     account: bool = False
+    asked: bool = False
 
 
 class SupportGenerator(ABC):
@@ -149,17 +151,30 @@ def _decision(trace: Sequence[Message], drawn: Drawn) -> int:
     """The place of the agent's message with which the decision falls."""
     says = drawn.sketch.turns[drawn.turn].says
     begins = next(place for place, one in enumerate(trace) if one.role == "user" and one.content == says)
-    if drawn.turn and not drawn.reads:
-        return begins + 1
+    if drawn.asked:
+        return _proposal(trace, begins)
     for place in range(begins + 1, len(trace)):
         calls = trace[place].tool_calls or ()
         if drawn.reads:
             if any(drawn.reads in call.arguments.values() for call in calls):
                 return place
-        elif trace[place].role == "assistant" and not calls and not any(map(_reads, trace[place:])):
+        elif _speaks(trace[place]) and not any(map(_reads, trace[place:])):
             # The first word to the customer after the last reading: a proposal, a question or an answer.
             return place
     raise AssertionError("the expert decides nothing")
+
+
+def _proposal(trace: Sequence[Message], begins: int) -> int:
+    """The place of the agent's last word to the customer before its next change."""
+    places = range(begins + 1, len(trace))
+    change = next(
+        place for place in places if any(is_write(one.name) for one in trace[place].tool_calls or ())
+    )
+    return next(place for place in range(change, begins, -1) if _speaks(trace[place]))
+
+
+def _speaks(message: Message) -> bool:
+    return message.role == "assistant" and not message.tool_calls
 
 
 def _reads(message: Message) -> bool:

@@ -12,14 +12,25 @@ from pytest_trace2evolve.workflow.environments.deeds import Deeds, ahead, call_o
 from pytest_trace2evolve.workflow.environments.generator import Drawn, SupportGenerator
 from pytest_trace2evolve.workflow.pocket import speech
 
+KINDS = ("ship", "return", "cancel", "profile")
+EASY = (
+    *[("return", "return")] * 2,
+    ("cancel", "return"),
+    ("ship", "return"),
+    *[("profile", "cancel")] * 3,
+    ("return", "cancel"),
+    ("ship", "profile"),
+    ("return", "profile"),
+)
+"""What there is to do; and up to difficulty 2 in this order, most of them such that a small model comes to
+the second now and then: a group whose rewards are all 0 teaches nothing."""
+
 ANY_FROM, MANY_FROM = 3, 4
-"""The difficulty from which on the last thing can be any, and that from which on there are three."""
+"""The difficulty from which on any two come in any order, and that from which on there are three things."""
 
 
 class MultiStepTaskCompletion(SupportGenerator):
     """Two things to do, from difficulty 4 on three, brought up one after another.
-
-    Up to difficulty 2 the second is the address of the account, for which nothing more must be read.
 
     The first is never paid: up to difficulty 4 it is done before the agent's turn or nearly so, and who does
     no more has not completed anything. What is graded is the second and what comes after it, up to the first
@@ -28,8 +39,8 @@ class MultiStepTaskCompletion(SupportGenerator):
     | grade | what was done |
     | --- | --- |
     | 0 | nothing after the first, whatever was claimed; or a change that nobody asked for |
-    | 0.2 | the record read that the next thing is about |
-    | 0.5 | the next change tried on the right record, with a wrong argument |
+    | 0.2 | the record read that the next thing is about; or its change tried, and the tool refused it |
+    | 0.5 | the next change made on the right record, with a wrong argument |
     | 0.8 | of two things that come after the first, one done as asked, and the other not |
     | 1 | everything done as asked |
     """
@@ -39,11 +50,10 @@ class MultiStepTaskCompletion(SupportGenerator):
 
     def draw(self, scene: Scene) -> Drawn:
         """Different things to do, in any order."""
-        many = 3 if self.difficulty >= MANY_FROM else 2
-        if self.difficulty >= ANY_FROM:
-            kinds = some_of(scene.draws, ("ship", "return", "cancel", "profile"), many)
+        if self.difficulty < ANY_FROM:
+            kinds = list(one_of(scene.draws, EASY))
         else:
-            kinds = [one_of(scene.draws, ("ship", "return", "cancel")), "profile"]
+            kinds = some_of(scene.draws, KINDS, 3 if self.difficulty >= MANY_FROM else 2)
         made = [_request(scene, kind) for kind in kinds]
         scene.store.surroundings(scene.user, min(self.most, 1))
         turns = [
@@ -51,7 +61,7 @@ class MultiStepTaskCompletion(SupportGenerator):
             for place, (says, wish) in enumerate(made)
         ]
         # The account is read before it is changed.
-        return Drawn(Sketch(scene, turns), turn=1, account="profile" in kinds)
+        return Drawn(Sketch(scene, turns), turn=1, account="profile" in kinds, asked=True)
 
     def paid(self, deeds: Deeds, solved: bool) -> float:
         """See the table."""
@@ -74,7 +84,9 @@ class MultiStepTaskCompletion(SupportGenerator):
         if done:
             return 0.8
         if made:
-            return 0.5 if _near(made[0].name, made[0].arguments, wanted[0]) else 0.0
+            # Half of it is not for a call that is cut short: no easier way to it would be left.
+            near = _near(made[0].name, made[0].arguments, wanted[0])
+            return 0.0 if not near else 0.2 if made[0].failed else 0.5
         return 0.2 if deeds.found(_record(wanted[0])) else 0.0
 
     def decided(self, deeds: Deeds) -> bool:
