@@ -96,6 +96,11 @@ def advantages_by_hand(rewards: list[float], size: int) -> list[float]:
     return found
 
 
+def k3(now: torch.Tensor, base: torch.Tensor, own: list[int]) -> torch.Tensor:
+    """An estimate of the divergence from the base, token by token of the agent's own."""
+    return (torch.exp(base - now) - (base - now) - 1) * torch.tensor(own)
+
+
 def loss_by_hand(
     kind: str,
     logps: list[torch.Tensor],
@@ -114,8 +119,7 @@ def loss_by_hand(
         ratio = torch.exp(now - old)
         value = -torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.28) * advantage)
         if bases is not None:
-            apart = bases[row] - now
-            value = value + beta * ratio * (torch.exp(apart) - apart - 1)
+            value = value + beta * ratio * k3(now, bases[row], own)
         each.append(value * torch.tensor(own))
     tokens = [sum(own) for own in owns]
     if kind == "grpo":
@@ -164,6 +168,8 @@ def test_a_step_is_the_one_that_is_worked_out_by_hand(
     assert seen.batch["advantages"].tolist() == pytest.approx(advantages, abs=1e-5)
     with torch.no_grad(), model.disable_adapter():
         bases = [logps_by_hand(model, prompt, answer, temperature) for prompt, answer, _ in parts]
+    apart = [float(k3(now, other, own).sum()) for now, other, own in zip(logps, bases, owns, strict=True)]
+    assert done.curve[0]["kl"] == pytest.approx(sum(apart) / sum(map(sum, owns)), rel=1e-3)
     loss = loss_by_hand(kind, logps, [one.detach() for one in logps], owns, advantages, bases, beta)
     loss.backward()
     pure = loss_by_hand(kind, logps, [one.detach() for one in logps], owns, advantages)
@@ -241,10 +247,7 @@ def test_ratios_are_clipped_and_the_divergence_is_that_from_the_base(
     free = loss_by_hand("dapo", logps, logps, owns, seen.batch["advantages"].tolist())
     assert float(loss) == pytest.approx(float(wanted), abs=1e-5)
     assert abs(float(wanted) - float(free)) > 1e-3, "the ratios count"
-    apart = [
-        (torch.exp(other - now) - (other - now) - 1) * torch.tensor(own)
-        for now, other, own in zip(logps, others, owns, strict=True)
-    ]
-    divergence = sum(float(one.sum()) for one in apart) / sum(map(sum, owns))
+    apart = [float(k3(now, other, own).sum()) for now, other, own in zip(logps, others, owns, strict=True)]
+    divergence = sum(apart) / sum(map(sum, owns))
     assert divergence > 1e-4
     assert done.curve[0]["kl"] == pytest.approx(divergence, rel=1e-3)
