@@ -13,18 +13,16 @@ from pytest_trace2evolve.evidence.atomic import write_atomic
 from pytest_trace2evolve.evidence.results import read_results
 from pytest_trace2evolve.records.adapter import MANIFEST, AdapterState
 from pytest_trace2evolve.records.evolving import Evolution, Judged, Stage
-from pytest_trace2evolve.records.run_verdict import RunVerdict
-from pytest_trace2evolve.records.verdict import Decision
 from pytest_trace2evolve.serving.folder import folder_digest
 from pytest_trace2evolve.workflow.capabilities.missing import missing_of
 from pytest_trace2evolve.workflow.environments.registry import Environments
 from pytest_trace2evolve.workflow.evolving.environments import ready
-from pytest_trace2evolve.workflow.evolving.forgetting import settle
 from pytest_trace2evolve.workflow.evolving.keeping import free, locked, read_state, write_state
 from pytest_trace2evolve.workflow.evolving.order import OPENINGS, EvolveOrder
 from pytest_trace2evolve.workflow.evolving.processes import Work, run_all
-from pytest_trace2evolve.workflow.judging.adapters import note_verdict, state_of
+from pytest_trace2evolve.workflow.judging.adapters import gate_of, note_verdict
 from pytest_trace2evolve.workflow.judging.finish import EXIT_STATUS
+from pytest_trace2evolve.workflow.judging.forgetting import state_of
 from pytest_trace2evolve.workflow.judging.run_verdict import VERDICT_NAME, read_verdict
 from pytest_trace2evolve.workflow.project import Project
 from pytest_trace2evolve.workflow.recorded.sides import expand, provenance
@@ -207,10 +205,18 @@ class Evolving:
                 continue
             folder = self._run_of(f"gate-{name}", candidate, baseline=self.state.folder)
             record = read_verdict(folder)
-            gate = _gate_of(record)
-            state, why = settle(gate, self.project.adapters[name].manifest)
-            note_verdict(self.project, record, state=state, why=why)
-            self._judged(Judged(candidate=candidate, gate=gate, state=state, run=record.run, why=why))
+            note_verdict(self.project, record)
+            manifest = self.project.adapters[name].manifest
+            why = "" if manifest.verdict is None else manifest.verdict.why
+            self._judged(
+                Judged(
+                    candidate=candidate,
+                    gate=gate_of(record),
+                    state=manifest.state,
+                    run=record.run,
+                    why=why,
+                )
+            )
             played += self._simulations(folder)
         return played
 
@@ -237,7 +243,7 @@ class Evolving:
         candidate = f"{self.order.candidate}+routed"
         folder = self._run_of("gate-routed", candidate, baseline=self.state.folder)
         record = read_verdict(folder)
-        gate = _gate_of(record)
+        gate = gate_of(record)
         self._judged(Judged(candidate=candidate, gate=gate, state=state_of(gate), run=record.run))
         return self._simulations(folder)
 
@@ -277,12 +283,6 @@ class Evolving:
     @staticmethod
     def _simulations(folder: Path) -> int:
         return sum(len(read_results(path).simulations) for path in expand([folder]))
-
-
-def _gate_of(record: RunVerdict) -> Decision | None:
-    """What the gate said; a run that was not whole promotes nothing."""
-    short = record.partial and record.verdict is Decision.PROMOTE
-    return Decision.INCONCLUSIVE if short else record.verdict
 
 
 def _free_name(folder: Path, name: str) -> str:
