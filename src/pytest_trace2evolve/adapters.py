@@ -57,7 +57,8 @@ class Adapters:
         self.folder = folder
 
     def __iter__(self) -> Iterator[str]:
-        return iter(sorted(path.parent.name for path in self.folder.glob(f"*/{MANIFEST}")))
+        # Folders with a dot hold what is being made.
+        return iter(sorted(path.parent.name for path in self.folder.glob(f"[!.]*/{MANIFEST}")))
 
     def __getitem__(self, name: str) -> Adapter:
         """An adapter by its name.

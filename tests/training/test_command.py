@@ -2,16 +2,22 @@
 
 import json
 import shutil
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from pytest_trace2evolve import _optional
 from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.evidence.atomic import alone_in
 from pytest_trace2evolve.records.adapter import AdapterManifest
 from pytest_trace2evolve.serving.folder import folder_digest, read_adapter, read_model
 from pytest_trace2evolve.shipped import embedded_model
+from pytest_trace2evolve.training.grpo.rates import LAST_SHARE, share
 from pytest_trace2evolve.training.grpo.recipe import PRESETS, Recipe, read_recipe
+from pytest_trace2evolve.workflow.training import course, ordering
+from pytest_trace2evolve.workflow.training.course import Order
+from tests.adapter_folders import write_adapter
 
 CAPABILITY = "conditional_detail_retrieval"
 
@@ -61,12 +67,9 @@ def test_a_base_without_a_template(capsys: pytest.CaptureFixture[str], base: Pat
             "answer_tokens = 600",
             "answer_tokens 600 is more than rollout_tokens 512: no rollout has room for an answer",
         ),
-        (
-            "groups = 20\nscenarios = 10",
-            "groups 20 is more than scenarios 10: one step would play the same scenario",
-        ),
+        ("warm = 32", "warm 32 is not less than steps 32: the rate is never reached; lower warm"),
+        ("checkpointing = true", "shared and checkpointing do not go together: what is worked out again"),
         ("backward = 24", "backward 24 does not divide the 64 rollouts of a step (8 groups of 8)"),
-        ("backward = 4", "backward 4 is no multiple of rollouts 8: a group must not be cut"),
         ("rate = 0", "rate: Input should be greater than 0, not 0"),
         ("lr = 0.1", "lr: Extra inputs are not permitted, not 0.1"),
         ("rate = ", "no TOML: "),
@@ -99,6 +102,45 @@ def test_a_missing_extra(capsys: pytest.CaptureFixture[str], monkeypatch: pytest
     monkeypatch.setattr(_optional, "quiet_import", absent)
     told = refused(capsys, "--capability", CAPABILITY)
     assert told.endswith("'trl' is not installed; run: pip install 'pytest-trace2evolve[train]'")
+
+
+def test_one_process_makes_an_adapter_at_a_time(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    unfinished = tmp_path / "adapters" / f".{CAPABILITY}.unfinished"
+    unfinished.mkdir(parents=True)
+    with alone_in(unfinished):
+        assert main(["train", "--capability", CAPABILITY]) == 2
+    assert (
+        capsys.readouterr()
+        .err.splitlines()[-1]
+        .endswith(
+            f"{unfinished}: another process is training this adapter; wait for it, or give another --name"
+        )
+    )
+
+
+def test_adapters_of_a_run_that_are_there_stay_as_they_are(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("refunds", "returns", "swaps")
+    base, recipe = read_model(embedded_model()), Recipe()
+    orders = [Order([one], one, base, tmp_path / "adapters" / one, recipe, {one: 1}) for one in names]
+    write_adapter(tmp_path / "adapters", "returns")
+    made: list[str] = []
+    monkeypatch.setattr(ordering, "orders_of", lambda *given: orders)
+    monkeypatch.setattr(course, "make", lambda environments, order, **hears: made.append(order.name))
+    assert main(["train", "--from-run", "one"]) == 0
+    assert made == ["refunds", "swaps"]
+    told = capsys.readouterr().err
+    assert f"{tmp_path / 'adapters' / 'returns'}: is there already and stays as it is\n" in told
+
+
+def test_the_rate_rises_and_falls_on_lines() -> None:
+    recipe = Recipe(steps=12, warm=2)
+    shares = [share(recipe, step) for step in range(13)]
+    assert shares[:3] == pytest.approx([1 / 3, 2 / 3, 1.0])
+    assert shares[12] == pytest.approx(LAST_SHARE)
+    falls = [before - after for before, after in pairwise(shares[2:])]
+    assert falls == pytest.approx([0.09] * 10)
 
 
 def test_presets_are_whole_recipes() -> None:

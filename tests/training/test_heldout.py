@@ -25,6 +25,7 @@ from pytest_trace2evolve.workflow.environments.registry import Environments
 from pytest_trace2evolve.workflow.environments.rollouts import Group, Rollout
 from pytest_trace2evolve.workflow.training import heldout
 from pytest_trace2evolve.workflow.training.change import reward_change, top_change
+from pytest_trace2evolve.worlds.support.world import SupportWorld
 
 CAPABILITY = "conditional_detail_retrieval"
 GROUPS = st.lists(st.lists(st.sampled_from(GRADES), min_size=2, max_size=2), min_size=3, max_size=12)
@@ -57,7 +58,6 @@ def test_top_rewards_count_alone_in_the_top_share() -> None:
     before, after = held([[0.8, 1.0], [0.0, 0.8]]), held([[1.0, 1.0], [0.8, 0.8]])
     change = top_change(before, after)
     assert (change.before, change.after) == (0.25, 0.5)
-    assert (before.top, before.mean, before.count) == (0.25, pytest.approx(0.65), 4)
     assert reward_change(held([[0.0]]), held([[1.0]])).low is None, "of one scenario nothing is said"
     with pytest.raises(ValueError, match="no scenario was played on both sides"):
         reward_change(held([[]]), held([[]]))
@@ -74,6 +74,8 @@ def test_the_table_has_the_trained_environment_first() -> None:
     assert lines[3] == (
         "3 scenarios × 2 rollouts each, before and after; temperature 0.7; intervals by scenario."
     )
+    after["other"] = after["other"].model_copy(update={"lost": 2})
+    assert "before and after, 2 of them lost; temp" in heldout_text(["trained"], before, after)
 
 
 CURVE = [
@@ -138,6 +140,9 @@ def test_the_base_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     )
     heldout.measure(Environments(), replace(sides, instruction="Be kind."), wanted)
     assert len(asked) == 7, "with another instruction it is another agent"
+    monkeypatch.setattr(SupportWorld, "policy", lambda world: "Be strict.")
+    heldout.measure(Environments(), sides, wanted)
+    assert len(asked) == 9, "and with another policy"
 
 
 def test_too_many_lost_rollouts_end_a_measurement() -> None:

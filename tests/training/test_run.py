@@ -80,8 +80,12 @@ def test_a_keeping_of_another_training_or_a_damaged_one_is_refused_by_name(tmp_p
     mend = f"go on with that, or remove {tmp_path} to begin anew"
     with pytest.raises(TrainingError) as error:
         last_kept(tmp_path, {"recipe": {"rate": 0.2, "rank": 4}, "base": "a"})
-    assert str(error.value) == f"{tmp_path}: holds a training with another rate; {mend}"
-    with pytest.raises(TrainingError, match="holds a training with another base; go on with that, or remove"):
+    assert (
+        str(error.value) == f"{tmp_path}: holds a training with recipe.rate 0.1, and 0.2 is asked for; {mend}"
+    )
+    with pytest.raises(
+        TrainingError, match="holds a training with base 'a', and 'b' is asked for; go on with"
+    ):
         last_kept(tmp_path, {"recipe": {"rate": 0.1, "rank": 4}, "base": "b"})
     (tmp_path / "step-000003" / "moments.safetensors").write_bytes(b"no weights")
     with pytest.raises(

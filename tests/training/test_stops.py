@@ -1,25 +1,33 @@
 """What ends a training, in one line."""
 
+import itertools
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import torch
 
 from pytest_trace2evolve.errors import TrainingError
 from pytest_trace2evolve.records.message import Message
+from pytest_trace2evolve.serving.live import FoldedModel
 from pytest_trace2evolve.training.grpo.run import train
 from tests.training.toy import toy_plan
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-def test_rewards_that_never_differ_end_it(base: Path, tmp_path: Path) -> None:
-    with pytest.raises(TrainingError) as error:
-        train(toy_plan(base, tmp_path, lambda trace: 0.2, steps=5, patience=2, kl_every=0))
-    assert str(error.value) == (
-        "step 2: every rollout of 2 steps had the reward 0.2: there is nothing to learn from; calibrate the "
-        "environment, or change its difficulty"
-    )
+def test_rewards_that_never_differ_end_it_whenever_it_is_asked(base: Path, tmp_path: Path) -> None:
+    told: list[int] = []
+    plan = toy_plan(base, tmp_path, lambda trace: 0.2, steps=2, patience=2, kl_every=0, rollouts=8)
+    for _ in range(2):
+        with pytest.raises(TrainingError) as error:
+            train(plan, told=lambda step: told.append(step.step))
+        assert str(error.value) == (
+            "step 2: every rollout of 2 steps had the reward 0.2: there is nothing to learn from; calibrate "
+            "the environment, or change its difficulty"
+        )
+    assert told == [1, 2], "nothing is made of what was kept"
 
 
 def test_top_rewards_do_not_end_it(base: Path, tmp_path: Path) -> None:
@@ -42,9 +50,44 @@ def test_groups_that_differ_no_more_end_it(base: Path, tmp_path: Path) -> None:
 
 
 def test_a_reward_that_is_no_number_ends_it(base: Path, tmp_path: Path) -> None:
+    rewards = itertools.chain([0.5, 0.2, float("inf")], itertools.repeat(0.2))
     with pytest.raises(TrainingError) as error:
-        train(toy_plan(base, tmp_path, lambda trace: float("nan"), steps=1))
-    assert str(error.value) == "step 1: an environment gave a reward of nan; mend its grade"
+        train(toy_plan(base, tmp_path, lambda trace: next(rewards), steps=1))
+    assert str(error.value) == "step 1: environment 'toy' gave a reward of inf; mend its grade"
+
+
+def test_layers_that_are_not_there_are_told(base: Path, tmp_path: Path) -> None:
+    with pytest.raises(TrainingError) as error:
+        train(toy_plan(base, tmp_path, steps=1, targets=["q_porj"]))
+    assert str(error.value).startswith(f"{base}: cannot be trained so: Target modules ")
+    assert str(error.value).endswith("; change the recipe")
+
+
+def test_a_model_without_numbers_draws_nothing(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(model: FoldedModel, tokens: torch.Tensor, *others: object) -> torch.Tensor:
+        raise RuntimeError("the model gave no numbers")
+
+    monkeypatch.setattr(FoldedModel, "forward", broken)
+    with pytest.raises(TrainingError) as error:
+        train(toy_plan(base, tmp_path, steps=1))
+    assert str(error.value) == (
+        "answers cannot be drawn: RuntimeError: the model gave no numbers; lower the rate where these are no "
+        "numbers, and groups or rollouts where memory is short"
+    )
+
+
+def test_a_template_that_refuses_is_told(base: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "base"
+    shutil.copytree(base, folder)
+    template = folder / "chat_template.jinja"
+    unkind = "{%- for one in messages if 'all well' in (one.content or '') %}{{ raise_exception('No.') }}"
+    template.write_text(unkind + "{%- endfor %}" + template.read_text())
+    with pytest.raises(TrainingError) as error:
+        train(toy_plan(folder, tmp_path / "kept", steps=1))
+    assert str(error.value).startswith("the base's chat template cannot write what follows an answer: ")
+    assert str(error.value).endswith("No.; mend the template, or train another base")
 
 
 def test_a_loss_that_is_no_number_ends_it_before_the_weights_change(

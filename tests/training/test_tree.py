@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, MistralConfig, Qwen3Config
 
-from pytest_trace2evolve.training.grpo.shared import Rows, shared_logps
+from pytest_trace2evolve.training.grpo.shared import Rows, can_share, shared_logps
 from pytest_trace2evolve.training.grpo.tree import trees_of
 
 ROWS = {0: (1, 2, 3, 4), 1: (1, 2, 5), 2: (1, 2, 3, 4), 3: (7,), 4: (1, 2, 3), 5: (1, 2, 5, 6, 7)}
@@ -63,3 +63,16 @@ def test_values_and_gradients_are_those_of_whole_rows(base: Path) -> None:
     torch.testing.assert_close(spread, entropies.detach(), atol=1e-5, rtol=1e-5)
     for name, one in network.named_parameters():
         torch.testing.assert_close(gradients[name], one.grad, atol=1e-5, rtol=1e-3, msg=name)
+
+
+@pytest.mark.parametrize(
+    ("config", "may"),
+    [
+        (Qwen3Config(), True),
+        (Qwen3Config(use_sliding_window=True, sliding_window=64, max_window_layers=0), False),
+        (MistralConfig(sliding_window=64), False),
+        (MistralConfig(sliding_window=None), True),
+    ],
+)
+def test_beginnings_are_shared_where_all_layers_attend_to_everything(config: Any, may: bool) -> None:
+    assert can_share(config) is may

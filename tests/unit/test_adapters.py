@@ -18,6 +18,7 @@ def test_only_promoted_adapters_are_routed_to(tmp_path: Path) -> None:
     write_adapter(tmp_path, "adding")
     write_adapter(tmp_path, "asking", state=AdapterState.DISCARDED)
     write_adapter(tmp_path, "telling", state=AdapterState.PROMOTED, base="b2")
+    write_adapter(tmp_path, "writing", state=AdapterState.PROMOTED).rename(tmp_path / ".writing.new")
     (tmp_path / "pocket").mkdir()
     found = Adapters(tmp_path)
     assert list(found) == ["adding", "asking", "reading", "telling"]

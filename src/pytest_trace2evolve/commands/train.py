@@ -66,11 +66,23 @@ def _train(options: argparse.Namespace) -> int:
     offers = generated_offers(project.root, Worlds()) if project is not None else None
     with contextlib.closing(Environments(offers)) as environments:
         orders = orders_of(environments, options, project, Path.cwd())
+        if options.from_run is not None:
+            orders = _left(orders)
         for order in orders:
             refuse(order)
         for order in orders:
             _trained(environments, order)
     return 0
+
+
+def _left(orders: "list[Order]") -> "list[Order]":
+    """Those whose adapters are not there yet: a command that was interrupted goes on with them."""
+    from pytest_trace2evolve.records.adapter import MANIFEST
+
+    for order in orders:
+        if (order.out / MANIFEST).is_file():
+            print(f"{order.out}: is there already and stays as it is", file=sys.stderr)
+    return [order for order in orders if not (order.out / MANIFEST).is_file()]
 
 
 def _trained(environments: "Environments", order: "Order") -> None:

@@ -84,8 +84,13 @@ def write_together(files: Mapping[Path, str]) -> None:
 
 
 @contextlib.contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
-    """Hold a folder's lock: others who take it wait, and nothing is written for it."""
+def alone_in(folder: Path, *, wait: bool = True) -> Iterator[None]:
+    """Hold a folder's lock: others who take it wait, and nothing is written for it.
+
+    Raises:
+        BlockingIOError: another process holds it, and `wait` is false.
+        OSError: there is no such folder.
+    """
     try:
         import fcntl
     except ImportError:  # no such call on Windows: there the check and the rename are a moment apart
@@ -93,7 +98,7 @@ def alone_in(folder: Path) -> Iterator[None]:
         return
     handle = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         yield
     finally:
         os.close(handle)

@@ -77,6 +77,7 @@ class AdapterManifest(Record):
         steps, rollouts, seconds: What the training took.
         evidence: Ids of the runs whose failures named the capability.
         informed_by: What those runs showed of suites, as `suite::split`.
+        candidate: Whose instruction the agent had in training and measuring; empty: none.
         skill: How a router's table describes it; None where it cannot be routed to.
         heldout: Mean reward on held-out scenarios, by capability.
         state: Where it stands, with the verdict that brought it there.
@@ -95,6 +96,7 @@ class AdapterManifest(Record):
     seconds: Annotated[float, Field(ge=0)]
     evidence: tuple[str, ...] = ()
     informed_by: tuple[str, ...] = ()
+    candidate: str = ""
     skill: Skill | None = None
     heldout: dict[str, Measured] = Field(default_factory=dict)
     state: AdapterState = AdapterState.TRAINED

@@ -1,12 +1,11 @@
 """Rewards on held-out scenarios: what a model got in an environment that no training saw."""
 
-from statistics import fmean
 from typing import Annotated
 
 from pydantic import Field
 
 from pytest_trace2evolve.records.base import Record
-from pytest_trace2evolve.records.environment import TOP, Grade
+from pytest_trace2evolve.records.environment import Grade
 
 
 class HeldOut(Record):
@@ -32,13 +31,3 @@ class HeldOut(Record):
     def count(self) -> int:
         """Rollouts with a reward."""
         return sum(map(len, self.rewards))
-
-    @property
-    def mean(self) -> float:
-        """Mean reward over all rollouts."""
-        return fmean(one for group in self.rewards for one in group)
-
-    @property
-    def top(self) -> float:
-        """Share of rollouts with the top reward."""
-        return fmean(one == TOP for group in self.rewards for one in group)

@@ -34,9 +34,11 @@ def heldout_text(
     target.print(table)
     first = after[names[0]]
     sizes = sorted({len(one.rewards) for one in after.values()}, reverse=True)
+    lost = sum(one.lost for side in (before, after) for one in side.values())
     target.print(
         f"[dim]{' or '.join(map(str, sizes))} scenarios × {max(map(len, first.rewards))} rollouts each, "
-        f"before and after; temperature {first.temperature:g}; intervals by scenario.[/]",
+        f"before and after{f', {lost} of them lost' if lost else ''}; temperature {first.temperature:g}; "
+        "intervals by scenario.[/]",
         soft_wrap=True,
     )
     return rendered(target)

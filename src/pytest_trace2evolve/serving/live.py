@@ -42,6 +42,9 @@ class FoldedModel:
         layers: list[tuple[str, Any]] = [
             pair for pair in adapted.get_base_model().named_modules() if isinstance(pair[1], LoraLayer)
         ]
+        here = next(adapted.parameters()).device
+        if here != self.device:  # a trainer moves its model to where it trains
+            self._model, self.device = self._model.to(here), here
         with torch.no_grad():
             for name, layer in layers:
                 added = sum(layer.get_delta_weight(one) for one in layer.active_adapters)

@@ -3,8 +3,8 @@
 import torch
 
 
-def divergence(now: torch.Tensor, base: torch.Tensor, own: torch.Tensor) -> float:
-    """KL divergence from the base, nats a token of the agent's.
+def divergence(now: torch.Tensor, base: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+    """KL divergence from the base: (2,), nats over all tokens of the agent's, and how many these are.
 
     The estimator exp(d) − d − 1 with d = log p_base − log p (Schulman 2020, "Approximating KL divergence",
     k3): never negative, without bias.
@@ -15,4 +15,4 @@ def divergence(now: torch.Tensor, base: torch.Tensor, own: torch.Tensor) -> floa
     """
     apart = (base - now) * own
     each = (torch.exp(apart) - apart - 1) * own
-    return float(each.sum() / own.sum().clamp(min=1))
+    return torch.stack([each.sum(), own.sum().to(each.dtype)])

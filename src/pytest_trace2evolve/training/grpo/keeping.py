@@ -109,17 +109,20 @@ def last_kept(folder: Path, identity: Mapping[str, Any]) -> Kept | None:
         told = " ".join(str(error).split())[:200]
         raise TrainingError(f"{found}: cannot be gone on with ({told}); {mend}") from None
     if differs:
-        raise TrainingError(f"{folder}: holds a training with another {differs}; go on with that, or {mend}")
+        raise TrainingError(f"{folder}: holds a training with {differs}; go on with that, or {mend}")
     return kept
 
 
-def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """The first name whose values differ; within what is a table itself, the name there."""
+def _differing(one: Mapping[str, Any], other: Mapping[str, Any], within: str = "") -> str:
+    """The first value that differs, by its path, and what is asked for; empty where all are equal."""
     for name in [*one, *(name for name in other if name not in one)]:
         mine, yours = one.get(name), other.get(name)
-        if mine != yours:
-            both = isinstance(mine, dict) and isinstance(yours, dict)
-            return _differing(mine, yours) if both else name  # type: ignore[arg-type]  # both are tables
+        if mine == yours:
+            continue
+        path = f"{within}{name}"
+        if isinstance(mine, dict) and isinstance(yours, dict):
+            return _differing(mine, yours, f"{path}.")
+        return f"{path} {mine!r}, and {yours!r} is asked for"
     return ""
 
 

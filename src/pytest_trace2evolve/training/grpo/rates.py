@@ -1,9 +1,9 @@
-"""How the learning rate goes: up over the first steps, then down on a line to a tenth."""
+"""How the learning rate goes: up over the first steps, then down on a line towards a tenth."""
 
 from pytest_trace2evolve.training.grpo.recipe import Recipe
 
 LAST_SHARE = 0.1
-"""Of the rate, at the last step."""
+"""Of the rate: what it would come to one step after the last."""
 
 
 def share(recipe: Recipe, step: int) -> float:

@@ -34,13 +34,14 @@ class Recipe(Record):
         groups: Scenarios a step.
         rollouts: Rollouts of each, K: a group.
         steps: Steps of the optimiser.
-        rate: The learning rate (AdamW); it falls on a line to a tenth of it at the last step.
+        rate: The learning rate (AdamW); it falls on a line, towards a tenth of it after the last step.
         warm: Steps over which it rises at the beginning.
         rank, alpha: Of the adapter; what it adds is scaled by alpha / rank.
         targets: The linear layers that it changes: `all-linear`, or their names.
         temperature: At which rollouts are drawn, and by which logits are divided in the loss.
         clip_low, clip_high: The ratio of probabilities counts from 1 − clip_low to 1 + clip_high.
-        beta: Weight of the KL divergence from the base in the loss; 0: none.
+        beta: Weight of the KL divergence from the base in the loss; 0: none. The estimator k3 times the ratio
+            of probabilities, whose gradient is the divergence's without bias (arXiv 2512.02556).
         loss: How the loss is averaged: `dapo` over all tokens of a step, `grpo` within a rollout first,
             `bnpo` over the tokens of a backward pass, `dr_grpo` by `rollout_tokens`.
         scale: What a group's advantages are divided by: its standard deviation, or nothing.
@@ -103,20 +104,19 @@ class Recipe(Record):
                 f"answer_tokens {self.answer_tokens} is more than rollout_tokens {self.rollout_tokens}: "
                 "no rollout has room for an answer; raise rollout_tokens"
             )
-        if self.groups > self.scenarios:
+        if self.warm >= self.steps:
             raise ValueError(
-                f"groups {self.groups} is more than scenarios {self.scenarios}: one step would play the same "
-                "scenario twice; raise scenarios"
+                f"warm {self.warm} is not less than steps {self.steps}: the rate is never reached; lower warm"
+            )
+        if self.shared and self.checkpointing:
+            raise ValueError(
+                "shared and checkpointing do not go together: what is worked out again keeps no keys and "
+                "values to share; set one of them to false"
             )
         if self.backward and (self.groups * self.rollouts) % self.backward:
             raise ValueError(
                 f"backward {self.backward} does not divide the {self.groups * self.rollouts} rollouts of a "
                 f"step ({self.groups} groups of {self.rollouts})"
-            )
-        if self.backward % self.rollouts:
-            raise ValueError(
-                f"backward {self.backward} is no multiple of rollouts {self.rollouts}: a group must not be "
-                "cut"
             )
         return self
 
@@ -142,8 +142,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "keep_every": 5,
     },
 }
-"""What each preset changes of the recipe's own values. `pocket`: what the figures of
-`docs/training.md` were measured with, but for steps. `gpu`: what the paper used (arXiv 2604.05336), not
+"""What each preset changes of the recipe's own values. `gpu`: what the paper used (arXiv 2604.05336), not
 measured here."""
 
 

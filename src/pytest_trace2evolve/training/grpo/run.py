@@ -106,6 +106,7 @@ def _train(plan: Plan, scratch: Path, told: Callable[[Any], None]) -> Trained:
         trainer.accelerator.wait_for_everyone()
 
     watch = Watch(recipe, curve, told, write)
+    watch.judge()  # what stopped a training at a keeping stops it again
     trainer = watch.trainer = _trainer(CustomerTrainer, plan, done, scratch, watch)
     optimizer = torch.optim.AdamW(
         [one for one in trainer.model.parameters() if one.requires_grad], lr=recipe.rate, weight_decay=0.0
@@ -143,22 +144,26 @@ def _trainer(kind: Any, plan: Plan, done: int, scratch: Path, watch: Any) -> Any
     rows = [
         {"prompt": [{"role": "user", "content": ""}], "environment": names[0]} for _ in range(recipe.groups)
     ]
-    trainer = kind(
-        Course(recipe, names, plan.talk, sampler, done),
-        model=model,
-        args=_settings(recipe, recipe.steps - done, scratch),
-        train_dataset=Dataset.from_list(rows),
-        processing_class=tokenizer,
-        environment_factory=dict(plan.environments),
-        peft_config=LoraConfig(
+    given = {
+        "model": model,
+        "args": _settings(recipe, recipe.steps - done, scratch),
+        "train_dataset": Dataset.from_list(rows),
+        "processing_class": tokenizer,
+        "environment_factory": dict(plan.environments),
+        "peft_config": LoraConfig(
             r=recipe.rank,
             lora_alpha=recipe.alpha,
             lora_dropout=0.0,
             target_modules=recipe.targets if isinstance(recipe.targets, str) else list(recipe.targets),
             task_type="CAUSAL_LM",
         ),
-        callbacks=[watch],
-    )
+        "callbacks": [watch],
+    }
+    try:
+        trainer = kind(Course(recipe, names, plan.talk, sampler, done), **given)
+    except ValueError as error:
+        told = " ".join(str(error).split())[:300]
+        raise TrainingError(f"{plan.base}: cannot be trained so: {told}; change the recipe") from None
     trainer.remove_callback(PrinterCallback)
     return trainer
 
@@ -170,11 +175,16 @@ def _settings(recipe: Recipe, steps: int, scratch: Path) -> Any:
 
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     rollouts = recipe.groups * recipe.rollouts
-    each = recipe.backward or rollouts // processes
-    if each < 1 or rollouts % (each * processes):
+    if recipe.groups % processes:
         raise TrainingError(
-            f"{rollouts} rollouts a step ({recipe.groups} groups of {recipe.rollouts}) cannot be shared out "
-            f"to {processes} processes, {each} a backward pass; choose groups or backward so that they divide"
+            f"{recipe.groups} groups a step cannot be shared out to {processes} processes: none is cut; set "
+            f"groups to a multiple of {processes}"
+        )
+    each = recipe.backward or rollouts // processes
+    if rollouts % (each * processes):
+        raise TrainingError(
+            f"{rollouts} rollouts a step cannot be shared out to {processes} processes, {each} a backward "
+            f"pass; set backward to what divides {rollouts // processes}"
         )
     if recipe.drawing.value.startswith("vllm") and not torch.cuda.is_available():
         raise TrainingError(
@@ -205,6 +215,7 @@ def _settings(recipe: Recipe, steps: int, scratch: Path) -> Any:
         epsilon=recipe.clip_low,
         epsilon_high=recipe.clip_high,
         beta=recipe.beta,
+        use_bias_correction_kl=True,
         loss_type=recipe.loss,
         scale_rewards=recipe.scale,
         logging_strategy="no",

@@ -166,4 +166,8 @@ def can_share(config: Any) -> bool:
     scaled = any(
         getattr(text, name, None) for name in ("final_logit_softcapping", "logit_scale", "logits_scaling")
     )
-    return kinds == {"full_attention"} and not getattr(text, "num_kv_shared_layers", None) and not scaled
+    near = any(
+        getattr(text, name, None)
+        for name in ("sliding_window", "attention_chunk_size", "num_kv_shared_layers")
+    )
+    return kinds == {"full_attention"} and not near and not scaled

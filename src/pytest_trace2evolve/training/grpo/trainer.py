@@ -60,10 +60,12 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl exports it, and
     def _paid(self, environments: Sequence[Played], **columns: object) -> list[float]:
         """The environments' rewards; named to trl as a reward function."""
         rewards = [one._reward() for one in environments]
-        if not all(map(math.isfinite, rewards)):
-            raise TrainingError(
-                f"step {self.number + 1}: an environment gave a reward of {min(rewards)!r}; mend its grade"
-            )
+        for name, reward in zip(self._batch_environments, rewards, strict=True):
+            if not math.isfinite(reward):
+                raise TrainingError(
+                    f"step {self.number + 1}: environment {name!r} gave a reward of {reward!r}; mend its "
+                    "grade"
+                )
         return rewards
 
     # Rollouts
@@ -72,24 +74,30 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl exports it, and
         """Play the step's groups; those of equal rewards are drawn anew as often as the recipe says."""
         recipe, step, rank = self._course.recipe, self.number, int(self.accelerator.process_index)
         self.told = Told(step + 1)
+        self._diverged = torch.zeros(2, device=self.accelerator.device)
         # trl shuffles what it learns from: in an order that follows from the step, too.
         torch.manual_seed(recipe.seed * 1_000_003 + step)
         began = time.perf_counter()
         wanted = len(inputs) // recipe.rollouts
         parts: list[dict[str, Any]] = []
         equal: list[dict[str, Any]] = []
-        played, differing, rewards = 0, 0, 0.0
+        played, differing, rewards, tokens = 0, 0, 0.0, 0.0
         for turn in range(recipe.redraws + 1):
             missing = self._most(wanted - len(parts))
             if missing == 0:
                 break
             self._draws = self._course.draws(step, turn, rank)
             found = super()._generate_and_score_completions(self._course.rows(step, turn, rank, missing))
-            rewards += sum(one._reward() for one in self.environments)
-            self.told.tokens += float((found["completion_mask"] * found["tool_mask"]).sum())
+            paid = [one._reward() for one in self.environments]
+            rewards += sum(paid)
+            tokens += float((found["completion_mask"] * found["tool_mask"]).sum())
             played += missing
-            for group in groups_of(found, recipe.rollouts):
-                differs = bool(group["advantages"].abs().max() > 0)
+            for place, group in enumerate(groups_of(found, recipe.rollouts)):
+                own = paid[place * recipe.rollouts : (place + 1) * recipe.rollouts]
+                differs = max(own) > min(own)
+                if not differs:
+                    # In float32 the mean of equal rewards may differ from them in the last place.
+                    group["advantages"] = torch.zeros_like(group["advantages"])
                 differing += differs
                 (parts if differs else equal).append(group)
             del parts[wanted:]
@@ -97,12 +105,20 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl exports it, and
         batch = joined(parts, self._tokenizer.pad_token_id)
         own = batch["completion_mask"] * batch["tool_mask"]
         batch["num_items_in_batch"] = self.accelerator.gather(own.sum()).sum()
-        told = self.told
-        told.rollouts = played * recipe.rollouts
-        told.reward, told.informative = rewards / told.rollouts, differing / played
-        told.tokens /= told.rollouts
-        told.seconds["rollouts"] = time.perf_counter() - began
+        self._tell(played * recipe.rollouts, rewards, tokens, differing, played)
+        self.told.seconds["rollouts"] = time.perf_counter() - began
         return batch
+
+    def _tell(self, rollouts: int, rewards: float, tokens: float, differing: int, groups: int) -> None:
+        """Note what was played, by all processes together."""
+        mine = torch.tensor(
+            [rollouts, rewards, tokens, differing, groups],
+            device=self.accelerator.device,
+            dtype=torch.float32,
+        )
+        told, sums = self.told, self.accelerator.reduce(mine, "sum").tolist()
+        told.rollouts = int(sums[0])
+        told.reward, told.tokens, told.informative = sums[1] / sums[0], sums[2] / sums[0], sums[3] / sums[4]
 
     def _most(self, missing: int) -> int:
         """As many as the process lacks that lacks the most: all must play equally many."""
@@ -234,7 +250,9 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl exports it, and
         own = inputs["completion_mask"] * inputs["tool_mask"]
         if recipe.kl_every and self.number % recipe.kl_every == 0:
             with self._asked(own), self.told.timed("divergence"):
-                self.told.kl = self._divergence(model, inputs, own)
+                # A step may have several backward passes.
+                self._diverged += self._together(self._divergence(model, inputs, own), "sum")
+                self.told.kl = float(self._diverged[0] / self._diverged[1].clamp(min=1))
         # A rollout without an advantage has no gradient: its log-probabilities are not needed.
         taught = own if recipe.beta else own * (inputs["advantages"] != 0).unsqueeze(-1)
         with self._asked(taught), self.told.timed("log-probabilities"):
@@ -243,8 +261,13 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl exports it, and
             raise TrainingError(
                 f"step {self.number + 1}: the loss is {float(loss)}: the training came apart; lower the rate"
             )
-        self.told.loss += float(loss.detach())
+        self.told.loss += float(self._together(loss.detach(), "mean"))
         return loss
+
+    def _together(self, mine: torch.Tensor, how: str) -> torch.Tensor:
+        """What all processes have of something, summed or averaged."""
+        found: torch.Tensor = self.accelerator.reduce(mine, how)
+        return found
 
     @contextmanager
     def _asked(self, wanted: torch.Tensor) -> Iterator[None]:
@@ -255,8 +278,8 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl exports it, and
         finally:
             self._wanted = None
 
-    def _divergence(self, model: Any, inputs: Mapping[str, Any], own: torch.Tensor) -> float:
-        """KL divergence from the base on these rollouts, nats a token of the agent's."""
+    def _divergence(self, model: Any, inputs: Mapping[str, Any], own: torch.Tensor) -> torch.Tensor:
+        """KL divergence from the base on these rollouts: (2,), nats over the agent's tokens, and those."""
         ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
         mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
         width = inputs["completion_ids"].size(1)

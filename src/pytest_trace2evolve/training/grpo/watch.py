@@ -73,14 +73,19 @@ class Watch(TrainerCallback):
         self._told(now)
         if now.step % self._recipe.keep_every == 0 or now.step == self._recipe.steps:
             self._kept(now.step)
-        self._judge()
+        self.judge()
 
     @property
     def _now(self) -> Told:
         assert self.trainer is not None
         return self.trainer.told
 
-    def _judge(self) -> None:
+    def judge(self) -> None:
+        """See that the last steps had something to learn from.
+
+        Raises:
+            TrainingError: they had not.
+        """
         recipe, recent = self._recipe, self._curve[-self._recipe.patience :]
         if len(recent) < recipe.patience:
             return

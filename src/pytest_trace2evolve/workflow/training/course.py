@@ -2,8 +2,10 @@
 
 import copy
 import json
+import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +15,7 @@ from pytest_trace2evolve._optional import require
 from pytest_trace2evolve.agents.chat import system_prompt
 from pytest_trace2evolve.environments.methods import rollout_class
 from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.evidence.atomic import alone_in
 from pytest_trace2evolve.records.adapter import ADAPTER_WEIGHTS, MANIFEST, AdapterManifest, Measured
 from pytest_trace2evolve.records.heldout import HeldOut
 from pytest_trace2evolve.records.script import Content
@@ -23,7 +26,15 @@ from pytest_trace2evolve.training.grpo.run import Plan, Trained, train
 from pytest_trace2evolve.workflow.environments.registry import Environments, played
 from pytest_trace2evolve.workflow.routing.skills import skill_of
 from pytest_trace2evolve.workflow.training.change import reward_change
-from pytest_trace2evolve.workflow.training.heldout import Sides, Told, Wanted, measure
+from pytest_trace2evolve.workflow.training.heldout import (
+    ROLLOUTS,
+    SCENARIOS,
+    Sides,
+    Told,
+    Wanted,
+    agent_digest,
+    measure,
+)
 
 CURVE, PICTURE = "curve.json", "curve.svg"
 """What each step was like, beside the weights, and its picture."""
@@ -39,7 +50,7 @@ class Order:
         base: The base model.
         out: The adapter's folder; must not exist yet.
         difficulties: Of every environment that is measured, the trained ones among them.
-        instruction: A candidate's, which the agent gets behind the policy.
+        candidate: Whose instruction the agent gets behind the policy, and `instruction` that; empty: none.
         heldout: Held-out scenarios of each trained environment; 0 measures nothing.
         others: Held-out scenarios of each other environment, for what was forgotten.
         rollouts: Of each of them.
@@ -54,10 +65,11 @@ class Order:
     out: Path
     recipe: Recipe
     difficulties: Mapping[str, int]
+    candidate: str = ""
     instruction: str = ""
-    heldout: int = 100
-    others: int = 50
-    rollouts: int = 4
+    heldout: int = SCENARIOS
+    others: int = SCENARIOS // 2
+    rollouts: int = ROLLOUTS
     kept: Path | None = None
     evidence: tuple[str, ...] = ()
     informed_by: tuple[str, ...] = ()
@@ -99,7 +111,7 @@ def make(
         What came of it; None in processes that only help one that writes.
 
     Raises:
-        ConfigError: the folder is there already.
+        ConfigError: the folder is there already, or another process is making it.
         TrainingError: nothing is learnt, or what was kept is of another training.
         ModelFolderError: the base cannot be loaded or served.
         MissingExtraError: a package is not installed.
@@ -107,26 +119,47 @@ def make(
     """
     refuse(order)
     unfinished = order.out.with_name(f".{order.out.name}.unfinished")
-    trained = train(plan_of(environments, order, unfinished), told=stepped)
-    if not trained.writes:
-        return None
-    fresh = order.out.with_name(f".{order.out.name}.new")
-    shutil.rmtree(fresh, ignore_errors=True)
-    fresh.mkdir(parents=True)
-    write_weights(trained.model, order.base.name, fresh)
-    before: dict[str, HeldOut] = {}
-    after: dict[str, HeldOut] = {}
-    if order.heldout:
-        wanted = order.measured
-        sides = Sides(order.base, fresh, order.instruction, order.kept)
-        before, after = measure(environments, sides, wanted, told=told)
-    made = Made(order, trained, before, after)
-    _write_story(environments, made, fresh)
-    from pytest_trace2evolve.training.grpo.keeping import settle
+    with _alone(unfinished):
+        trained = train(plan_of(environments, order, unfinished), told=stepped)
+        if not trained.writes:
+            return None
+        fresh = order.out.with_name(f".{order.out.name}.new")
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir()
+        write_weights(trained.model, order.base.name, fresh)
+        before: dict[str, HeldOut] = {}
+        after: dict[str, HeldOut] = {}
+        if order.heldout:
+            sides = Sides(order.base, fresh, order.instruction, order.kept)
+            before, after = measure(environments, sides, order.measured, told=told)
+        made = Made(order, trained, before, after)
+        _write_story(environments, made, fresh)
+        from pytest_trace2evolve.training.grpo.keeping import settle
 
-    settle(fresh, order.out)
-    shutil.rmtree(unfinished, ignore_errors=True)
+        settle(fresh, order.out)
+        shutil.rmtree(unfinished, ignore_errors=True)
     return made
+
+
+@contextmanager
+def _alone(unfinished: Path) -> Iterator[None]:
+    """See that nobody else makes the same adapter; of several processes that train together one holds it."""
+    if os.environ.get("RANK", "0") != "0":
+        yield
+        return
+    unfinished.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as held:
+        try:
+            held.enter_context(alone_in(unfinished, wait=False))
+        except BlockingIOError:
+            raise ConfigError(
+                f"{unfinished}: another process is training this adapter; wait for it, or give another --name"
+            ) from None
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                unfinished.rmdir()  # where nothing was kept
 
 
 def refuse(order: Order) -> None:
@@ -155,7 +188,7 @@ def plan_of(environments: Environments, order: Order, unfinished: Path) -> Plan:
 
     tokenizer = load_tokenizer(order.base)
     ends = ends_of(order.base, tokenizer)
-    agents, classes, digests = {}, {}, {}
+    agents, classes, digests, prompts = {}, {}, {}, {}
     for name in order.capabilities:
         generator = environments.generator(name, order.difficulties[name], Content.TRAIN)
         world = environments.world(name)
@@ -163,13 +196,14 @@ def plan_of(environments: Environments, order: Order, unfinished: Path) -> Plan:
         agents[name] = system_prompt(world.policy(), order.instruction), tools
         classes[name] = rollout_class(tools, lambda g=generator, w=world: played(g, w), "Rollout")  # type: ignore[misc]
         digests[name] = generator.digest
+        prompts[name] = agent_digest(*agents[name])
     return Plan(
         recipe=order.recipe,
         base=order.base.path,
         identity={
             "base": folder_digest(order.base.path),
             "environments": digests,
-            "instruction": order.instruction,
+            "agents": prompts,
         },
         environments=classes,
         talk=ServerTalk(tokenizer, ends, agents),
@@ -215,6 +249,7 @@ def _write_story(environments: Environments, made: Made, folder: Path) -> None:
         difficulty={name: order.difficulties[name] for name in order.capabilities},
         evidence=order.evidence,
         informed_by=order.informed_by,
+        candidate=order.candidate,
         skill=skill_of(environments, order.name, order.capabilities),
         seed=order.recipe.seed,
         recipe=order.recipe.model_dump(mode="json"),
@@ -224,6 +259,7 @@ def _write_story(environments: Environments, made: Made, folder: Path) -> None:
         heldout={name: _measured(made.before[name], one) for name, one in made.after.items()},
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
     )
-    (folder / MANIFEST).write_text(manifest.model_dump_json(indent=1) + "\n", encoding="utf-8")
     (folder / CURVE).write_text(json.dumps(trained.curve, indent=1) + "\n", encoding="utf-8")
     (folder / PICTURE).write_bytes(curve_picture(trained.curve, title=order.name))
+    # What makes it an adapter comes last.
+    (folder / MANIFEST).write_text(manifest.model_dump_json(indent=1) + "\n", encoding="utf-8")

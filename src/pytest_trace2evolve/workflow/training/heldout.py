@@ -19,7 +19,7 @@ from pytest_trace2evolve.evidence.atomic import write_atomic
 from pytest_trace2evolve.models.chat import ChatModel
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.records.heldout import HeldOut
-from pytest_trace2evolve.records.protocols import Agent
+from pytest_trace2evolve.records.protocols import Agent, ToolSchema
 from pytest_trace2evolve.records.script import Content
 from pytest_trace2evolve.serving.folder import ModelFolder, folder_digest
 from pytest_trace2evolve.workflow.environments.registry import Environments, played
@@ -145,15 +145,21 @@ class _Asked:
         return self.environments.generator(self.capability, self.difficulty, Content.HELDOUT).digest
 
     @property
+    def agent(self) -> tuple[str, Sequence[ToolSchema]]:
+        """System prompt and tools of whoever plays."""
+        world = self.environments.world(self.capability)
+        return system_prompt(world.policy(), self.instruction), world.tools("assistant")
+
+    @property
     def model(self) -> str:
         """Digest of whoever plays."""
-        return digest([self.settings.weights, self.instruction])
+        return digest([self.settings.weights, agent_digest(*self.agent)])
 
 
 async def _played(asked: _Asked, told: Callable[[int], None]) -> HeldOut:
     generator = asked.environments.generator(asked.capability, asked.difficulty, Content.HELDOUT)
     world = asked.environments.world(asked.capability)
-    prompt, tools = system_prompt(world.policy(), asked.instruction), world.tools("assistant")
+    prompt, tools = asked.agent
     model = ChatModel(asked.settings)
 
     def agent(number: int) -> Agent:
@@ -179,6 +185,11 @@ async def _played(asked: _Asked, told: Callable[[int], None]) -> HeldOut:
         rewards=tuple(tuple(group.rewards) for group in groups),
         lost=lost_of(asked.capability, groups),
     )
+
+
+def agent_digest(prompt: str, tools: Sequence[ToolSchema]) -> str:
+    """Digest of what an agent is told: its system prompt and its tools."""
+    return digest([prompt, [one.model_dump(mode="json") for one in tools]])
 
 
 def lost_of(capability: str, groups: Sequence[Group]) -> int:

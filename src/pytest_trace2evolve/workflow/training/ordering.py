@@ -100,6 +100,7 @@ def _order(
         out=(here / options.out) if options.out is not None else root / "adapters" / name,
         recipe=recipe,
         difficulties=difficulties,
+        candidate=options.candidate or "",
         instruction=instruction,
         heldout=options.heldout,
         others=options.heldout // 2 if options.heldout_others is None else options.heldout_others,

@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from pytest_trace2evolve.serving.engine import Answer, Engine, Job
+from pytest_trace2evolve.errors import TrainingError
+from pytest_trace2evolve.serving.engine import Answer, Engine, EngineError, Job
 from pytest_trace2evolve.serving.live import FoldedModel
 from pytest_trace2evolve.training.grpo.protocols import Then, Wish
 
@@ -33,12 +34,26 @@ class EngineSampler:
         """Draw answers until nobody wishes any more; see `Sampler`.
 
         Raises:
-            EngineError: the model gave no numbers.
+            TrainingError: the model gave no numbers, or there is no memory for them.
         """
+        try:
+            self._play(model, wishes, then, temperature=temperature, fresh=fresh)
+        except EngineError as error:
+            raise TrainingError(
+                f"answers cannot be drawn: {error}; lower the rate where these are no numbers, and groups or "
+                "rollouts where memory is short"
+            ) from None
+
+    def _play(
+        self, model: Any, wishes: Sequence[Wish], then: Then, *, temperature: float, fresh: bool
+    ) -> None:
         if fresh or self._engine is None:
             self.close()
             self._model.fold(model)
-            self._engine = Engine(self._model, rows=self._rows, prefix_bytes=PREFIX_BYTES)
+            # Nobody is turned away: there are never more requests than rollouts.
+            self._engine = Engine(
+                self._model, rows=self._rows, waiting=max(1, len(wishes)), prefix_bytes=PREFIX_BYTES
+            )
         engine = self._engine
         self._read([one.prompt for one in wishes])
         ready: queue.SimpleQueue[tuple[int, Future[Answer]]] = queue.SimpleQueue()

@@ -1,10 +1,12 @@
 """Conversations as tokens for a training: by the very code by which the server writes and reads them."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from pytest_trace2evolve.agents.chat import heard
+from pytest_trace2evolve.errors import TrainingError
 from pytest_trace2evolve.models.request import request_body
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.records.completion import Completion, RequestedCall
@@ -12,6 +14,7 @@ from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import ToolSchema
 from pytest_trace2evolve.records.wire import from_completion, to_wire
 from pytest_trace2evolve.serving.calls import call_id
+from pytest_trace2evolve.serving.refusals import ApiError
 from pytest_trace2evolve.serving.request import ChatRequest
 from pytest_trace2evolve.serving.writer import Prompt, Writer
 
@@ -39,10 +42,11 @@ class ServerTalk:
         """The prompt of a conversation in which it is the agent's turn.
 
         Raises:
-            ApiError: the template refuses it.
+            TrainingError: the template refuses it.
         """
         asked = self._asked(environment, history)
-        return list(self._writer.prompt(asked.messages, asked.tools, asked.tool_choice, {}).tokens)
+        with _told(f"a conversation of {environment!r}"):
+            return list(self._writer.prompt(asked.messages, asked.tools, asked.tool_choice, {}).tokens)
 
     def said(self, prompt: Sequence[int], answer: Sequence[int], environment: str) -> Message | None:
         """What an answer says; None where it says nothing, which ends a rollout."""
@@ -62,14 +66,26 @@ class ServerTalk:
         """Tokens from the end of an answer to where the next begins.
 
         Raises:
-            ApiError: the template refuses them, or ends answers by nothing.
+            TrainingError: the template refuses them, or ends answers by nothing.
         """
         answer, *back = _read([said, *messages], ()).messages
-        return self._writer.following(answer, back, ended=ended)
+        with _told("what follows an answer"):
+            return self._writer.following(answer, back, ended=ended)
 
     def _asked(self, environment: str, history: Sequence[Message]) -> ChatRequest:
         prompt, tools = self._agents[environment]
         return _read(history, tools, prompt)
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """What a template refuses, in one line."""
+    try:
+        yield
+    except ApiError as error:
+        raise TrainingError(
+            f"the base's chat template cannot write {what}: {error}; mend the template, or train another base"
+        ) from None
 
 
 def _read(history: Sequence[Message], tools: Sequence[ToolSchema], prompt: str | None = None) -> ChatRequest:
