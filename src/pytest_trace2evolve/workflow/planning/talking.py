@@ -8,6 +8,7 @@ from pytest_trace2evolve.adapters import Adapter, Adapters
 from pytest_trace2evolve.candidates import ROUTED, WITH, Candidate
 from pytest_trace2evolve.errors import AdapterError, ConfigError
 from pytest_trace2evolve.models.settings import ModelSettings
+from pytest_trace2evolve.workflow.planning.cassettes import refuse_other_weights
 from pytest_trace2evolve.workflow.planning.live import LiveSettings, Routes
 from pytest_trace2evolve.workflow.planning.local import adapted
 
@@ -29,10 +30,14 @@ class Talkers:
 
         Raises:
             ConfigError: the agent is no model, or another adapter was named, or answers are stored.
+            CassetteError: the cassette holds what another candidate said.
             AdapterError: the adapter is unknown, of another base, or none is promoted.
             ModelFolderError: an adapter cannot be served with the model.
         """
         live, name = self.plain, candidate.adapter
+        if live is not None and live.cassette is not None:
+            refuse_other_weights(live.cassette, candidate)
+            return live
         if not name:
             return live
         if live is None:
@@ -44,8 +49,6 @@ class Talkers:
             raise ConfigError(
                 f"--t2e-adapter does not go with candidate {candidate.id!r}, which names its adapter"
             )
-        if live.cassette is not None:
-            return live
         if name == ROUTED:
             return self._routed(live, candidate)
         return replace(live, agent=_with(live.agent, self.adapters[name]))
