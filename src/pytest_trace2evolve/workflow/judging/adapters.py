@@ -52,6 +52,7 @@ def note_verdict(project: Project, record: RunVerdict) -> Adapter | None:
         baseline=", ".join(baselines),
         policy=record.policy,
         why=why,
+        time=record.time,
     )
     manifest = adapter.manifest.model_copy(update={"state": state, "verdict": verdict})
     write_atomic(adapter.path / MANIFEST, manifest.model_dump_json(indent=1) + "\n")

@@ -60,20 +60,18 @@ class Talkers:
                 f"{option} keeps the answers of one model, and candidate {candidate.id!r} asks several: "
                 "leave it out"
             )
-        table = self._table(live.agent, self.adapters.promoted())
+        table = self._table(live.agent, self.adapters.routed())
         models = {one.name: _with(live.agent, one) for one in table}
         weights = live.agent.weights
         if weights is not None:
             weights = f"{weights}+{digest({name: one.weights for name, one in models.items()})}"
-        skills = tuple(
-            one.manifest.skill.model_copy(update={"name": one.name}) for one in table if one.manifest.skill
-        )
+        skills = tuple(one.skill for one in table if one.skill is not None)
         agent = replace(live.agent, model=f"{live.agent.model}{WITH}{ROUTED}", weights=weights)
         return replace(live, agent=agent, routes=Routes(live.agent, models, skills, live.each_turn))
 
     def _table(self, base: ModelSettings, promoted: Sequence[Adapter]) -> list[Adapter]:
         """The promoted adapters of a base that a router can choose: at an endpoint its name must do."""
-        found = [one for one in promoted if _is_of(one, base) and one.manifest.skill is not None]
+        found = [one for one in promoted if _is_of(one, base) and one.skill is not None]
         if found:
             return found
         others = ", ".join(f"{one.name} (of {one.manifest.base!r})" for one in promoted)
