@@ -48,7 +48,7 @@ def test_a_cassette_of_an_adapter_is_played_by_that_adapter_alone(adapted: DeskP
     for name in ("v0", "v0+two"):
         refused(play(adapted, f"--candidate={name}"), f"was recorded with 'v0+one', and candidate '{name}'")
     (adapted.root / "adapters" / "one" / ADAPTER_WEIGHTS).write_bytes(b"others")
-    refused(play(adapted, "--candidate=v0+one"), "was recorded with other weights or text, and")
+    refused(play(adapted, "--candidate=v0+one"), "was recorded with other weights or another text, and")
 
 
 def test_a_replay_of_the_plain_candidate_is_not_what_an_adapter_said(adapted: DeskProject) -> None:
