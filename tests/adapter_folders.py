@@ -1,10 +1,19 @@
 """Adapters' folders as training leaves them, without training."""
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from pytest_trace2evolve.records.adapter import ADAPTER_WEIGHTS, MANIFEST, AdapterManifest, AdapterState
+from pytest_trace2evolve.records.adapter import (
+    ADAPTER_WEIGHTS,
+    MANIFEST,
+    AdapterManifest,
+    AdapterState,
+    AdapterVerdict,
+)
 from pytest_trace2evolve.records.routing import Skill
+from pytest_trace2evolve.records.verdict import Decision
 
 
 def write_adapter(
@@ -14,8 +23,17 @@ def write_adapter(
     base: str = "b1",
     state: AdapterState = AdapterState.TRAINED,
     weights: Path | None = None,
+    capabilities: Sequence[str] = (),
+    promoted_on: int = 0,
+    **changes: Any,
 ) -> Path:
-    """An adapter with its manifest; its weights are those of a folder, or its name's letters."""
+    """An adapter with its manifest; its weights are those of a folder, or its name's letters.
+
+    Args:
+        capabilities: What it was trained for; what its name says unless given.
+        promoted_on: The day of November on which its verdict's run began; 0 leaves it without a verdict.
+        changes: What else its manifest says.
+    """
     path = folder / name
     if weights is None:
         path.mkdir(parents=True)
@@ -26,7 +44,7 @@ def write_adapter(
         capability=name,
         base="base",
         base_digest=base,
-        environments={name: "e"},
+        environments=dict.fromkeys(capabilities or [name], "e"),
         informed_by=("desk::discovery",),
         skill=Skill(name=name, description=f"What {name} is.", example=f"Please {name}."),
         seed=1,
@@ -36,6 +54,10 @@ def write_adapter(
         seconds=1.0,
         state=state,
         created_at="2026-11-22T10:00:00+00:00",
-    )
+    ).model_copy(update=changes)
+    if promoted_on:
+        time = f"2026-11-{promoted_on:02}T10:00:00+00:00"
+        verdict = AdapterVerdict(decision=Decision.PROMOTE, run="r", candidate=f"v6+{name}", time=time)
+        manifest = manifest.model_copy(update={"verdict": verdict})
     (path / MANIFEST).write_text(manifest.model_dump_json(), encoding="utf-8")
     return path

@@ -13,6 +13,7 @@ from pytest_trace2evolve._canonical import DIGEST_LENGTH
 from pytest_trace2evolve.errors import AdapterError, nearest
 from pytest_trace2evolve.records.adapter import ADAPTER_WEIGHTS, MANIFEST, AdapterManifest, AdapterState
 from pytest_trace2evolve.records.base import complaint
+from pytest_trace2evolve.records.routing import Skill
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,18 @@ class Adapter:
         """Whether the gate promoted it."""
         return self.manifest.state is AdapterState.PROMOTED
 
+    @property
+    def skill(self) -> Skill | None:
+        """Its line of a router's table, under its own name; None where it cannot be routed to."""
+        told = self.manifest.skill
+        return None if told is None else told.model_copy(update={"name": self.name})
+
+    @property
+    def promoted_at(self) -> tuple[str, str, str]:
+        """When it was promoted, for sorting: its verdict's run, and where that is not noted its training."""
+        verdict = self.manifest.verdict
+        return "" if verdict is None else verdict.time, self.manifest.created_at or "", self.name
+
 
 class Adapters:
     """All adapters of a folder that have a manifest, by the names of their folders."""
@@ -76,6 +89,19 @@ class Adapters:
         except ValidationError as error:
             raise AdapterError(f"{path / MANIFEST}: damaged at {complaint(error)}; train it again") from None
         return Adapter(name, path, manifest)
+
+    def routed(self) -> list[Adapter]:
+        """What a router chooses from, by name: of promoted adapters of one base for the same capabilities the
+        one that was promoted last. Two would be described alike, and share what is chosen.
+
+        Raises:
+            AdapterError: a manifest is damaged.
+        """
+        last = {
+            (one.manifest.base_digest, frozenset(one.manifest.environments)): one
+            for one in sorted(self.promoted(), key=lambda one: one.promoted_at)
+        }
+        return sorted(last.values(), key=lambda one: one.name)
 
     def promoted(self) -> list[Adapter]:
         """The promoted adapters, by name.

@@ -155,8 +155,8 @@ class Candidates:
             raise CandidateError(f"{WITH}{adapter}: the candidates of {self._folder} have no adapters")
         if adapter != ROUTED:
             return [self._adapters[adapter]]
-        if promoted := self._adapters.promoted():
-            return promoted
+        if routed := self._adapters.routed():
+            return routed
         raise AdapterError(
             f"{WITH}{ROUTED}: no adapter in {self._adapters.folder} is promoted, and only promoted ones are "
             "routed to; train one and put it through the gate (trace2evolve evolve)"

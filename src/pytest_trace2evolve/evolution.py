@@ -7,7 +7,10 @@ import pytest
 
 from pytest_trace2evolve.cli import main
 from pytest_trace2evolve.collect import PLUGIN_NAME as RUN_NAME
+from pytest_trace2evolve.errors import ModelFolderError
 from pytest_trace2evolve.options import OPTIONS
+from pytest_trace2evolve.serving.folder import expanded
+from pytest_trace2evolve.workflow.evolving.session import OFF
 from pytest_trace2evolve.workflow.planning.local import names_folder
 
 PLUGIN_NAME = "trace2evolve-evolution"
@@ -18,24 +21,56 @@ _PASSED = frozenset(
         "t2e_trials",
         "t2e_gate",
         "t2e_goal",
-        "t2e_model",
         "t2e_user_model",
         "t2e_user_base_url",
+        "t2e_key_var",
         "t2e_user_key_var",
         "t2e_temperature",
         "t2e_seed",
+        "t2e_reasoning_effort",
+        "t2e_extra_body",
+        "t2e_judge",
+        "t2e_judge_base_url",
         "t2e_concurrency",
         "t2e_call_timeout",
+        "t2e_requests_per_minute",
+        "t2e_max_cost",
+        "t2e_max_tokens",
+        "t2e_max_minutes",
         "t2e_confirm",
-        "t2e_stages",
     }
 )
-"""Options of the session that those of its adapters get too: who talks, about what, and who decides."""
-
-_MODELS = ("t2e_model", "t2e_user_model")
+"""Options of the session that those of its adapters get too: about what, who talks and how, who decides, and
+what each of them may take."""
 
 _NO_BASE = ("t2e_replay", "t2e_playback", "t2e_agent", "t2e_base_url", "t2e_adapter")
 """Options beside which no model of a folder talks for itself."""
+
+_OF_THE_SESSION = frozenset(
+    {
+        *_NO_BASE,  # refused
+        "t2e_stages",  # refused
+        "t2e_candidate",  # each session has its own
+        "t2e_model",  # given as the base
+        "t2e_run_folder",
+        "t2e_baseline",  # of the others it is the session's run
+        "t2e_save_baseline",
+        "t2e_baseline_mode",
+        "t2e_baseline_base_url",  # the others' baseline is asked where they ask
+        "t2e_baseline_key_var",
+        "t2e_inconclusive",
+        "t2e_summary",
+        "t2e_case_budget",
+        "t2e_freeze",
+        "t2e_evolve",
+        "t2e_evolve_options",
+        "t2e_route",  # refused where nothing is routed
+        "t2e_fresh",
+        "t2e_cache",
+        "t2e_record",
+    }
+)
+"""Options of the session alone."""
 
 
 class Watched:
@@ -75,6 +110,7 @@ def run_and_evolve(config: pytest.Config) -> int | pytest.ExitCode | None:
                 f"--{name.replace('_', '-')} does not go with --t2e-evolve, which trains adapters of the "
                 "embedded model, or of one in a folder: --t2e-model ./FOLDER"
             )
+    _refuse_without_verdict(config)
     given = config.invocation_params
     if option.t2e_model is not None and not names_folder(option.t2e_model, given.dir):
         raise pytest.UsageError(
@@ -82,7 +118,11 @@ def run_and_evolve(config: pytest.Config) -> int | pytest.ExitCode | None:
             "folder: --t2e-model ./FOLDER"
         )
     asked = _evolve(config)
-    if main([*asked, "--dry-run", "--", *_session(config)]) != 0:
+    try:
+        status = main([*asked, "--dry-run", "--", *_session(config)])
+    except SystemExit:  # of argparse, which has told what is wrong with --t2e-evolve-options
+        status = pytest.ExitCode.USAGE_ERROR
+    if status != 0:
         return pytest.ExitCode.USAGE_ERROR
     watched = Watched()
     status = pytest.main(list(given.args), plugins=[*(given.plugins or ()), watched])
@@ -95,6 +135,20 @@ def run_and_evolve(config: pytest.Config) -> int | pytest.ExitCode | None:
     return status
 
 
+def _refuse_without_verdict(config: pytest.Config) -> None:
+    """Refuse a session whose run could be nobody's baseline, or whose options leave no verdict."""
+    if config.option.t2e_stages is not None:
+        raise pytest.UsageError(
+            "--t2e-stages does not go with --t2e-evolve: a run that may stop early is no baseline of the "
+            "adapters' sessions; leave it out"
+        )
+    if (config.option.t2e_gate or config.getini("t2e_gate")) == OFF:
+        raise pytest.UsageError(
+            f"--t2e-evolve promotes adapters by the gate's verdict, and the gate is {OFF}: leave --t2e-gate "
+            f"out, or name a policy where the ini key t2e_gate is {OFF}"
+        )
+
+
 def _evolve(config: pytest.Config) -> list[str]:
     """The command that evolves, without what the session says."""
     option = config.option
@@ -102,7 +156,7 @@ def _evolve(config: pytest.Config) -> list[str]:
     if option.t2e_candidate is not None:
         asked += ["--candidate", option.t2e_candidate]
     if option.t2e_model is not None:
-        asked += ["--base", str(config.invocation_params.dir / option.t2e_model)]
+        asked += ["--base", str(_place(option.t2e_model, config))]
     try:
         return asked + shlex.split(option.t2e_evolve_options or "")
     except ValueError as error:
@@ -111,15 +165,27 @@ def _evolve(config: pytest.Config) -> list[str]:
 
 def _session(config: pytest.Config) -> list[str]:
     """Options of the sessions of adapters."""
-    found, here = [], config.invocation_params.dir
+    found = []
     for names, settings in OPTIONS:
         value = getattr(config.option, settings["dest"], None)
         if settings["dest"] not in _PASSED or value is None:
             continue
         for one in value if settings.get("action") == "append" else [value]:
-            if settings["dest"] in _MODELS and names_folder(one, here):
-                one = str(here / one)  # those sessions stand in the project's own folder
+            if settings["dest"] == "t2e_user_model" and names_folder(one, config.invocation_params.dir):
+                one = str(_place(one, config))  # those sessions stand in the project's own folder
             text = ",".join(map(str, one)) if isinstance(one, tuple | list) else str(one)
             found.append(f"{names[0]}={text}")
     workers = getattr(config.option, "numprocesses", None)
     return [*found, f"-n{workers}"] if workers else found
+
+
+def _place(model: str, config: pytest.Config) -> Path:
+    """The folder of a model.
+
+    Raises:
+        pytest.UsageError: it lies in a home folder that nobody here has.
+    """
+    try:
+        return config.invocation_params.dir / expanded(Path(model))
+    except ModelFolderError as error:
+        raise pytest.UsageError(str(error)) from None

@@ -2,18 +2,22 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.errors import ConfigError, InfrastructureError
 from pytest_trace2evolve.records.admission import AdmissionReport, CheckLine
+from pytest_trace2evolve.records.calibration import Calibration, Outcome
+from pytest_trace2evolve.records.evolving import Ready
 from pytest_trace2evolve.serving.folder import read_model
 from pytest_trace2evolve.shipped import embedded_model
+from pytest_trace2evolve.training.grpo.recipe import Recipe
 from pytest_trace2evolve.workflow.environments.registry import Environments
 from pytest_trace2evolve.workflow.evolving import environments as own
 from pytest_trace2evolve.workflow.project import Project
 
-NAME = "precondition_verification"
+NAME, NAME_2 = "precondition_verification", "conditional_detail_retrieval"
 
 
 def report(*, passed: bool) -> AdmissionReport:
@@ -45,17 +49,23 @@ def test_held_out_tasks_of_the_project_are_looked_for(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[object] = []
+    firsts: list[object] = []
 
     def admit(*given: object, **others: object) -> AdmissionReport:
         asked.append(others["held_out"])
+        firsts.append(others["first"])
         return report(passed=True)
 
     monkeypatch.setattr(own, "admit", admit)
     monkeypatch.setattr(own, "held_out_of", lambda found: [f"a task of {found.root.name}"])
-    found, played = own.ready(Environments(), [NAME], read_model(embedded_model()), "", project)
+    played: list[int] = []
+    found = own.ready(
+        Environments(), [NAME], read_model(embedded_model()), "", project, first=7, played=played.append
+    )
     assert asked == [[f"a task of {project.root.name}"]]
     assert [(one.name, one.difficulty, one.mean) for one in found] == [(NAME, 1, None)]
-    assert played == 0, "the embedded model was calibrated before"
+    assert firsts == [7]
+    assert played == [], "the embedded model was calibrated before"
 
 
 def test_another_base_is_calibrated_once(
@@ -70,12 +80,50 @@ def test_another_base_is_calibrated_once(
     monkeypatch.setattr(own, "admit", lambda *given, **others: report(passed=True))
     monkeypatch.setattr(own, "CALIBRATION", (2, 2))
     heard: list[tuple[str, int, int]] = []
-    [first], played = own.ready(
-        Environments(), [NAME], read_model(other), "", project, told=lambda *line: heard.append(line)
-    )
-    assert played >= 4
+    played: list[int] = []
+    measured = own.calibrate
+
+    async def fitting(*given: Any, **others: Any) -> Calibration:
+        found = await measured(*given, **others)
+        return found.model_copy(update={"outcome": Outcome.FITS})
+
+    monkeypatch.setattr(own, "calibrate", fitting)
+
+    def ready(*names: str) -> list[Ready]:
+        return own.ready(
+            Environments(),
+            names,
+            read_model(other),
+            "",
+            project,
+            told=lambda *line: heard.append(line),
+            played=played.append,
+        )
+
+    [first] = ready(NAME)
+    assert len(played) == 1
+    assert played[0] >= 4
     assert heard[-1] == (NAME, 4, 4)
     assert first.mean is not None
-    if first.fits:
-        [again], none = own.ready(Environments(), [NAME], read_model(other), "", project)
-        assert (again, none) == (first, 0)
+    assert ready(NAME) == [first]
+    assert len(played) == 1, "what was calibrated is not calibrated again"
+
+    async def failing(environments: Any, name: str, *given: Any, **others: Any) -> Calibration:
+        if name != NAME_2:
+            raise InfrastructureError("the server is gone")
+        return await fitting(environments, name, *given, **others)
+
+    monkeypatch.setattr(own, "calibrate", failing)
+    with pytest.raises(InfrastructureError):
+        ready(NAME_2, "account_address_inference")
+    assert len(played) == 2, "each is kept, and counted, before the next can fail"
+    ready(NAME, NAME_2)
+    assert len(played) == 2
+
+
+def test_scenarios_are_looked_at_that_are_trained_in_and_nobody_knows() -> None:
+    recipe = Recipe()
+    drawn = {own.a_first(recipe) for _ in range(50)}
+    assert len(drawn) > 40
+    assert all(100_000 <= one <= 200_000 - own.CHECKED for one in drawn)
+    assert own.a_first(Recipe(scenarios=8)) == 100_000

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from pytest_trace2evolve.records.adapter import AdapterManifest, AdapterState, Measured
 from pytest_trace2evolve.records.verdict import Decision
-from pytest_trace2evolve.workflow.evolving.forgetting import LOSS, settle
+from pytest_trace2evolve.workflow.judging.forgetting import LOSS, settle
 
 PROMOTED, DISCARDED, OPEN = AdapterState.PROMOTED, AdapterState.DISCARDED, AdapterState.INCONCLUSIVE
 

@@ -1,5 +1,6 @@
 """What an evolution takes at most is said before it starts, and held against its budgets."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,11 @@ from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.serving.folder import read_model
 from pytest_trace2evolve.shipped import embedded_model
 from pytest_trace2evolve.training.grpo.recipe import Recipe
+from pytest_trace2evolve.workflow.environments.registry import Environments
 from pytest_trace2evolve.workflow.evolving.order import (
     EvolveOrder,
     budget_of,
     budget_text,
-    refuse_given,
     refuse_impossible,
 )
 
@@ -27,27 +28,44 @@ def order(**changes: object) -> EvolveOrder:
     return EvolveOrder(**told)
 
 
+ALL = Environments().names
+
+
 def test_every_stage_is_counted() -> None:
-    found = budget_of(order(most=2, heldout=10, rollouts=4), simulations=444, environments=6)
+    found = budget_of(order(most=2, heldout=10, rollouts=4), ALL, simulations=444, fresh=640)
     assert found.rollouts == {
         "the run": 444,
-        "calibration": 2 * 24 * 8,
+        "calibration": 0,
         "training": 2 * 10 * 64 * 2,
         "held out": 2 * 2 * (10 + 5 * 5) * 4,
         "the gate": 444 * 3,
+        "confirmation": 640 * 3,
     }
     assert found.total == sum(found.rollouts.values())
     assert found.minutes is not None
     told = budget_text(order(most=2, heldout=10, max_minutes=30.0), found)
-    assert told.startswith("evolving v6 on pocket: 2 adapters at most, up to 5,280 rollouts (the run 444, ")
+    assert told.startswith("evolving v6 on pocket: 2 adapters at most, up to 6,816 rollouts (the run 444, ")
     assert told.endswith("; limits: minutes 30")
 
 
+def test_a_calibration_may_try_every_difficulty(tmp_path: Path) -> None:
+    """Of the embedded model in built-in environments it was done before."""
+    assert budget_of(order(most=2), [*ALL, "own"], 1, 0).rollouts["calibration"] == 24 * 8 * 5
+    assert budget_of(order(most=2), ALL, 1, 0).rollouts["calibration"] == 0
+    other = tmp_path / "other"
+    shutil.copytree(embedded_model(), other)
+    (other / "generation_config.json").write_text("{}", encoding="utf-8")
+    found = budget_of(order(most=2, base=read_model(other)), ALL, 1, 0)
+    assert found.rollouts["calibration"] == 2 * 24 * 8 * 5
+    assert found.minutes is None
+    assert budget_of(order(most=9), ALL, 444, 0).rollouts["the gate"] == 444 * (len(ALL) + 1)
+
+
 def test_a_run_that_is_there_is_not_made_again() -> None:
-    assert budget_of(order(run=Path("r")), 444, 6).rollouts["the run"] == 0
+    assert budget_of(order(run=Path("r")), ALL, 444, 640).rollouts["the run"] == 0
 
 
-@given(st.integers(1, 6), st.integers(1, 60), st.integers(2, 200), st.integers(1, 4))
+@given(st.integers(1, 5), st.integers(1, 60), st.integers(2, 200), st.integers(1, 4))
 def test_more_of_anything_needs_no_less(most: int, steps: int, heldout: int, parallel: int) -> None:
     def budget(**changes: object) -> tuple[int, float]:
         told = {
@@ -57,7 +75,7 @@ def test_more_of_anything_needs_no_less(most: int, steps: int, heldout: int, par
             "recipe": Recipe(steps=steps),
             **changes,
         }
-        found = budget_of(order(**told), 100, 6)
+        found = budget_of(order(**told), ALL, 100, 640)
         assert found.minutes is not None
         return found.total, found.minutes
 
@@ -81,19 +99,10 @@ def test_more_of_anything_needs_no_less(most: int, steps: int, heldout: int, par
 )
 def test_an_impossible_budget_is_refused(changes: dict[str, object], told: str) -> None:
     one = order(recipe=Recipe(steps=12), heldout=100, **changes)
-    found = budget_of(one, 444, 6)
+    found = budget_of(one, ALL, 444, 640)
     with pytest.raises(ConfigError, match=told):
         refuse_impossible(one, found)
     refuse_impossible(order(max_rollouts=found.total, max_minutes=found.minutes), found)
-
-
-@pytest.mark.parametrize(
-    "option", ["--candidate=v5", "--t2e-run-folder", "--t2e-baseline=v0", "--t2e-replay"]
-)
-def test_what_an_evolution_gives_itself_is_refused(option: str) -> None:
-    with pytest.raises(ConfigError, match=rf"^{option}: an evolution gives its sessions this option itself"):
-        refuse_given(["-n2", option])
-    refuse_given(["-n2", "--t2e-suite=support"])
 
 
 def test_the_same_order_has_the_same_folder() -> None:
@@ -103,3 +112,4 @@ def test_the_same_order_has_the_same_folder() -> None:
     assert same.name.startswith("v6-")
     assert same.name != order(session=("--t2e-suite=other",)).name
     assert same.name != order(session=("--t2e-suite=support",), heldout=40).name
+    assert same.name != order(session=("--t2e-suite=support",), content="other").name

@@ -56,6 +56,27 @@ def test_one_that_fails_is_told_with_its_last_lines_and_ends_what_was_not_begun(
         run_all([python("a", "raise SystemExit(3)", log, fine=(0, 3))], tmp_path, lock, at_once=1, told=print)
 
 
+def test_one_that_cannot_be_started_or_followed_is_a_failure(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("")
+    with (
+        locked(tmp_path / "own") as lock,
+        pytest.raises(TrainingError, match=r"^a was lost: FileExistsError: .*; see .*/taken/log$"),
+    ):
+        run_all([python("a", "pass", tmp_path / "taken" / "log")], tmp_path, lock, at_once=1, told=print)
+
+    def deaf(*line: str) -> None:
+        raise OSError("no room")
+
+    code = "import time; print('up', flush=True); time.sleep(600)"
+    began = time.monotonic()
+    with (
+        locked(tmp_path / "own") as lock,
+        pytest.raises(TrainingError, match=rf"^b was lost: OSError: no room; see {tmp_path / 'log'}$"),
+    ):
+        run_all([python("b", code, tmp_path / "log")], tmp_path, lock, at_once=1, told=deaf)
+    assert time.monotonic() - began < 60, "it was ended, and not waited for"
+
+
 def test_two_do_not_work_on_one_evolution(tmp_path: Path) -> None:
     told = rf"^{tmp_path}: another process works on it, or one that it started; wait for it to end$"
     with locked(tmp_path), pytest.raises(ConfigError, match=told), locked(tmp_path):
@@ -93,7 +114,7 @@ def test_a_process_that_outlives_a_killed_evolution_holds_its_lock(tmp_path: Pat
 def test_a_state_is_kept_and_a_damaged_one_refused(tmp_path: Path) -> None:
     begun = read_state(tmp_path, "v6", "digest")
     assert (begun.candidate, begun.minutes) == ("v6", {})
-    write_state(tmp_path, begun.model_copy(update={"minutes": {Stage.RUN: 2.5}, "run": "r1"}))
+    write_state(tmp_path, begun.model_copy(update={"minutes": {Stage.RUN: 2.5}, "folder": "r1"}))
     assert read_state(tmp_path, "v6", "digest").minutes == {Stage.RUN: 2.5}
     with pytest.raises(ResultsError, match=r"state.json: is of another evolution, digest; move"):
         read_state(tmp_path, "v6", "other")

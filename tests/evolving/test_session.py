@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from pytest_trace2evolve import evolution
+from pytest_trace2evolve.options import DESTINATIONS
 from tests.plugin.conftest import DeskProject, project
 from tests.serving.conftest import models
 from tests.serving.test_sessions import settings
@@ -36,13 +37,13 @@ def test_the_session_is_told_to_the_evolution(
         f"--t2e-model={base}",
         "--t2e-suite=desk",
         "--t2e-trials=1",
-        "--t2e-gate=off",
+        "--t2e-gate=strict",
         "--t2e-summary=told.md",
     )
     assert result.ret in (0, 1), result.stdout.str()
     common = ["--root", str(project.root), "evolve", "--candidate", "v0", "--base", str(base)]
     common += ["--most", "2", "--steps", "5"]
-    session = ["--", "--t2e-suite=desk", "--t2e-trials=1", "--t2e-gate=off", f"--t2e-model={base}"]
+    session = ["--", "--t2e-suite=desk", "--t2e-trials=1", "--t2e-gate=strict"]
     run = project.runs[-1]
     assert asked == [[*common, "--dry-run", *session], [*common, "--from-run", str(run), *session]]
     assert len(project.runs) == 1
@@ -62,6 +63,15 @@ def test_an_impossible_budget_ends_it_before_the_session(
     [
         (["--t2e-evolve", "--t2e-agent=oracle"], "--t2e-agent does not go with --t2e-evolve, which trains"),
         (["--t2e-evolve", "--t2e-replay=x"], "--t2e-replay does not go with --t2e-evolve"),
+        (["--t2e-evolve", "--t2e-stages=2,4"], "--t2e-stages does not go with --t2e-evolve: a run that may"),
+        (
+            ["--t2e-evolve", "--t2e-gate=off"],
+            "--t2e-evolve promotes adapters by the gate's verdict, and the gate is off: leave --t2e-gate out",
+        ),
+        (
+            ["--t2e-evolve", "--t2e-model=~nobody_here/m"],
+            "~nobody_here/m: no such folder: nobody here has",
+        ),
         (["--t2e-evolve", "--t2e-model=m"], "--t2e-model m: --t2e-evolve trains adapters, and needs a model"),
         (["--t2e-evolve", "--t2e-evolve-options='"], "--t2e-evolve-options: No closing quotation"),
         (["--t2e-evolve-options=--most 2"], "--t2e-evolve-options says nothing without --t2e-evolve"),
@@ -75,3 +85,59 @@ def test_what_leaves_nothing_to_evolve_is_a_usage_error(
     assert told in result.stderr.str()
     assert asked == []
     assert not project.runs
+
+
+def test_a_gate_that_the_settings_turn_off_is_a_usage_error(
+    project: DeskProject, asked: list[list[str]], models: Path
+) -> None:
+    ini = project.root / "pytest.ini"
+    ini.write_text(f"{ini.read_text()}t2e_gate = off\n" if ini.exists() else "[pytest]\nt2e_gate = off\n")
+    result = project.pytester.runpytest_inprocess("--t2e-evolve", f"--t2e-model={models / 'base'}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert "name a policy where the ini key t2e_gate is off" in result.stderr.str()
+    assert asked == []
+
+
+def test_a_wrong_option_of_the_evolution_is_a_usage_error(project: DeskProject, models: Path) -> None:
+    result = project.pytester.runpytest_inprocess(
+        "--t2e-evolve", "--t2e-evolve-options=--mots 2", f"--t2e-model={models / 'base'}"
+    )
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert "--mots" in result.stderr.str()
+    assert not project.runs
+
+
+def test_a_home_folder_is_where_it_is(
+    project: DeskProject, models: Path, asked: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(models))
+    project.pytester.runpytest_inprocess(
+        "--t2e-evolve", "--t2e-model=~/base", "--t2e-user-model=~/base", "--t2e-trials=1"
+    )
+    [_, told] = asked
+    assert told[told.index("--base") + 1] == str(models / "base")
+    assert f"--t2e-user-model={models / 'base'}" in told
+
+
+def test_the_adapters_are_asked_with_the_settings_of_the_session(
+    project: DeskProject, models: Path, asked: list[list[str]]
+) -> None:
+    given = [
+        "--t2e-key-var=HOME",
+        "--t2e-reasoning-effort=low",
+        '--t2e-extra-body={"top_p": 0.5}',
+        "--t2e-judge=j",
+        "--t2e-judge-base-url=http://127.0.0.1:9/v1",
+        "--t2e-max-tokens=9000000",
+        "--t2e-requests-per-minute=60000.0",
+    ]
+    project.pytester.runpytest_inprocess(
+        "--t2e-evolve", f"--t2e-model={models / 'base'}", "--t2e-trials=1", *given
+    )
+    assert set(given) <= set(asked[-1])
+
+
+def test_each_option_is_handed_on_or_known_to_be_the_sessions_own() -> None:
+    passed, own = evolution._PASSED, evolution._OF_THE_SESSION
+    assert passed | own == set(DESTINATIONS)
+    assert not passed & own

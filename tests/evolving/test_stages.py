@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.errors import ConfigError, TrainingError
+from pytest_trace2evolve.errors import ConfigError, ResultsError, TrainingError
 from pytest_trace2evolve.records.adapter import AdapterState
 from pytest_trace2evolve.records.evidence import CandidateRef
 from pytest_trace2evolve.records.evolving import Missing, Ready, Stage
@@ -17,14 +18,14 @@ from pytest_trace2evolve.records.verdict import Decision, Goal
 from pytest_trace2evolve.report.evolving import evolved_text
 from pytest_trace2evolve.serving.folder import folder_digest, read_model
 from pytest_trace2evolve.shipped import embedded_model
-from pytest_trace2evolve.training.grpo.recipe import Recipe
+from pytest_trace2evolve.training.grpo.recipe import Recipe, read_recipe
 from pytest_trace2evolve.workflow.capabilities.missing import Learnt
 from pytest_trace2evolve.workflow.environments.registry import Environments
 from pytest_trace2evolve.workflow.evolving import stages
 from pytest_trace2evolve.workflow.evolving.order import EvolveOrder
 from pytest_trace2evolve.workflow.evolving.processes import Work
 from pytest_trace2evolve.workflow.project import Project
-from pytest_trace2evolve.workflow.routing.measure import Routed
+from pytest_trace2evolve.workflow.routing.measure import Routed, Row
 from tests.adapter_folders import write_adapter
 from tests.gate_helpers import write_candidate
 
@@ -32,6 +33,8 @@ ONE, TWO = "precondition_verification", "conditional_detail_retrieval"
 Told = Callable[[int], None]
 BASE = read_model(embedded_model())
 WEIGHTS = folder_digest(BASE.path)
+PLAYED = 3
+"""Simulations of each session."""
 
 
 class World:
@@ -39,7 +42,9 @@ class World:
 
     Attributes:
         decisions: What the gate says, by candidate.
-        dies: Before which process everything ends, as if it were killed.
+        dies: At which process everything ends, as if it were killed.
+        after: Whether that is once the process is over, instead of before it begins.
+        silent: Sessions that leave no verdict.
     """
 
     def __init__(self, root: Path) -> None:
@@ -49,18 +54,37 @@ class World:
         self.decisions: dict[str, Decision] = {}
         self.ran: list[str] = []
         self.dies = ""
+        self.after = False
+        self.silent: set[str] = set()
+        self.given: dict[str, list[str]] = {}
         self.told: list[tuple[Stage, str]] = []
 
     def run_all(self, works: list[Work], here: Path, lock: int, *, at_once: int, told: Any) -> None:
         for work in works:
-            if work.name == self.dies:
+            if work.name == self.dies and not self.after:
                 raise KeyboardInterrupt
             self.ran.append(work.name)
+            self.given[work.name] = list(work.arguments)
             told(work.name, "at work")
             if "train" in work.arguments:
-                write_adapter(self.project.adapters.folder, work.name, base=WEIGHTS)
+                self.training(work)
             else:
                 self.session(work)
+            if work.name == self.dies:
+                raise KeyboardInterrupt
+
+    def training(self, work: Work) -> None:
+        given = dict(pairwise(work.arguments))
+        capability = given["--capability"]
+        write_adapter(
+            self.project.adapters.folder,
+            work.name,
+            base=WEIGHTS,
+            capabilities=[capability],
+            recipe=read_recipe("pocket", Path(given["--config"])).model_dump(mode="json"),
+            difficulty={capability: int(given["--difficulty"])},
+            candidate=given["--candidate"],
+        )
 
     def session(self, work: Work) -> None:
         given = dict(one.split("=", 1) for one in work.arguments if one.startswith("--") and "=" in one)
@@ -81,9 +105,19 @@ class World:
             "environment_info": {"domain_name": "support"},
             "trace2evolve": provenance,
         }
-        results = {"info": info, "simulations": [], "tasks": []}
+        task = {"id": "t", "user_scenario": {"instructions": "x"}}
+        simulations = [
+            {
+                "id": f"{folder.name}-{number}",
+                "task_id": "t",
+                "trial": number,
+                "termination_reason": "user_stop",
+            }
+            for number in range(PLAYED)
+        ]
+        results = {"info": info, "simulations": simulations, "tasks": [task]}
         (folder / "results.json").write_text(json.dumps(results), encoding="utf-8")
-        if "--t2e-baseline" in given:
+        if "--t2e-baseline" in given and name not in self.silent:
             self.verdict(folder, candidate.ref(), self.decisions[name])
 
     def verdict(self, folder: Path, candidate: CandidateRef, decision: Decision) -> None:
@@ -121,13 +155,14 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     missing = tuple(Missing(name=name, delta=0.4, coverage=0.3) for name in (ONE, TWO, "unheard_of"))
     learnt = Learnt(missing, ("run",), ("support::discovery",), failed=7, traces=9)
 
-    def ready(environments: Any, names: list[str], *others: Any, **told: Any) -> tuple[list[Ready], int]:
-        return [Ready(name=name, difficulty=2, mean=0.4) for name in names], 30
+    def ready(
+        environments: Any, names: list[str], *others: Any, played: Callable[[int], None], **told: Any
+    ) -> list[Ready]:
+        played(30)
+        return [Ready(name=name, difficulty=2, mean=0.4) for name in names]
 
-    def routed(
-        base: Any, environments: Any, names: list[str], openings: Any, told: Callable[[int], None]
-    ) -> Routed:
-        shares = dict.fromkeys([*names, NONE], 0.5)
+    def routed(base: Any, table: list[Row], openings: Any, told: Callable[[int], None]) -> Routed:
+        shares = dict.fromkeys([*(row.name for row in table), NONE], 0.5)
         return Routed(openings, [Routing(chosen=one.label, shares=shares) for one in openings])
 
     monkeypatch.setattr(stages, "run_all", own.run_all)
@@ -159,6 +194,8 @@ def test_a_red_run_ends_with_gated_adapters_and_a_routed_agent(world: World) -> 
     assert state.confusion.right == state.confusion.total == 40
     assert set(state.minutes) == set(Stage)
     assert state.rollouts[Stage.ENVIRONMENTS] == 30
+    assert state.rollouts[Stage.RUN] == state.rollouts[Stage.ROUTED] == PLAYED
+    assert state.rollouts[Stage.GATE] == 2 * PLAYED
     text = evolved_text(state, world.project.adapters)
     for told in (
         f"v6+{ONE}",
@@ -170,17 +207,152 @@ def test_a_red_run_ends_with_gated_adapters_and_a_routed_agent(world: World) -> 
         assert told in text
 
 
-@pytest.mark.parametrize("dies", ["v6", ONE, TWO, f"v6+{ONE}", f"v6+{TWO}", "v6+routed"])
+ALL = ["v6", ONE, TWO, f"v6+{ONE}", f"v6+{TWO}", "v6+routed"]
+
+
+@pytest.mark.parametrize("dies", ALL)
 def test_what_was_interrupted_goes_on_and_does_nothing_twice(world: World, dies: str) -> None:
     world.dies = dies
     with pytest.raises(KeyboardInterrupt):
         world.evolving().run()
+    kept = world.evolving().folder / "state.json"
+    assert json.loads(kept.read_text())["minutes"].keys() >= {"run"}, "what was interrupted took its time"
     world.dies = ""
     state = world.evolving().run()
-    assert world.ran == ["v6", ONE, TWO, f"v6+{ONE}", f"v6+{TWO}", "v6+routed"]
-    assert set(state.minutes) == set(Stage)
+    assert world.ran == ALL
+    assert set(state.minutes) == set(state.done) == set(Stage)
+    assert sum(state.rollouts.values()) == 4 * PLAYED + 30 + 2 * 8
     world.evolving().run()
     assert len(world.ran) == 6, "what is finished is only told again"
+    assert world.told[-1][1].startswith(
+        "all of this was done before, and nothing is done now; to evolve anew"
+    )
+    assert str(world.evolving().folder) in world.told[-1][1]
+
+
+@pytest.mark.parametrize("dies", ALL)
+def test_what_was_over_before_it_was_kept_is_done_in_a_folder_of_its_own(world: World, dies: str) -> None:
+    """A session's folder is there and nothing says so; a training is known by its manifest."""
+    world.dies, world.after = dies, True
+    with pytest.raises(KeyboardInterrupt):
+        world.evolving().run()
+    world.dies = ""
+    state = world.evolving().run()
+    session = dies not in (ONE, TWO)
+    assert sorted(world.ran) == sorted([*ALL, dies] if session else ALL)
+    assert set(state.done) == set(Stage)
+    assert sum(state.rollouts.values()) == 4 * PLAYED + 30 + 2 * 8
+    if session:
+        place = next(one for one in world.given[dies] if one.startswith("--t2e-run-folder="))
+        assert place.endswith("-2")
+    if dies == "v6":
+        assert state.folder.endswith("run-2")
+        assert f"--t2e-baseline={state.folder}" in world.given[f"v6+{ONE}"]
+
+
+def test_a_verdict_that_was_noted_and_not_kept_is_noted_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted: list[str] = []
+
+    def note_verdict(project: Any, record: RunVerdict) -> None:
+        stages_note(project, record)
+        noted.append(record.candidate.id)
+        if len(noted) == 1:
+            raise KeyboardInterrupt
+
+    stages_note = stages.note_verdict
+    monkeypatch.setattr(stages, "note_verdict", note_verdict)
+    with pytest.raises(KeyboardInterrupt):
+        world.evolving().run()
+    assert world.project.adapters[ONE].promoted
+    state = world.evolving().run()
+    assert noted == [f"v6+{ONE}", f"v6+{ONE}", f"v6+{TWO}"]
+    assert world.project.adapters[ONE].promoted
+    assert state.judged[f"v6+{ONE}"].run == f"gate-{ONE}-2"
+
+
+def test_minutes_are_kept_while_a_stage_works(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is killed outright has no time to write them down."""
+    monkeypatch.setattr(stages, "KEPT_EVERY", -1.0)
+    seen: list[dict[str, float]] = []
+    evolving = world.evolving()
+
+    def told(stage: Stage, text: str) -> None:
+        if (evolving.folder / "state.json").exists():
+            seen.append(json.loads((evolving.folder / "state.json").read_text())["minutes"])
+
+    evolving.told = told
+    evolving.run()
+    assert any(set(one) == {"run", "capabilities", "environments", "adapters"} for one in seen)
+
+
+def test_a_training_goes_on_with_the_threads_that_it_began_with(world: World) -> None:
+    world.dies = TWO
+    with pytest.raises(KeyboardInterrupt):
+        world.evolving(parallel=2).run()
+    world.dies = ""
+    world.evolving(parallel=1).run()
+    assert world.ran == ALL
+    assert world.project.adapters[ONE].manifest.recipe["threads"] == 1
+    assert world.project.adapters[TWO].manifest.recipe["threads"] == 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"base": "f" * 32},
+        {"recipe": {}},
+        {"difficulty": {ONE: 5}},
+        {"candidate": "v5"},
+        {"capabilities": [TWO]},
+    ],
+)
+def test_an_adapter_that_has_come_under_the_name_meanwhile_is_not_ones_own(
+    world: World, changes: dict[str, Any]
+) -> None:
+    world.dies = ONE
+    with pytest.raises(KeyboardInterrupt):
+        world.evolving(most=1).run()
+    told = {
+        "base": WEIGHTS,
+        "capabilities": [ONE],
+        "recipe": Recipe(steps=2).model_dump(mode="json"),
+        "difficulty": {ONE: 2},
+        "candidate": "v6",
+    }
+    write_adapter(world.project.adapters.folder, ONE, **{**told, **changes})
+    before = (world.project.adapters[ONE].path / "manifest.json").read_bytes()
+    world.dies = ""
+    world.decisions[f"v6+{ONE}_2"] = Decision.DISCARD
+    state = world.evolving(most=1).run()
+    assert state.adapters == {ONE: f"{ONE}_2"}
+    assert (world.project.adapters[ONE].path / "manifest.json").read_bytes() == before
+
+
+def test_a_taken_folder_without_a_manifest_is_left_alone(world: World) -> None:
+    world.dies = ONE
+    with pytest.raises(KeyboardInterrupt):
+        world.evolving(most=1).run()
+    (world.project.adapters.folder / ONE).mkdir(parents=True)
+    world.dies = ""
+    world.decisions[f"v6+{ONE}_2"] = Decision.DISCARD
+    assert world.evolving(most=1).run().adapters == {ONE: f"{ONE}_2"}
+
+
+def test_of_two_promoted_adapters_of_a_capability_the_new_one_is_routed_to(world: World) -> None:
+    write_adapter(
+        world.project.adapters.folder,
+        ONE,
+        state=AdapterState.PROMOTED,
+        base=WEIGHTS,
+        promoted_on=1,
+    )
+    world.decisions[f"v6+{ONE}_2"] = Decision.PROMOTE
+    state = world.evolving(most=1).run()
+    assert [one.name for one in world.project.adapters.routed()] == [f"{ONE}_2"]
+    assert state.confusion is not None
+    assert state.confusion.labels == (f"{ONE}_2", NONE)
 
 
 def test_without_a_promoted_adapter_nothing_is_routed(world: World) -> None:
@@ -225,9 +397,17 @@ def test_after_its_minutes_no_further_stage_begins(world: World) -> None:
     assert set(world.evolving().run().minutes) == set(Stage)
 
 
-def test_a_session_that_leaves_no_verdict_is_no_verdict(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_session_that_leaves_no_verdict_is_no_verdict(world: World) -> None:
+    world.silent = {f"v6+{ONE}"}
+    log = world.evolving().folder / f"gate-{ONE}.log"
+    with pytest.raises(ResultsError, match=rf"gate-{ONE}: the session left no verdict; see {log}$"):
+        world.evolving().run()
+    assert world.project.adapters[ONE].manifest.state is AdapterState.TRAINED
+    world.silent = set()
+    assert set(world.evolving().run().done) == set(Stage)
+
+
+def test_a_process_that_fails_ends_the_evolution(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(works: list[Work], *given: Any, **told: Any) -> None:
         raise TrainingError(f"{works[0].name} ended with status 4: no; see {works[0].log}")
 

@@ -9,7 +9,7 @@ import pytest
 from pytest_trace2evolve.cli import main
 from pytest_trace2evolve.worlds import registry
 from tests.fake_world import FakeWorld
-from tests.plugin.conftest import DeskProject
+from tests.plugin.conftest import SUITE, DeskProject
 
 
 @pytest.fixture
@@ -130,3 +130,20 @@ def test_a_changed_world_is_named_by_what_changed(project: DeskProject) -> None:
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     named = f"policy '{'1' * 32}' and '{now}'"
     result.stderr.fnmatch_lines([f"ERROR: *v0.json: measured under another lock than * has now: {named}; *"])
+
+
+def test_a_run_of_several_suites_of_one_domain_is_the_baseline_of_each(project: DeskProject) -> None:
+    project.write("suites/other.toml", SUITE)
+    project.lock()
+    project.run("--t2e-run-folder=old", "--t2e-gate=off")
+    assert {path.name for path in (project.root / "old").iterdir()} >= {"desk", "other"}
+    result = project.run("--candidate=v1", "--t2e-baseline=old")
+    assert result.ret == 0, result.stdout.str()
+    verdict = json.loads((project.runs[-1] / "verdict.json").read_text(encoding="utf-8"))
+    assert {name: one["verdict"] for name, one in verdict["suites"].items()} == {
+        "desk": "promote",
+        "other": "promote",
+    }
+    assert project.run("--candidate=v1", "--t2e-baseline=old", "--t2e-suite=other").ret == 0
+    result = project.run("--candidate=v1", "--t2e-baseline=old/desk")
+    result.stderr.fnmatch_lines(["*old/desk: a baseline of suite 'desk', not of 'other'*"])

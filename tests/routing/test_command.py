@@ -1,22 +1,30 @@
 """`trace2evolve routing`: what it prints, and what it refuses."""
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.records.adapter import AdapterState
 from pytest_trace2evolve.records.routing import NONE, Routing
+from pytest_trace2evolve.records.script import Content
 from pytest_trace2evolve.report.routing import routed_json, routed_text
 from pytest_trace2evolve.serving.folder import folder_digest, read_model
 from pytest_trace2evolve.shipped import embedded_model
-from pytest_trace2evolve.workflow.environments.registry import Environments
+from pytest_trace2evolve.workflow.environments import generated
+from pytest_trace2evolve.workflow.environments.precondition import PreconditionVerification
+from pytest_trace2evolve.workflow.environments.registry import Environments, Offer
+from pytest_trace2evolve.workflow.planning.live import LiveSettings
+from pytest_trace2evolve.workflow.planning.talking import Talkers
 from pytest_trace2evolve.workflow.project import Project
-from pytest_trace2evolve.workflow.routing.measure import Opening, Routed, table_of
+from pytest_trace2evolve.workflow.routing.measure import Opening, Routed, openings_of, table_of
+from pytest_trace2evolve.workflow.routing.skills import opening_of
 from tests.adapter_folders import write_adapter
 
-ONE = "precondition_verification"
+ONE, TWO = "precondition_verification", "tool_calling_precision"
 
 
 def routed(*pairs: tuple[str, str], silent: int = 0) -> Routed:
@@ -54,8 +62,64 @@ def test_a_table_is_that_of_the_promoted_adapters_of_the_base(tmp_path: Path) ->
     write_adapter(project.adapters.folder, "tool_calling_precision", base=weights)
     write_adapter(project.adapters.folder, "multi_step_task_completion", state=AdapterState.PROMOTED)
     write_adapter(project.adapters.folder, "gone_since", **promoted)
-    assert table_of(environments, [], project, base) == [ONE]
-    assert table_of(environments, ["tool_calling_precision"] * 2, project, base) == ["tool_calling_precision"]
+    assert [row.name for row in table_of(environments, [], project, base)] == ["gone_since", ONE]
+    given = table_of(environments, ["tool_calling_precision"] * 2, project, base)
+    assert [(row.name, row.capabilities) for row in given] == [
+        ("tool_calling_precision", ("tool_calling_precision",))
+    ]
+
+
+def test_the_measured_table_is_the_one_that_a_routed_candidate_has(tmp_path: Path) -> None:
+    base, environments = read_model(embedded_model()), Environments()
+    project = Project(root=tmp_path, suites_folder=tmp_path / "suites")
+    promoted = {"state": AdapterState.PROMOTED, "base": folder_digest(base.path)}
+    write_adapter(project.adapters.folder, ONE, **promoted, promoted_on=1)
+    write_adapter(project.adapters.folder, f"{ONE}_2", capabilities=[ONE], **promoted, promoted_on=2)
+    write_adapter(project.adapters.folder, "merged", capabilities=[ONE, TWO], **promoted)
+    write_adapter(project.adapters.folder, "gone_since", **promoted)
+    table = table_of(environments, [], project, base)
+    assert [(row.name, row.capabilities) for row in table] == [
+        ("gone_since", ()),
+        ("merged", (TWO,)),
+        (f"{ONE}_2", (ONE,)),
+    ]
+    plain = ModelSettings(model=base.name, folder=base.path, weights=folder_digest(base.path))
+    routed = Talkers(LiveSettings(plain, plain), project.adapters)._table(plain, project.adapters.routed())
+    assert [row.skill for row in table] == [one.skill for one in routed]
+    assert Counter(one.label for one in openings_of(environments, table, 3)) == {
+        "merged": 3,
+        f"{ONE}_2": 3,
+        NONE: 3,
+    }
+
+
+def test_a_merged_adapter_is_right_on_all_that_it_was_trained_for(tmp_path: Path) -> None:
+    base, environments = read_model(embedded_model()), Environments()
+    project = Project(root=tmp_path, suites_folder=tmp_path / "suites")
+    promoted = {"state": AdapterState.PROMOTED, "base": folder_digest(base.path)}
+    write_adapter(project.adapters.folder, "merged", capabilities=[ONE, TWO], **promoted)
+    [row] = table_of(environments, [], project, base)
+    assert row.capabilities == (ONE, TWO)
+    texts = [one.text for one in openings_of(environments, [row], 2) if one.label == "merged"]
+    assert texts == [
+        opening_of(environments, ONE, 0, Content.HELDOUT),
+        opening_of(environments, TWO, 1, Content.HELDOUT),
+    ]
+
+
+def test_a_generated_environment_of_the_project_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And what it started is ended."""
+    closed: list[str] = []
+    own = Offer(PreconditionVerification, "What it pays", close=lambda: closed.append("parcel_tracing"))
+    (tmp_path / "suites").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(generated, "generated_offers", lambda root, worlds: {"parcel_tracing": own})
+    assert main(["routing", "parcel_tracing", "--tasks", "1", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["table"] == ["parcel_tracing"]
+    assert closed == ["parcel_tracing"]
 
 
 @pytest.mark.parametrize(

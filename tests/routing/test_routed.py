@@ -10,8 +10,10 @@ from pytest_trace2evolve.agents.routed import RoutedAgent, Router
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.routing import NONE, Skill
 from pytest_trace2evolve.records.script import Content
+from pytest_trace2evolve.serving.folder import read_model
+from pytest_trace2evolve.shipped import embedded_model
 from pytest_trace2evolve.workflow.environments.registry import Environments
-from pytest_trace2evolve.workflow.routing.measure import openings_of, route_all
+from pytest_trace2evolve.workflow.routing.measure import openings_of, route_all, table_of
 from pytest_trace2evolve.workflow.routing.skills import skills_of
 
 READING, ADDING = "reading_first", "adding_up"
@@ -92,23 +94,24 @@ def test_without_skills_nobody_is_asked() -> None:
 def test_the_table_is_made_of_training_content_and_measured_on_held_out_content() -> None:
     environments = Environments()
     skills = skills_of(environments, environments.names)
-    held_out = openings_of(environments, environments.names, 5)
+    table = table_of(environments, environments.names, None, read_model(embedded_model()))
+    held_out = openings_of(environments, table, 5)
     assert [one.name for one in skills] == environments.names
     assert all(one.example and one.description for one in skills)
     assert {one.label for one in held_out} == {*environments.names, NONE}
     assert all(one.text for one in held_out)
-    trained = {one.text for one in openings_of(environments, environments.names, 5, Content.TRAIN)}
+    trained = {one.text for one in openings_of(environments, table, 5, Content.TRAIN)}
     assert not trained & {one.text for one in held_out}
 
 
 def test_openings_are_routed_and_held_against_their_labels() -> None:
     environments = Environments()
     names = environments.names[:2]
-    openings = openings_of(environments, names, 3)
-    skill = skills_of(environments, names)[0]
+    table = table_of(environments, names, None, read_model(embedded_model()))
+    openings = openings_of(environments, table, 3)
     heard: list[int] = []
     found = asyncio.run(
-        route_all(Knower({"": skill.description}), environments, names, openings, told=heard.append)
+        route_all(Knower({"": table[0].skill.description}), table, openings, told=heard.append)
     )
     assert found.confusion.labels == (*sorted(names), NONE)
     assert found.confusion.right == 3

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pytest_trace2evolve.errors import AdapterError, ConfigError, ResultsError
-from pytest_trace2evolve.records.adapter import ADAPTER_WEIGHTS, AdapterState
+from pytest_trace2evolve.records.adapter import ADAPTER_WEIGHTS, MANIFEST, AdapterState, Measured
 from pytest_trace2evolve.records.run_verdict import RunVerdict
 from pytest_trace2evolve.records.verdict import Decision, Goal
 from pytest_trace2evolve.workflow.judging.adapters import note_verdict
@@ -33,6 +33,14 @@ def judged(project: Project, decision: Decision | None, candidate: str = "v6+rea
         goal=Goal.HOLD,
         candidate=project.candidates[candidate].ref(),
     )
+
+
+def measure(project: Project, change: float, high: float) -> None:
+    """Write into the manifest what the adapter cost in a capability that it was not trained for."""
+    path = project.adapters["reading"].path / MANIFEST
+    cost = Measured(before=0.5, after=0.5 + change, rollouts=8, low=change - 0.05, high=high)
+    manifest = project.adapters["reading"].manifest.model_copy(update={"heldout": {"adding": cost}})
+    path.write_text(manifest.model_dump_json(), encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -67,12 +75,34 @@ def test_a_candidate_without_an_adapter_of_its_own_changes_nothing(own: Project)
 def test_what_was_forgotten_is_not_promoted_by_hand(own: Project) -> None:
     record = judged(own, Decision.PROMOTE)
     _refuse_forgetting(own, record)
-    note_verdict(own, record, state=AdapterState.DISCARDED, why="forgot adding (−9.0 points)")
-    with pytest.raises(ConfigError, match=r"^adapters/reading: the gate promoted run r1, and the adapter f"):
-        _refuse_forgetting(own, record)
+    measure(own, -0.09, -0.02)
+    told = (
+        r"^adapters/reading: run r[12] was promoted by the gate, and the adapter forgot adding "
+        r"\(−9.0 points\): it is discarded; train one that keeps what it could do$"
+    )
     later = record.model_copy(update={"run": "r2"})
-    _refuse_forgetting(own, later)
+    for one in (record, later):
+        with pytest.raises(ConfigError, match=told):
+            _refuse_forgetting(own, one)
+    measure(own, -0.09, 0.01)
+    with pytest.raises(ConfigError, match=r"the adapter perhaps forgot adding .*: it is inconclusive; train"):
+        _refuse_forgetting(own, later)
     _refuse_forgetting(own, judged(own, Decision.PROMOTE, "v6"))
+
+
+def test_no_verdict_of_another_run_lifts_what_was_forgotten(own: Project) -> None:
+    measure(own, -0.09, -0.02)
+    note_verdict(own, judged(own, Decision.PROMOTE))
+    note_verdict(own, judged(own, Decision.PROMOTE).model_copy(update={"run": "r2"}))
+    manifest = own.adapters["reading"].manifest
+    assert manifest.state is AdapterState.DISCARDED
+    assert manifest.verdict is not None
+    assert (manifest.verdict.run, manifest.verdict.why) == ("r2", "forgot adding (−9.0 points)")
+
+
+def test_a_run_that_was_not_whole_promotes_no_adapter(own: Project) -> None:
+    note_verdict(own, judged(own, Decision.PROMOTE).model_copy(update={"partial": True}))
+    assert own.adapters["reading"].manifest.state is AdapterState.INCONCLUSIVE
 
 
 def test_a_verdict_on_other_weights_is_not_noted(own: Project) -> None:

@@ -25,6 +25,22 @@ def test_only_promoted_adapters_are_routed_to(tmp_path: Path) -> None:
     assert [one.name for one in found.promoted()] == ["reading", "telling"]
 
 
+def test_of_adapters_for_the_same_capabilities_the_last_promoted_is_routed_to(tmp_path: Path) -> None:
+    promoted = {"state": AdapterState.PROMOTED}
+    write_adapter(tmp_path, "reading", **promoted, promoted_on=3)
+    write_adapter(tmp_path, "reading_2", capabilities=["reading"], **promoted, promoted_on=2)
+    write_adapter(tmp_path, "both", capabilities=["reading", "adding"], **promoted, promoted_on=1)
+    write_adapter(tmp_path, "foreign", capabilities=["reading"], base="b2", **promoted, promoted_on=1)
+    write_adapter(tmp_path, "tried", capabilities=["reading"], promoted_on=9)
+    found = Adapters(tmp_path)
+    assert [one.name for one in found.routed()] == ["both", "foreign", "reading"]
+    write_adapter(tmp_path, "reading_3", capabilities=["reading"], **promoted, promoted_on=4)
+    assert [one.name for one in found.routed()] == ["both", "foreign", "reading_3"]
+    skill = found["reading_3"].skill
+    assert skill is not None
+    assert (skill.name, skill.description) == ("reading_3", "What reading_3 is.")
+
+
 def test_an_adapter_is_known_by_its_weights(tmp_path: Path) -> None:
     path = write_adapter(tmp_path, "reading")
     before = Adapters(tmp_path)["reading"].digest
@@ -89,6 +105,14 @@ def test_a_routed_candidate_is_what_its_promoted_adapters_are(tmp_path: Path) ->
     one = known["v6+routed"].digest
     write_adapter(adapters.folder, "asking", state=AdapterState.DISCARDED)
     assert known["v6+routed"].digest == one
+    write_adapter(
+        adapters.folder,
+        "adding_1",
+        state=AdapterState.PROMOTED,
+        capabilities=["adding"],
+        created_at="2026-11-01T10:00:00+00:00",
+    )
+    assert known["v6+routed"].digest == one, "the last promoted for a capability stands for it"
     write_adapter(adapters.folder, "telling", state=AdapterState.PROMOTED)
     assert known["v6+routed"].digest != one
 

@@ -7,9 +7,9 @@ import pytest
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.suites import Suite
+from pytest_trace2evolve.workflow.planning.choosing import with_embedded
 from pytest_trace2evolve.workflow.planning.live import LiveSettings
 from pytest_trace2evolve.workflow.planning.plan import Options
-from pytest_trace2evolve.workflow.planning.planner import with_embedded
 
 POCKET = ModelSettings(model="pocket")
 EMBEDDED = LiveSettings(agent=POCKET, user=POCKET)

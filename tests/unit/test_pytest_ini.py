@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.errors import ConfigError
-from pytest_trace2evolve.workflow.pytest_ini import pytest_ini
+from pytest_trace2evolve.workflow.pytest_ini import ini_value, pytest_ini
 
 TOML = 't2e_suites = "suites"'
 INI = "t2e_suites = suites"
@@ -180,3 +180,25 @@ def test_no_line_of_the_users_is_lost(
     assert len([line for line in found.text.splitlines() if line]) - len(kept) in (1, 2)
     put(root, {"pyproject.toml": found.text})
     assert pytest_ini(root).there
+
+
+@pytest.mark.parametrize(
+    ("files", "value"),
+    [
+        ({}, None),
+        (
+            {"pytest.ini": "[pytest]\nt2e_gate = off \n", "pyproject.toml": "[tool.pytest]\nt2e_gate = 'x'"},
+            "off",
+        ),
+        ({"pytest.ini": "", "pyproject.toml": "[tool.pytest.ini_options]\nt2e_gate = 'x'"}, None),
+        ({"pyproject.toml": "[tool.pytest.ini_options]\nt2e_gate = 'x'"}, "x"),
+        ({"pyproject.toml": "[a]\n", "setup.cfg": "[tool:pytest]\nt2e_gate = x\n"}, "x"),
+        ({"pyproject.toml": "[tool.pytest.ini_options]\nt2e_gate = 1"}, None),
+        ({"pytest.ini": "no section"}, None),
+    ],
+)
+def test_a_key_is_read_where_pytest_reads_it(
+    tmp_path: Path, files: dict[str, str], value: str | None
+) -> None:
+    put(tmp_path, files)
+    assert ini_value(tmp_path, "t2e_gate") == value

@@ -4,10 +4,14 @@ import argparse
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.records.protocols import Judge
 from pytest_trace2evolve.workflow.project import Project, find_root
+
+if TYPE_CHECKING:
+    from pytest_trace2evolve.workflow.environments.registry import Environments
 
 
 def judge_options(parser: argparse.ArgumentParser) -> None:
@@ -42,6 +46,21 @@ def project_of(options: argparse.Namespace) -> Project:
     if root is None or not (root / "suites").is_dir():
         raise ConfigError(f"no suites/ in {options.root or 'this folder or above it'}; give --root")
     return Project(root=root, suites_folder=root / "suites")
+
+
+def environments_of(project: Project | None) -> "Environments":
+    """All environments: of the package, of installed ones, and those that a project had synthesized. Who asks
+    for them closes them.
+
+    Raises:
+        GeneratorError: a synthesized one is damaged, or was changed after it was admitted.
+        WorldError: the target of one cannot be opened.
+    """
+    from pytest_trace2evolve.workflow.environments.generated import generated_offers
+    from pytest_trace2evolve.workflow.environments.registry import Environments
+    from pytest_trace2evolve.worlds.registry import Worlds
+
+    return Environments(generated_offers(project.root, Worlds()) if project is not None else None)
 
 
 def at_least(option: str, number: int, least: int) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_trace2evolve.commands.common import at_least, nearest_project, progress_bar
+from pytest_trace2evolve.commands.common import at_least, environments_of, nearest_project, progress_bar
 from pytest_trace2evolve.commands.synthesize import add_synthesis
 from pytest_trace2evolve.errors import ConfigError
 
@@ -76,7 +76,7 @@ def _list(options: argparse.Namespace) -> int:
     from pytest_trace2evolve.report.environments import environments_text
     from pytest_trace2evolve.workflow.environments.listing import listed
 
-    found = listed(_environments(options), _folder(options))
+    found = listed(environments_of(nearest_project(options)), _folder(options))
     if options.json:
         print(json.dumps([one.record for one in found], indent=1))
     else:
@@ -92,7 +92,7 @@ def _check(options: argparse.Namespace) -> int:
     seeds = at_least("--seeds", options.seeds, 1)
     held_out = held_out_of(nearest_project(options))
     reports = []
-    with contextlib.closing(_environments(options)) as environments:
+    with contextlib.closing(environments_of(nearest_project(options))) as environments:
         names = _names(options.names, environments)
         _require_difficulty(options.difficulty, names, environments)
         for name in names:
@@ -126,7 +126,7 @@ def _calibrate(options: argparse.Namespace) -> int:
     if options.seeds is not None:
         at_least("--seeds", options.seeds, 2)
     with contextlib.ExitStack() as stack:
-        environments = stack.enter_context(contextlib.closing(_environments(options)))
+        environments = stack.enter_context(contextlib.closing(environments_of(nearest_project(options))))
         names = _names(options.names, environments)
         _require_difficulty(options.difficulty, names, environments)
         ask = read_ask(options, nearest_project(options), Path.cwd())
@@ -165,16 +165,6 @@ async def _measured(
     finally:
         await model.close()
     return found
-
-
-def _environments(options: argparse.Namespace) -> "Environments":
-    """All environments: of the package, of installed ones, and those that the project had synthesized."""
-    from pytest_trace2evolve.workflow.environments.generated import generated_offers
-    from pytest_trace2evolve.workflow.environments.registry import Environments
-    from pytest_trace2evolve.worlds.registry import Worlds
-
-    project = nearest_project(options)
-    return Environments(generated_offers(project.root, Worlds()) if project is not None else None)
 
 
 def _names(given: Sequence[str], environments: "Environments") -> list[str]:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pytest_trace2evolve.commands.common import project_of
+from pytest_trace2evolve.commands.common import environments_of, project_of
 
 
 def add(commands: Any) -> None:
@@ -41,22 +41,18 @@ def add(commands: Any) -> None:
 
 def _evolve(options: argparse.Namespace) -> int:
     from pytest_trace2evolve.report.evolving import evolved_text
-    from pytest_trace2evolve.workflow.environments.generated import generated_offers
-    from pytest_trace2evolve.workflow.environments.registry import Environments
     from pytest_trace2evolve.workflow.evolving.asking import read_order
-    from pytest_trace2evolve.workflow.evolving.order import (
-        budget_of,
-        budget_text,
-        refuse_impossible,
-        simulations_of,
-    )
+    from pytest_trace2evolve.workflow.evolving.order import budget_of, budget_text, refuse_impossible
+    from pytest_trace2evolve.workflow.evolving.session import fresh_of, simulations_of
     from pytest_trace2evolve.workflow.evolving.stages import Evolving
-    from pytest_trace2evolve.worlds.registry import Worlds
 
     project = project_of(options)
-    order = read_order(options, project, Path.cwd())
-    with contextlib.closing(Environments(generated_offers(project.root, Worlds()))) as environments:
-        budget = budget_of(order, simulations_of(project, order.session), len(environments.names))
+    with contextlib.closing(environments_of(project)) as environments:
+        order = read_order(options, project, environments, Path.cwd())
+        session = order.session
+        budget = budget_of(
+            order, environments.names, simulations_of(project, session), fresh_of(project, session)
+        )
         print(budget_text(order, budget), file=sys.stderr, flush=True)
         refuse_impossible(order, budget)
         if options.dry_run:

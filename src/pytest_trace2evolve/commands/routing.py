@@ -1,10 +1,11 @@
 """`trace2evolve routing`: how often the router is right, on content that it never saw."""
 
 import argparse
+import contextlib
 from pathlib import Path
 from typing import Any
 
-from pytest_trace2evolve.commands.common import at_least, nearest_project, progress_bar
+from pytest_trace2evolve.commands.common import at_least, environments_of, nearest_project, progress_bar
 
 
 def add(commands: Any) -> None:
@@ -26,15 +27,16 @@ def _routing(options: argparse.Namespace) -> int:
     from pytest_trace2evolve.report.routing import routed_json, routed_text
     from pytest_trace2evolve.serving.folder import read_model
     from pytest_trace2evolve.shipped import embedded_model
-    from pytest_trace2evolve.workflow.environments.registry import Environments
     from pytest_trace2evolve.workflow.routing.measure import TASKS, openings_of, route_locally, table_of
 
     tasks = TASKS if options.tasks is None else at_least("--tasks", options.tasks, 1)
     base = read_model(options.base or embedded_model())
-    environments = Environments()
-    names = table_of(environments, options.capability, nearest_project(options), base)
-    openings = openings_of(environments, names, tasks)
-    with progress_bar("routing", len(openings)) as show:
-        found = route_locally(base, environments, names, openings, told=show)
+    project = nearest_project(options)
+    with contextlib.closing(environments_of(project)) as environments:
+        table = table_of(environments, options.capability, project, base)
+        openings = openings_of(environments, table, tasks)
+        with progress_bar("routing", len(openings)) as show:
+            found = route_locally(base, table, openings, told=show)
+    names = [row.name for row in table]
     print(routed_json(found, names) if options.json else routed_text(found, base.name), end="")
     return 0

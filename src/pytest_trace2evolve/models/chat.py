@@ -7,8 +7,6 @@ model) is an `EndpointError` of the whole run.
 
 import asyncio
 import itertools
-import json
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -20,10 +18,10 @@ import openai
 from pytest_trace2evolve._secrets import Secrets
 from pytest_trace2evolve.errors import ContextWindowError, EndpointError, InfrastructureError
 from pytest_trace2evolve.models.request import request_body
+from pytest_trace2evolve.models.response import read_completion, read_first_tokens, retry_after
 from pytest_trace2evolve.models.settings import ModelSettings, bad_url, without_credentials
-from pytest_trace2evolve.records.completion import Completion, RequestedCall, Usage
+from pytest_trace2evolve.records.completion import Completion
 from pytest_trace2evolve.records.protocols import Meter, ToolSchema
-from pytest_trace2evolve.records.wire import cached_tokens, dollars, token_count
 
 RETRY_STATUSES = frozenset({408, 409, 425, 429})
 """Client-error statuses that another try can mend; so can every status from 500."""
@@ -124,7 +122,7 @@ class ChatModel:
             replace(self.settings, temperature=0.0, reasoning_effort=None), messages, (), 0
         )
         request |= {"max_tokens": 1, "logprobs": True, "top_logprobs": TOP_LOGPROBS}
-        _, found = await self._asked(request, False, _first_tokens)
+        _, found = await self._asked(request, False, read_first_tokens)
         if found is None:
             raise EndpointError(
                 f"model {self.settings.model!r} at {self._where()} tells no log-probabilities, and routing "
@@ -149,14 +147,14 @@ class ChatModel:
                     )
                     self._reached = True
                     record = self._secrets.out_of_answer(response.json())
-                completion, more = _read(record, time.perf_counter() - started), read(record)
+                completion, more = read_completion(record, time.perf_counter() - started), read(record)
                 completion = self._counted(completion)
                 self._answered.add(with_tools)
                 return completion, more
             except openai.APIStatusError as error:
                 self._reached = True
                 self._refuse(error, with_tools)
-                problem, asked = self._told(error), _retry_after(error)
+                problem, asked = self._told(error), retry_after(error)
             except (openai.OpenAIError, httpx2.HTTPError, TimeoutError, ValueError) as error:
                 cause = (isinstance(error, openai.APIConnectionError) and error.__cause__) or error
                 problem, asked = self._secrets.out_of(f"{type(cause).__name__}: {cause}"), None
@@ -239,74 +237,3 @@ def _address(url: str | None, model: str) -> tuple[httpx2.URL | None, httpx2.Aut
         raise bad_url(model) from None
     auth = httpx2.BasicAuth(whole.username, whole.password) if whole.userinfo else None
     return whole.copy_with(username="", password=""), auth
-
-
-def _read(record: Any, seconds: float) -> Completion:
-    """A completion from whatever JSON the endpoint sent.
-
-    Raises:
-        ValueError: it holds no message, or a tool call without a name.
-    """
-    choice = _inside(record, "choices", 0)
-    message = _inside(choice, "message")
-    if not isinstance(message, dict):
-        raise ValueError("the answer holds no message")
-    calls = []
-    for position, call in enumerate(message.get("tool_calls") or ()):
-        name, arguments = _inside(call, "function", "name"), _inside(call, "function", "arguments")
-        if not isinstance(name, str):
-            raise ValueError("the answer holds a tool call without a name")
-        text = arguments if isinstance(arguments, str) else json.dumps(arguments or {})
-        calls.append(RequestedCall(id=str(call.get("id") or f"call_{position}"), name=name, arguments=text))
-    content, finish = message.get("content"), choice.get("finish_reason")
-    return Completion(
-        content=content if isinstance(content, str) else None,
-        tool_calls=tuple(calls),
-        finish_reason=finish if isinstance(finish, str) else None,
-        usage=_usage(record.get("usage")),
-        seconds=seconds,
-    )
-
-
-def _first_tokens(record: Any) -> dict[str, float] | None:
-    """The likeliest first tokens of an answer; None where the endpoint does not tell them."""
-    told = _inside(record, "choices", 0, "logprobs", "content", 0, "top_logprobs")
-    found: dict[str, float] = {}
-    for one in told if isinstance(told, list) else ():
-        text, logprob = _inside(one, "token"), _inside(one, "logprob")
-        if isinstance(text, str) and isinstance(logprob, int | float) and logprob <= 0:
-            found[text] = max(float(logprob), found.get(text, -math.inf))
-    return found or None
-
-
-def _inside(value: Any, *path: str | int) -> Any:
-    """What lies at a path of keys and positions; None where anything on the way is missing."""
-    for step in path:
-        if isinstance(step, int):
-            value = value[step] if isinstance(value, list) and len(value) > step else None
-        else:
-            value = value.get(step) if isinstance(value, dict) else None
-    return value
-
-
-def _usage(told: Any) -> Usage:
-    """What an endpoint says that a completion used; some say the cost too."""
-    if not isinstance(told, dict):
-        return Usage()
-    return Usage(
-        prompt_tokens=token_count(told.get("prompt_tokens")),
-        completion_tokens=token_count(told.get("completion_tokens")),
-        cached_tokens=cached_tokens(told),
-        cost=dollars(told.get("cost")),
-    )
-
-
-def _retry_after(error: openai.APIStatusError) -> float | None:
-    """Seconds that the endpoint asks to wait."""
-    headers = error.response.headers
-    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
-        try:
-            return float(headers[name]) * unit
-        except (KeyError, ValueError):
-            continue
-    return None

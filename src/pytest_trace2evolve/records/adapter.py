@@ -35,6 +35,7 @@ class AdapterVerdict(Record):
         candidate: The candidate that talked with it, such as `v6+precondition_verification`.
         baseline: What it was compared with.
         why: What beside the gate decided where the adapter stands: capabilities that it forgot.
+        time: When that run began (ISO 8601); empty where it was not noted.
     """
 
     decision: Decision
@@ -43,6 +44,7 @@ class AdapterVerdict(Record):
     baseline: str = ""
     policy: str = ""
     why: str = ""
+    time: str = ""
 
 
 class Measured(Record):

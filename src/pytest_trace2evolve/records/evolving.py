@@ -72,28 +72,32 @@ class Evolution(Record):
     Attributes:
         candidate: Whose failures are learnt from.
         identity: Digest of all that was asked for: only the same goes on.
-        folder: The folder of the run that is learnt from, below the project's.
+        done: Stages that are finished.
+        folder: The folder of the run that is learnt from.
         runs: Ids of the runs whose traces were read.
         splits: The splits that were read, as `suite::split`.
         missing: Capabilities that were selected; None until that is known.
         environments: Where they are trained.
         adapters: Adapters that are trained, by capability.
+        threads: Of each training: what was begun with so many goes on with as many.
         judged: Verdicts, by candidate.
         confusion: The router's, on held-out content.
-        rollouts: What each stage played, simulations included.
-        minutes: What each stage took.
+        rollouts: What each stage played, simulations included, in attempts that were interrupted too as far
+            as what they played is of use.
+        minutes: What each stage took, attempts that were interrupted included.
     """
 
     schema_version: Literal[1] = 1
     candidate: str
     identity: str
-    run: str = ""
+    done: tuple[Stage, ...] = ()
     folder: str = ""
     runs: tuple[str, ...] = ()
     splits: tuple[str, ...] = ()
     missing: tuple[Missing, ...] | None = None
     environments: dict[str, Ready] = Field(default_factory=dict)
     adapters: dict[str, str] = Field(default_factory=dict)
+    threads: Count | None = None
     judged: dict[str, Judged] = Field(default_factory=dict)
     confusion: Confusion | None = None
     rollouts: dict[Stage, Count] = Field(default_factory=dict)

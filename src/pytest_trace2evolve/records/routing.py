@@ -13,9 +13,10 @@ NONE = "none"
 
 
 class Skill(Record):
-    """One line of a router's table: a capability that has a promoted adapter.
+    """One line of a router's table.
 
     Attributes:
+        name: A capability, or the adapter that a routed candidate talks with.
         description: What the capability is, as the labelling of traces has it.
         example: How a task opens that calls for it.
     """
@@ -29,7 +30,7 @@ class Routing(Record):
     """What a router decided of one task.
 
     Attributes:
-        chosen: A capability, or `NONE`.
+        chosen: The name of a line of the table, or `NONE`.
         shares: The mean probability of each label over all orders, `NONE` among them.
         silent: In how many orders none of the letters was among the tokens that were told.
     """
@@ -43,7 +44,7 @@ class Confusion(Record):
     """Oracle labels against a router's, over tasks.
 
     Attributes:
-        labels: Capabilities, `NONE` last; rows and columns stand in this order.
+        labels: Names of the table's lines, `NONE` last; rows and columns stand in this order.
         counts: (labels, labels) tasks; a row is what the oracle says, a column what the router chose.
     """
 

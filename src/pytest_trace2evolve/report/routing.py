@@ -59,7 +59,7 @@ def routed_json(routed: Routed, names: Sequence[str]) -> str:
     """As JSON."""
     found = accuracy(routed.confusion)
     record = {
-        "capabilities": list(names),
+        "table": list(names),
         "confusion": routed.confusion.model_dump(mode="json"),
         "accuracy": None if found is None else dict(zip(("share", "low", "high"), found, strict=True)),
         "chance": 1 / len(routed.confusion.labels),

@@ -6,15 +6,10 @@ from collections.abc import Iterable
 from pytest_trace2evolve.records.routing import NONE, Confusion
 
 
-def confusion_of(pairs: Iterable[tuple[str, str]], names: Iterable[str] = ()) -> Confusion:
-    """The table of oracle labels and choices.
-
-    Args:
-        pairs: The oracle's label and the router's choice, a pair a task.
-        names: Capabilities that have a row even where no task has their label.
-    """
+def confusion_of(pairs: Iterable[tuple[str, str]]) -> Confusion:
+    """The table of the oracle's labels and a router's choices, a pair a task."""
     counts = Counter(pairs)
-    labels = sorted({label for pair in counts for label in pair} | set(names))
+    labels = sorted({label for pair in counts for label in pair})
     labels = [*(one for one in labels if one != NONE), NONE]
     return Confusion(
         labels=tuple(labels), counts=tuple(tuple(counts[row, column] for column in labels) for row in labels)

@@ -56,22 +56,40 @@ def pytest_ini(root: Path) -> PytestIni:
         ConfigError: the key is there and names another folder; names the file and the value.
         OSError: a file cannot be read.
     """
-    for name in (*ALWAYS, *WITH_SECTION):
-        path = root / name
-        if not path.is_file():
-            continue
-        kind = _Toml if path.suffix == ".toml" else _Ini
+    for path in _files(root):
         try:
-            file = kind(path, path.read_bytes().decode("utf-8"))
+            file = _read(path)
         except (ValueError, configparser.Error) as error:
             problem = " ".join(str(error).split())
-            return PytestIni(path, advice=f"{name} cannot be read ({problem}): mend it, and run this again")
-        if file.section is not None or name in ALWAYS:
+            return PytestIni(
+                path, advice=f"{path.name} cannot be read ({problem}): mend it, and run this again"
+            )
+        if _counts(file):
             return _with_key(file)
     pyproject = root / "pyproject.toml"
     if pyproject.is_file():
         return _with_key(_Toml(pyproject, pyproject.read_bytes().decode("utf-8")))
     return PytestIni(root / NEW_FILE, text=f"[pytest]\n{KEY} = {FOLDER}\n")
+
+
+def ini_value(root: Path, key: str) -> str | None:
+    """The text that a key has in a folder's pytest settings; None where it has none there.
+
+    A file that cannot be read gives none: pytest refuses it, and says why.
+    """
+    try:
+        for path in _files(root):
+            if _counts(file := _read(path)):
+                found = _settings(file).get(key)
+                return found.strip() if isinstance(found, str) else None
+    except (OSError, ValueError, configparser.Error):
+        pass
+    return None
+
+
+def _files(root: Path) -> Iterator[Path]:
+    """The files of a folder that may hold pytest settings, in the order in which pytest asks them."""
+    return (path for name in (*ALWAYS, *WITH_SECTION) if (path := root / name).is_file())
 
 
 class _Toml:
@@ -154,14 +172,27 @@ class _Ini:
         return {name: dict(section) for name, section in parser.items()}
 
 
+def _read(path: Path) -> _Toml | _Ini:
+    kind = _Toml if path.suffix == ".toml" else _Ini
+    return kind(path, path.read_bytes().decode("utf-8"))
+
+
+def _counts(file: _Toml | _Ini) -> bool:
+    """Whether pytest takes its settings from a file and asks no further."""
+    return file.section is not None or file.path.name in ALWAYS
+
+
+def _settings(file: _Toml | _Ini) -> dict[str, Any]:
+    """What stands in the section that pytest reads; nothing where there is none."""
+    settings: Any = file.data
+    for name in file.section or file.new:
+        settings = settings.get(name, {}) if isinstance(settings, dict) else None
+    return settings if isinstance(settings, dict) else {}
+
+
 def _with_key(file: _Toml | _Ini) -> PytestIni:
     """A file with the key: as it is, in the section that it has, or in a new one at its end."""
-    section = file.section or file.new
-    settings: Any = file.data
-    for name in section:
-        settings = settings.get(name, {}) if isinstance(settings, dict) else None
-    if not isinstance(settings, dict):
-        settings = {}
+    section, settings = file.section or file.new, _settings(file)
     testpaths = "testpaths" in settings
     if KEY in settings:
         _refuse_other(file.path, settings[KEY])

@@ -2,26 +2,41 @@
 
 import argparse
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
+from pytest_trace2evolve._canonical import digest
 from pytest_trace2evolve._optional import require
 from pytest_trace2evolve.candidates import DEFAULT_CANDIDATE, WITH
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.evidence.results import read_results
-from pytest_trace2evolve.serving.folder import read_model
+from pytest_trace2evolve.records.evidence import Provenance
+from pytest_trace2evolve.serving.folder import expanded, read_model
 from pytest_trace2evolve.shipped import embedded_model
 from pytest_trace2evolve.training.grpo.recipe import read_recipe
-from pytest_trace2evolve.workflow.evolving.order import EvolveOrder, refuse_given
+from pytest_trace2evolve.workflow.environments.generator import EASIEST
+from pytest_trace2evolve.workflow.environments.registry import Environments
+from pytest_trace2evolve.workflow.evolving.order import EvolveOrder
+from pytest_trace2evolve.workflow.evolving.session import (
+    gate_of,
+    policy_told,
+    refuse_given,
+    refuse_several_domains,
+    suites_of,
+    values_of,
+)
 from pytest_trace2evolve.workflow.project import Project
 from pytest_trace2evolve.workflow.recorded.looks import find_run
-from pytest_trace2evolve.workflow.recorded.sides import expand, provenance
+from pytest_trace2evolve.workflow.recorded.sides import expand, mode_of, provenance
 
 
-def read_order(options: argparse.Namespace, project: Project, here: Path) -> EvolveOrder:
+def read_order(
+    options: argparse.Namespace, project: Project, environments: Environments, here: Path
+) -> EvolveOrder:
     """What the options of `evolve` ask for.
 
     Raises:
-        ConfigError: a value is wrong, or the run is unknown or empty.
+        ConfigError: a value is wrong, the run is unknown or empty, or it could come to no end.
         CandidateError: there is no such candidate.
         ModelFolderError: the base is no model's folder.
         MissingExtraError: a package that training needs is not installed.
@@ -33,7 +48,8 @@ def read_order(options: argparse.Namespace, project: Project, here: Path) -> Evo
     for module, extra in (("trl", "train"), ("peft", "train"), ("matplotlib", "plot")):
         require(module, extra=extra)
     run = None if options.from_run is None else find_run(options.from_run, project, here)
-    candidate = options.candidate or (DEFAULT_CANDIDATE if run is None else _candidate_of(run))
+    origins = [] if run is None else _origins(run)
+    candidate = options.candidate or (DEFAULT_CANDIDATE if run is None else _candidate_of(run, origins))
     if WITH in candidate:
         text = candidate.partition(WITH)[0]
         raise ConfigError(
@@ -41,21 +57,61 @@ def read_order(options: argparse.Namespace, project: Project, here: Path) -> Evo
             f"evolve {text!r}"
         )
     _ = project.candidates[candidate]
+    base, session = embedded_model(), list(options.session)
+    if options.base is not None:
+        # Sessions and trainings stand in the project's folder, and not where the user does.
+        base = (here / expanded(options.base)).resolve()
+        session.append(f"--t2e-model={base}")
+    if run is None:
+        refuse_several_domains(suites_of(project, session))
+    else:
+        session += _suites_of_run(run, origins, session)
     # One more than cores: where three are trained on two, no core is idle while the third is.
     at_once = min(options.most, (os.cpu_count() or 1) + 1)
     return EvolveOrder(
         candidate=candidate,
         run=run,
-        base=read_model(options.base or embedded_model()),
+        base=read_model(base),
         recipe=recipe,
         preset=options.preset,
-        session=tuple(options.session),
+        content=content_of(project, environments, candidate, run, session),
+        session=tuple(session),
         most=options.most,
         heldout=options.heldout,
         rollouts=options.heldout_rollouts,
         parallel=options.parallel or (at_once if options.preset == "pocket" else 1),
         max_rollouts=options.max_rollouts,
         max_minutes=options.max_minutes,
+    )
+
+
+def content_of(
+    project: Project, environments: Environments, candidate: str, run: Path | None, session: Sequence[str]
+) -> str:
+    """Digest of what an evolution works on: where it has changed, what was begun is another evolution.
+
+    That is the candidate's text, the simulations of the run, the locks of the suites, the environments and
+    the gate's policy.
+
+    Raises:
+        ConfigError: the gate is off.
+        CandidateError: there is no such candidate.
+        SuiteError: a suite is unknown or broken.
+        ResultsError: the run is damaged.
+    """
+    files = [] if run is None else [read_results(path) for path in expand([run])]
+    return digest(
+        {
+            "candidate": project.candidates[candidate].digest,
+            "run": sorted(
+                [provenance(one).run_id or "", *sorted(sim.id for sim in one.simulations)] for one in files
+            ),
+            "suites": {one.name: project.lock.suites[one.name].digest for one in suites_of(project, session)},
+            "environments": {
+                name: environments.generator(name, EASIEST).digest for name in environments.names
+            },
+            "gate": policy_told(project, gate_of(project, session)),
+        }
     )
 
 
@@ -73,11 +129,36 @@ def _refuse_small(options: argparse.Namespace) -> None:
         raise ConfigError(f"--max-minutes {options.max_minutes:g}: must be more than 0")
 
 
-def _candidate_of(run: Path) -> str:
+def _origins(run: Path) -> list[Provenance]:
+    """Where the files of a run come from, in one domain."""
     files = [read_results(path) for path in expand([run])]
     if not files:
         raise ConfigError(f"{run}: holds no results: it is no run, or nothing was measured in it")
-    found = {one.candidate.id for one in map(provenance, files) if one.candidate is not None}
+    if len({mode_of(one) for one in files}) > 1:
+        names = ", ".join(sorted(f"{one.path.name} ({mode_of(one).brief})" for one in files))
+        raise ConfigError(
+            f"run {run.name} is of several domains: {names}; capabilities are learnt from one: give the "
+            f"folder of its suite, as in --from-run {files[0].path}"
+        )
+    return [provenance(one) for one in files]
+
+
+def _candidate_of(run: Path, origins: Sequence[Provenance]) -> str:
+    found = {one.candidate.id for one in origins if one.candidate is not None}
     if len(found) != 1:
         raise ConfigError(f"{run}: is of {len(found)} candidates; name one with --candidate")
     return found.pop()
+
+
+def _suites_of_run(run: Path, origins: Sequence[Provenance], session: Sequence[str]) -> list[str]:
+    """The option by which the adapters' sessions run the suites of a run: of others it holds nothing that
+    they could be compared with."""
+    held = sorted({one.suite for one in origins if one.suite is not None})
+    named = values_of(session, "--t2e-suite")
+    for name in named:
+        if held and name not in held:
+            raise ConfigError(
+                f"--t2e-suite {name}: run {run.name} is of {', '.join(held)}, and with that an adapter is "
+                "compared; name those, or none"
+            )
+    return [] if named else [f"--t2e-suite={name}" for name in held]

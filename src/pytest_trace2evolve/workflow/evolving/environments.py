@@ -1,6 +1,7 @@
 """The environments of an evolution: none shares held-out content, and each at a difficulty to learn at."""
 
 import asyncio
+import secrets
 from collections.abc import Callable, Sequence
 
 from pytest_trace2evolve.errors import ConfigError
@@ -10,6 +11,7 @@ from pytest_trace2evolve.records.calibration import Calibration, Outcome
 from pytest_trace2evolve.records.evolving import Ready
 from pytest_trace2evolve.serving.folder import ModelFolder, folder_digest
 from pytest_trace2evolve.shipped import embedded_model
+from pytest_trace2evolve.training.grpo.recipe import Recipe
 from pytest_trace2evolve.workflow.environments.admit import admit, held_out_of
 from pytest_trace2evolve.workflow.environments.asking import SEED
 from pytest_trace2evolve.workflow.environments.calibrate import Ask, calibrate
@@ -28,16 +30,17 @@ def ready(
     instruction: str,
     project: Project,
     *,
+    first: int = 0,
     told: Callable[[str, int, int], None] = lambda name, done, total: None,
-) -> tuple[list[Ready], int]:
+    played: Callable[[int], None] = lambda rollouts: None,
+) -> list[Ready]:
     """Hold environments against held-out content, and pick the difficulty at which a base can learn.
 
     Args:
         instruction: The candidate's, which the agent gets.
+        first: The first scenario that is held against held-out content; see `a_first`.
         told: Hears of which environment how many rollouts of how many are done.
-
-    Returns:
-        The environments, and how many rollouts were played.
+        played: Hears how many rollouts a calibration took, once it is kept.
 
     Raises:
         ConfigError: an environment is not admitted: nothing may be trained in it.
@@ -45,7 +48,7 @@ def ready(
     """
     held_out = held_out_of(project)
     for name in names:
-        admission = admit(environments, name, seeds=CHECKED, held_out=held_out)
+        admission = admit(environments, name, seeds=CHECKED, held_out=held_out, first=first)
         if not admission.passed:
             why = next(f"{one.check}: {one.detail}" for one in admission.checks if not one.passed)
             raise ConfigError(
@@ -61,13 +64,21 @@ def ready(
         elif name in BUILT_IN_NAMES and weights == folder_digest(embedded_model()):
             # Calibrated before, with more rollouts than there would be here (docs/environments.md).
             found[name] = Ready(name=name, difficulty=EASIEST)
-    played = 0
+
+    def calibrated(one: Calibration) -> None:
+        keep(kept, one)
+        found[one.capability] = _ready(one)
+        played(one.seeds * one.group * len(one.tried))
+
     if wanted := [name for name in names if name not in found]:
-        for one in _calibrated(environments, wanted, base, instruction, told):
-            keep(kept, one)
-            found[one.capability] = _ready(one)
-            played += one.seeds * one.group * len(one.tried)
-    return [found[name] for name in names], played
+        _calibrate(environments, wanted, base, instruction, told, calibrated)
+    return [found[name] for name in names]
+
+
+def a_first(recipe: Recipe) -> int:
+    """A drawn first scenario of those that are trained in: code that was written to pass known scenarios does
+    not know which are looked at."""
+    return recipe.first_scenario + secrets.randbelow(max(1, recipe.scenarios - CHECKED + 1))
 
 
 def _ready(one: Calibration) -> Ready:
@@ -79,29 +90,29 @@ def _ready(one: Calibration) -> Ready:
     )
 
 
-def _calibrated(
+def _calibrate(
     environments: Environments,
     names: Sequence[str],
     base: ModelFolder,
     instruction: str,
     told: Callable[[str, int, int], None],
-) -> list[Calibration]:
+    done: Callable[[Calibration], None],
+) -> None:
+    """Calibrate one environment after the other; `done` hears of each before the next begins."""
     seeds, rollouts = CALIBRATION
 
-    async def measured(settings: ModelSettings) -> list[Calibration]:
+    async def measured(settings: ModelSettings) -> None:
         ask = Ask(settings, instruction=instruction, seeds=seeds, rollouts=rollouts)
         model = ChatModel(settings)
-        found = []
         try:
             for name in names:
 
                 def heard(difficulty: int, done: int, name: str = name) -> None:
                     told(name, done, seeds * rollouts)
 
-                found.append(await calibrate(environments, name, model, ask, told=heard))
+                done(await calibrate(environments, name, model, ask, told=heard))
         finally:
             await model.close()
-        return found
 
     with served(base, seed=SEED) as settings:
-        return asyncio.run(measured(settings))
+        asyncio.run(measured(settings))

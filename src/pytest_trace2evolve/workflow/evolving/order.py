@@ -11,17 +11,9 @@ from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.serving.folder import ModelFolder, folder_digest
 from pytest_trace2evolve.shipped import embedded_model
 from pytest_trace2evolve.training.grpo.recipe import Recipe
-from pytest_trace2evolve.workflow.project import Project
-
-GIVEN = (
-    "--candidate",
-    "--t2e-candidate",
-    "--t2e-run-folder",
-    "--t2e-baseline",
-    "--t2e-replay",
-    "--t2e-evolve",
-)
-"""Options of a session that an evolution gives itself, or that leave nothing to evolve."""
+from pytest_trace2evolve.workflow.environments.generator import EASIEST, HARDEST
+from pytest_trace2evolve.workflow.environments.registry import BUILT_IN_NAMES
+from pytest_trace2evolve.workflow.evolving.session import without_workers
 
 CHECKED = 60
 """Scenarios of each environment that are held against held-out content before anything is trained."""
@@ -62,6 +54,7 @@ class EvolveOrder:
         base: The base model.
         recipe: Of each adapter.
         preset: Where the recipe comes from.
+        content: Digest of what it works on, see `asking.content_of`.
         session: Options that each pytest session gets.
         most: Adapters at most: the capabilities with the largest Δ.
         heldout, rollouts: Held-out scenarios of the trained environment, and rollouts of each; of the others
@@ -75,6 +68,7 @@ class EvolveOrder:
     base: ModelFolder
     recipe: Recipe
     preset: str
+    content: str = ""
     session: tuple[str, ...] = ()
     most: int = 3
     heldout: int = 60
@@ -88,10 +82,10 @@ class EvolveOrder:
         """Digest of all that changes what comes of it."""
         told = {
             "candidate": self.candidate,
-            "run": None if self.run is None else self.run.name,
+            "content": self.content,
             "base": folder_digest(self.base.path),
             "recipe": self.recipe.model_dump(mode="json"),
-            "session": _without_workers(self.session),
+            "session": without_workers(self.session),
             "most": self.most,
             "heldout": [self.heldout, self.rollouts],
         }
@@ -121,28 +115,33 @@ class Budget:
         return sum(self.rollouts.values())
 
 
-def budget_of(order: EvolveOrder, simulations: int, environments: int) -> Budget:
+def budget_of(order: EvolveOrder, environments: Sequence[str], simulations: int, fresh: int) -> Budget:
     """What an order takes at most.
 
     Args:
+        environments: All that are known: each is measured for what was forgotten, and one that is trained in
+            is calibrated at every difficulty, unless that was done for the embedded model.
         simulations: Of one session.
-        environments: How many are measured for what was forgotten.
+        fresh: Simulations by which one session of the gate may confirm falls.
     """
-    recipe, most = order.recipe, order.most
+    recipe, most = order.recipe, min(order.most, len(environments))
+    embedded = folder_digest(order.base.path) == folder_digest(embedded_model())
+    uncalibrated = [name for name in environments if not (embedded and name in BUILT_IN_NAMES)]
     training = most * recipe.steps * recipe.groups * recipe.rollouts * (1 + recipe.redraws)
-    held = (order.heldout + (environments - 1) * (order.heldout // 2)) * order.rollouts
+    held = (order.heldout + (len(environments) - 1) * (order.heldout // 2)) * order.rollouts
     rollouts = {
         "the run": 0 if order.run is not None else simulations,
-        "calibration": most * math.prod(CALIBRATION),
+        "calibration": min(most, len(uncalibrated)) * math.prod(CALIBRATION) * (HARDEST - EASIEST + 1),
         "training": training,
         "held out": 2 * held * most,
         "the gate": simulations * (most + 1),
+        "confirmation": fresh * (most + 1),
     }
-    if order.base.path != embedded_model():
+    if not embedded:
         return Budget(rollouts, None)
     pace = EMBEDDED_PACE
     seconds = (
-        pace.simulation * (rollouts["the run"] + rollouts["the gate"])
+        pace.simulation * (rollouts["the run"] + rollouts["the gate"] + rollouts["confirmation"])
         + pace.heldout * rollouts["calibration"]
         + (pace.heldout * rollouts["held out"] + pace.rollout * training)
         / min(order.parallel, os.cpu_count() or 1, most)
@@ -183,49 +182,3 @@ def budget_text(order: EvolveOrder, budget: Budget) -> str:
         f"evolving {order.candidate} on {order.base.name}: {order.most} adapters at most, up to "
         f"{budget.total:,} rollouts ({parts}), minutes on two cores {minutes}{limited}"
     )
-
-
-def simulations_of(project: Project, session: Sequence[str]) -> int:
-    """Simulations of one session of these options: of suites whose customers follow a script, if no other
-    model plays them.
-
-    Raises:
-        SuiteError: a suite is unknown or broken.
-    """
-    named = _values(session, "--t2e-suite")
-    trials = _values(session, "--t2e-trials")
-    spoken = bool(_values(session, "--t2e-user-model"))
-    total = 0
-    for name in named or project.suite_names:
-        suite = project.suite(name)
-        locked = project.lock.suites.get(name)
-        if locked is not None and (named or spoken or suite.scripted):
-            total += len(locked.tasks) * (int(trials[-1]) if trials else suite.trials)
-    return total
-
-
-def _without_workers(session: Sequence[str]) -> list[str]:
-    """The options without the number of workers, which changes nothing that comes of them."""
-    found: list[str] = []
-    for place, one in enumerate(session):
-        if one.startswith("-n") or (place and session[place - 1] == "-n"):
-            continue
-        found.append(one)
-    return found
-
-
-def _values(session: Sequence[str], option: str) -> list[str]:
-    """What an option is given, as `--option value` or `--option=value`."""
-    after = [session[place + 1] for place, one in enumerate(session[:-1]) if one == option]
-    return after + [one.partition("=")[2] for one in session if one.startswith(f"{option}=")]
-
-
-def refuse_given(session: Sequence[str]) -> None:
-    """Options of a session that an evolution gives itself.
-
-    Raises:
-        ConfigError: there is one.
-    """
-    for one in session:
-        if one.partition("=")[0] in GIVEN:
-            raise ConfigError(f"{one}: an evolution gives its sessions this option itself; leave it out")

@@ -1,5 +1,6 @@
 """Sessions and trainings as processes of their own: what they say goes into a log, the last line is shown."""
 
+import os
 import re
 import subprocess
 import sys
@@ -60,7 +61,11 @@ def run_all(works: Sequence[Work], here: Path, lock: int, *, at_once: int, told:
             with room:
                 if failed:
                     return
-                if why := _run(work, here, lock, told, running):
+                try:
+                    why = _run(work, here, lock, told, running)
+                except Exception as error:  # of a thread that ends with it, nobody would hear
+                    why = f"{work.name} was lost: {type(error).__name__}: {error}; see {work.log}"
+                if why:
                     failed.append(why)
 
         threads = [threading.Thread(target=one, args=(work,), daemon=True) for work in works]
@@ -86,7 +91,7 @@ def _run(work: Work, here: Path, lock: int, told: Told, running: "list[subproces
             text=True,
             encoding="utf-8",
             errors="replace",
-            pass_fds=(lock,),
+            pass_fds=(lock,) if os.name == "posix" else (),  # nothing can be handed on so on Windows
         ) as process,
     ):
         running.append(process)
@@ -96,8 +101,12 @@ def _run(work: Work, here: Path, lock: int, told: Told, running: "list[subproces
             if work.told.search(line):
                 told(work.name, line)
 
-        last = _followed(process.stdout, log, heard)
-        status = process.wait()
+        try:
+            last = _followed(process.stdout, log, heard)
+            status = process.wait()
+        except BaseException:
+            process.terminate()  # it would be waited for, and nobody hears it
+            raise
     if status in work.fine:
         return ""
     return f"{work.name} ended with status {status}: {' / '.join(last) or 'it said nothing'}; see {work.log}"

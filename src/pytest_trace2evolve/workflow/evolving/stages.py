@@ -1,7 +1,7 @@
 """The stages of an evolution, one after the other; each is kept before the next begins."""
 
-import json
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -9,25 +9,28 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_trace2evolve.errors import ConfigError, ResultsError
-from pytest_trace2evolve.evidence.atomic import write_atomic
-from pytest_trace2evolve.evidence.results import read_results
-from pytest_trace2evolve.records.adapter import MANIFEST, AdapterState
+from pytest_trace2evolve.records.adapter import AdapterState
 from pytest_trace2evolve.records.evolving import Evolution, Judged, Stage
-from pytest_trace2evolve.records.run_verdict import RunVerdict
-from pytest_trace2evolve.records.verdict import Decision
-from pytest_trace2evolve.serving.folder import folder_digest
 from pytest_trace2evolve.workflow.capabilities.missing import missing_of
 from pytest_trace2evolve.workflow.environments.registry import Environments
-from pytest_trace2evolve.workflow.evolving.environments import ready
-from pytest_trace2evolve.workflow.evolving.forgetting import settle
+from pytest_trace2evolve.workflow.evolving.environments import a_first, ready
 from pytest_trace2evolve.workflow.evolving.keeping import free, locked, read_state, write_state
 from pytest_trace2evolve.workflow.evolving.order import OPENINGS, EvolveOrder
 from pytest_trace2evolve.workflow.evolving.processes import Work, run_all
-from pytest_trace2evolve.workflow.judging.adapters import note_verdict, state_of
+from pytest_trace2evolve.workflow.evolving.runs import origins_of, refuse_other, simulations_in
+from pytest_trace2evolve.workflow.evolving.trainings import (
+    names_of,
+    note_evidence,
+    played_by,
+    threads_of,
+    trained,
+    training_of,
+)
+from pytest_trace2evolve.workflow.judging.adapters import gate_of, note_verdict
 from pytest_trace2evolve.workflow.judging.finish import EXIT_STATUS
+from pytest_trace2evolve.workflow.judging.forgetting import state_of
 from pytest_trace2evolve.workflow.judging.run_verdict import VERDICT_NAME, read_verdict
 from pytest_trace2evolve.workflow.project import Project
-from pytest_trace2evolve.workflow.recorded.sides import expand, provenance
 from pytest_trace2evolve.workflow.routing.measure import openings_of, route_locally, table_of
 
 FINE = (0, 1, *EXIT_STATUS.values())
@@ -35,6 +38,9 @@ FINE = (0, 1, *EXIT_STATUS.values())
 
 _OF_SESSIONS = re.compile(r"^trace2evolve: [\d,]+ of [\d,]+ done| · policy |^=+ .* in [\d.]+s")
 """Lines of a session that are told: how far it is, verdicts, and its end."""
+
+KEPT_EVERY = 60.0
+"""Seconds after which the minutes of a stage that works on are written down."""
 
 Told = Callable[[Stage, str], None]
 """Hears at which stage what happens."""
@@ -57,6 +63,9 @@ class Evolving:
     told: Told = lambda stage, text: None
     state: Evolution = field(init=False)
     _lock: int = field(init=False, default=-1)
+    _stage: Stage = field(init=False, default=Stage.RUN)
+    _since: float = field(init=False, default=0.0)
+    _alone: threading.RLock = field(init=False, default_factory=threading.RLock)
 
     @property
     def folder(self) -> Path:
@@ -74,6 +83,12 @@ class Evolving:
         """
         with locked(self.folder) as self._lock:
             self.state = read_state(self.folder, self.order.candidate, self.order.identity)
+            if set(self.state.done) == set(Stage):
+                self.told(
+                    Stage.ROUTED,
+                    "all of this was done before, and nothing is done now; to evolve anew, move "
+                    f"{self.folder} away",
+                )
             stages: Mapping[Stage, Callable[[], int]] = {
                 Stage.RUN: self._session,
                 Stage.CAPABILITIES: self._capabilities,
@@ -83,23 +98,42 @@ class Evolving:
                 Stage.ROUTER: self._router,
                 Stage.ROUTED: self._routed,
             }
-            for stage, done in stages.items():
-                if stage not in self.state.minutes:
+            for stage, work in stages.items():
+                if stage not in self.state.done:
                     self._refuse_late(stage)
                     with self._timed(stage):
-                        played = done()
-                        self._keep(rollouts={**self.state.rollouts, stage: played})
+                        played = work()
+                        self._keep(done=(*self.state.done, stage), rollouts=self._with(played))
             return self.state
 
     def _keep(self, **changes: object) -> None:
-        self.state = self.state.model_copy(update=changes)
-        write_state(self.folder, self.state)
+        """Write down how far it is, and the minutes until now: whoever is killed loses no more than those
+        since the last time."""
+        with self._alone:
+            now = time.monotonic()
+            spent = self.state.minutes.get(self._stage, 0.0) + (now - self._since) / 60
+            self._since = now
+            minutes = {**self.state.minutes, self._stage: spent}
+            self.state = self.state.model_copy(update={**changes, "minutes": minutes})
+            write_state(self.folder, self.state)
 
     @contextmanager
     def _timed(self, stage: Stage) -> Iterator[None]:
-        began = time.monotonic()
-        yield
-        self._keep(minutes={**self.state.minutes, stage: (time.monotonic() - began) / 60})
+        self._stage, self._since = stage, time.monotonic()
+        try:
+            yield
+        finally:
+            self._keep()
+
+    def _with(self, played: int) -> dict[Stage, int]:
+        """All rollouts, with further ones of this stage."""
+        return {**self.state.rollouts, self._stage: self.state.rollouts.get(self._stage, 0) + played}
+
+    def _tell(self, stage: Stage, text: str) -> None:
+        """Tell how far it is, and now and then write down how long that took."""
+        self.told(stage, text)
+        if time.monotonic() - self._since > KEPT_EVERY:
+            self._keep()
 
     def _refuse_late(self, stage: Stage) -> None:
         most = self.order.max_minutes
@@ -110,30 +144,14 @@ class Evolving:
                 "is kept, and the same command with more minutes goes on"
             )
 
-    # Stages; each gives how many rollouts it played.
+    # Stages; each gives how many rollouts it played, beside those that it wrote down itself.
 
     def _session(self) -> int:
         given = self.order.run
         folder = given or self._run_of("run", self.order.candidate, baseline=None)
-        files = [read_results(path) for path in expand([folder])]
-        origins = [provenance(one) for one in files]
-        for origin in origins:
-            named = origin.candidate.id if origin.candidate else None
-            if named != self.order.candidate:
-                raise ConfigError(
-                    f"run {folder.name} is of candidate {named!r}, and {self.order.candidate!r} is to "
-                    "evolve; name that one, or another run"
-                )
-            weights = (origin.agent.arguments or {}).get("weights")
-            base = folder_digest(self.order.base.path)
-            if weights != base:
-                raise ConfigError(
-                    f"in run {folder.name} model {origin.agent.model!r} ({str(weights)[:12]}) talked, and "
-                    f"the base is {self.order.base.name!r} ({base[:12]}): what failed is not its failing; "
-                    "name that model's folder with --base"
-                )
-        self._keep(run=origins[0].run_id or folder.name, folder=str(folder))
-        return 0 if given else sum(len(one.simulations) for one in files)
+        refuse_other(folder, origins_of(folder), self.order.candidate, self.order.base)
+        self._keep(folder=str(folder))
+        return 0 if given else simulations_in(folder)
 
     def _capabilities(self) -> int:
         learnt = missing_of(self.project, self.state.folder, self.project.root)
@@ -148,85 +166,74 @@ class Evolving:
         return 0
 
     def _environments(self) -> int:
-        found, played = ready(
+        found = ready(
             self.environments,
             self._names,
             self.order.base,
             self.project.candidates[self.order.candidate].instruction,
             self.project,
-            told=lambda name, done, total: self.told(Stage.ENVIRONMENTS, f"{name} {done}/{total}"),
+            first=a_first(self.order.recipe),
+            told=lambda name, done, total: self._tell(Stage.ENVIRONMENTS, f"{name} {done}/{total}"),
+            played=lambda rollouts: self._keep(rollouts=self._with(rollouts)),
         )
         for one in found:
             fits = "" if one.fits else ", which does not fit all targets"
             mean = "calibrated before" if one.mean is None else f"mean reward {one.mean:.2f}{fits}"
             self.told(Stage.ENVIRONMENTS, f"{one.name}: admitted; difficulty {one.difficulty}, {mean}")
         self._keep(environments={one.name: one for one in found})
-        return played
+        return 0
 
     def _adapters(self) -> int:
-        folder = self.project.adapters.folder
-        if not self.state.adapters:
-            # Kept before they are trained: what was interrupted goes on under the same name.
-            self._keep(adapters={name: _free_name(folder, name) for name in self._names})
-        one_thread = {"threads": 1} if self.order.parallel > 1 else {}
-        recipe = self.order.recipe.model_copy(update=one_thread)
-        config = self.folder / "recipe.toml"
-        lines = [f"{key} = {json.dumps(value)}" for key, value in recipe.model_dump(mode="json").items()]
-        write_atomic(config, "\n".join(lines) + "\n")
+        adapters = self.project.adapters
+        if self.state.threads is None:
+            self._keep(threads=threads_of(self.order))
+        # Kept before they are trained: what was interrupted goes on under the same name.
+        self._keep(adapters=names_of(self.order, self.state, adapters))
+        there = trained(self.state.adapters, adapters)
         works = [
-            self._training(capability, name, config)
+            training_of(capability, name, self.order, self.state, self.project, self.folder)
             for capability, name in self.state.adapters.items()
-            if not (folder / name / MANIFEST).exists()
+            if name not in there
         ]
         self._run(Stage.ADAPTERS, works, at_once=self.order.parallel)
-        played = 0
-        for name in self.state.adapters.values():
-            manifest = self.project.adapters[name].manifest
-            told = {"evidence": self.state.runs, "informed_by": self.state.splits}
-            text = manifest.model_copy(update=told).model_dump_json(indent=1)
-            write_atomic(folder / name / MANIFEST, text + "\n")
-            played += manifest.rollouts + 2 * sum(one.rollouts for one in manifest.heldout.values())
-        return played
-
-    def _training(self, capability: str, name: str, config: Path) -> Work:
-        order = self.order
-        arguments = [
-            *("-m", "pytest_trace2evolve", "--root", str(self.project.root), "train"),
-            *("--capability", capability, "--name", name, "--base", str(order.base.path)),
-            *("--preset", order.preset, "--config", str(config), "--candidate", order.candidate),
-            *("--difficulty", str(self.state.environments[capability].difficulty)),
-            *("--heldout", str(order.heldout), "--heldout-rollouts", str(order.rollouts)),
-        ]
-        return Work(name, arguments, self.folder / f"train-{name}.log")
+        return sum(
+            played_by(note_evidence(name, self.state, adapters)) for name in self.state.adapters.values()
+        )
 
     def _gate(self) -> int:
-        played = 0
         for name in self.state.adapters.values():
             candidate = f"{self.order.candidate}+{name}"
             if candidate in self.state.judged:
                 continue
             folder = self._run_of(f"gate-{name}", candidate, baseline=self.state.folder)
             record = read_verdict(folder)
-            gate = _gate_of(record)
-            state, why = settle(gate, self.project.adapters[name].manifest)
-            note_verdict(self.project, record, state=state, why=why)
-            self._judged(Judged(candidate=candidate, gate=gate, state=state, run=record.run, why=why))
-            played += self._simulations(folder)
-        return played
+            note_verdict(self.project, record)
+            manifest = self.project.adapters[name].manifest
+            why = "" if manifest.verdict is None else manifest.verdict.why
+            self._judged(
+                Judged(
+                    candidate=candidate,
+                    gate=gate_of(record),
+                    state=manifest.state,
+                    run=record.run,
+                    why=why,
+                ),
+                simulations_in(folder),
+            )
+        return 0
 
     def _router(self) -> int:
         if not any(map(self._promoted, self.state.adapters.values())):
             self.told(Stage.ROUTER, "no adapter was promoted: there is nothing to route to")
             return 0
         # Of all promoted adapters, as the routed candidate has them: earlier evolutions' too.
-        names = table_of(self.environments, (), self.project, self.order.base)
-        openings = openings_of(self.environments, names, OPENINGS)
+        table = table_of(self.environments, (), self.project, self.order.base)
+        openings = openings_of(self.environments, table, OPENINGS)
         found = route_locally(
             self.order.base,
-            self.environments,
-            names,
+            table,
             openings,
-            told=lambda done: self.told(Stage.ROUTER, f"{done}/{len(openings)}"),
+            told=lambda done: self._tell(Stage.ROUTER, f"{done}/{len(openings)}"),
         )
         self._keep(confusion=found.confusion)
         return 0
@@ -237,9 +244,10 @@ class Evolving:
         candidate = f"{self.order.candidate}+routed"
         folder = self._run_of("gate-routed", candidate, baseline=self.state.folder)
         record = read_verdict(folder)
-        gate = _gate_of(record)
-        self._judged(Judged(candidate=candidate, gate=gate, state=state_of(gate), run=record.run))
-        return self._simulations(folder)
+        gate = gate_of(record)
+        routed = Judged(candidate=candidate, gate=gate, state=state_of(gate), run=record.run)
+        self._judged(routed, simulations_in(folder))
+        return 0
 
     # What stages have in common.
 
@@ -251,8 +259,8 @@ class Evolving:
         judged = self.state.judged.get(f"{self.order.candidate}+{adapter}")
         return judged is not None and judged.state is AdapterState.PROMOTED
 
-    def _judged(self, one: Judged) -> None:
-        self._keep(judged={**self.state.judged, one.candidate: one})
+    def _judged(self, one: Judged, played: int) -> None:
+        self._keep(judged={**self.state.judged, one.candidate: one}, rollouts=self._with(played))
         why = f" ({one.why})" if one.why else ""
         self.told(Stage.GATE, f"{one.candidate}: {one.state.value}{why}")
 
@@ -270,25 +278,6 @@ class Evolving:
 
     def _run(self, stage: Stage, works: list[Work], *, at_once: int = 1) -> None:
         def told(name: str, line: str) -> None:
-            self.told(stage, f"{name}: {line}")
+            self._tell(stage, f"{name}: {line}")
 
         run_all(works, self.project.root, self._lock, at_once=at_once, told=told)
-
-    @staticmethod
-    def _simulations(folder: Path) -> int:
-        return sum(len(read_results(path).simulations) for path in expand([folder]))
-
-
-def _gate_of(record: RunVerdict) -> Decision | None:
-    """What the gate said; a run that was not whole promotes nothing."""
-    short = record.partial and record.verdict is Decision.PROMOTE
-    return Decision.INCONCLUSIVE if short else record.verdict
-
-
-def _free_name(folder: Path, name: str) -> str:
-    """The name, or the first of `name_2`, `name_3`, … that no adapter has: adapters stay beside new ones."""
-    found, number = name, 1
-    while (folder / found).exists():
-        number += 1
-        found = f"{name}_{number}"
-    return found

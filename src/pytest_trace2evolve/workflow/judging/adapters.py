@@ -4,33 +4,24 @@ from pytest_trace2evolve.adapters import Adapter
 from pytest_trace2evolve.candidates import ROUTED, WITH
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.atomic import write_atomic
-from pytest_trace2evolve.records.adapter import MANIFEST, AdapterState, AdapterVerdict
+from pytest_trace2evolve.records.adapter import MANIFEST, AdapterVerdict
 from pytest_trace2evolve.records.run_verdict import RunVerdict
 from pytest_trace2evolve.records.verdict import Decision
+from pytest_trace2evolve.workflow.judging.forgetting import settle
 from pytest_trace2evolve.workflow.project import Project
 
 
-def state_of(decision: Decision | None) -> AdapterState:
-    """Where an adapter stands by the gate alone; no verdict says as little as an inconclusive one."""
-    return AdapterState.INCONCLUSIVE if decision is None else _STATES[decision]
+def gate_of(record: RunVerdict) -> Decision | None:
+    """What the gate said; a run that was not whole promotes nothing."""
+    short = record.partial and record.verdict is Decision.PROMOTE
+    return Decision.INCONCLUSIVE if short else record.verdict
 
 
-_STATES = {
-    Decision.PROMOTE: AdapterState.PROMOTED,
-    Decision.DISCARD: AdapterState.DISCARDED,
-    Decision.INCONCLUSIVE: AdapterState.INCONCLUSIVE,
-}
-
-
-def note_verdict(
-    project: Project, record: RunVerdict, *, state: AdapterState | None = None, why: str = ""
-) -> Adapter | None:
+def note_verdict(project: Project, record: RunVerdict) -> Adapter | None:
     """Write a run's verdict into the manifest of the adapter that its candidate talked with.
 
-    Args:
-        state: Where it stands, where more than the gate decided that; None follows the gate, and a run
-            without a verdict leaves it inconclusive.
-        why: What beside the gate decided.
+    Where it stands follows from the gate and from what it forgot; a run without a verdict leaves it
+    inconclusive.
 
     Returns:
         The adapter as it is now; None where the candidate talked with none of its own.
@@ -51,17 +42,18 @@ def note_verdict(
             f"{adapter.path}: it, or the candidate's text, has changed since run {record.run}: it was "
             f"{record.candidate.digest} and is {now}; run it again"
         )
-    decision = record.verdict or Decision.INCONCLUSIVE
+    gate = gate_of(record)
+    state, why = settle(gate, adapter.manifest)
     baselines = sorted({one.baseline.name for one in record.suites.values() if one.baseline is not None})
     verdict = AdapterVerdict(
-        decision=decision,
+        decision=gate or Decision.INCONCLUSIVE,
         run=record.run,
         candidate=record.candidate.id,
         baseline=", ".join(baselines),
         policy=record.policy,
         why=why,
+        time=record.time,
     )
-    told = {"state": state or state_of(decision), "verdict": verdict}
-    manifest = adapter.manifest.model_copy(update=told)
+    manifest = adapter.manifest.model_copy(update={"state": state, "verdict": verdict})
     write_atomic(adapter.path / MANIFEST, manifest.model_dump_json(indent=1) + "\n")
     return project.adapters[name]

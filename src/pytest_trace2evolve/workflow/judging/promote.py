@@ -21,10 +21,12 @@ from pytest_trace2evolve.evidence.baselines import (
 from pytest_trace2evolve.evidence.results import decode
 from pytest_trace2evolve.evidence.saving import require_name
 from pytest_trace2evolve.gate.comparable import lock_differences
+from pytest_trace2evolve.records.adapter import AdapterState
 from pytest_trace2evolve.records.evidence import Evidence
 from pytest_trace2evolve.records.run_verdict import RunVerdict, SuiteVerdict
 from pytest_trace2evolve.records.verdict import Decision
-from pytest_trace2evolve.workflow.judging.adapters import note_verdict
+from pytest_trace2evolve.workflow.judging.adapters import gate_of, note_verdict
+from pytest_trace2evolve.workflow.judging.forgetting import settle
 from pytest_trace2evolve.workflow.judging.run_verdict import VERDICT_NAME, read_verdict
 from pytest_trace2evolve.workflow.project import Project
 
@@ -214,15 +216,16 @@ def _refuse_changed_candidate(project: Project, record: RunVerdict) -> None:
 
 
 def _refuse_forgetting(project: Project, record: RunVerdict) -> None:
-    """What the gate could not see of an adapter, an evolution has: that is not promoted by hand either."""
+    """What the gate cannot see of an adapter, its manifest tells: that is not promoted by hand either."""
     name = record.candidate.id.partition(WITH)[2]
     if name in ("", ROUTED):
         return
     manifest = project.adapters[name].manifest
-    if manifest.verdict is not None and manifest.verdict.run == record.run and manifest.verdict.why:
+    state, why = settle(gate_of(record), manifest)
+    if state is not AdapterState.PROMOTED:
         raise ConfigError(
-            f"adapters/{name}: the gate promoted run {record.run}, and the adapter {manifest.verdict.why}; "
-            f"it stays {manifest.state.value}"
+            f"adapters/{name}: run {record.run} was promoted by the gate, and the adapter {why}: it is "
+            f"{state.value}; train one that keeps what it could do"
         )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_trace2evolve.candidates import Candidate
+from pytest_trace2evolve.candidates import ROUTED, WITH, Candidate
 from pytest_trace2evolve.errors import CassetteError, InfrastructureError
 from pytest_trace2evolve.evidence.answers import AnswerFile
 from pytest_trace2evolve.evidence.atomic import write_atomic
@@ -56,6 +56,29 @@ def differences(cassette: Cassette, candidate: Candidate, suites: Sequence[Locke
         if header.suites[one.name] != one.lock.digest:
             notes.append(f"cassette {name} was recorded before suite {one.name!r} changed")
     return tuple(notes)
+
+
+def refuse_other_weights(cassette: Cassette, candidate: Candidate) -> None:
+    """Hold a cassette against a candidate, where either talks with an adapter: requests name no weights, and
+    so every answer of another candidate with the same instruction would be found.
+
+    Raises:
+        CassetteError: the cassette holds what another candidate said.
+    """
+    recorded = cassette.header.candidate
+    if candidate.adapter == ROUTED:
+        raise CassetteError(
+            f"--t2e-playback {cassette.path}: a cassette holds the answers of one model, and candidate "
+            f"{candidate.id!r} asks several: leave it out"
+        )
+    if (candidate.adapter or WITH in recorded.id) and recorded.digest != candidate.digest:
+        told = (
+            "with other weights or another text" if recorded.id == candidate.id else f"with {recorded.id!r}"
+        )
+        raise CassetteError(
+            f"--t2e-playback {cassette.path}: was recorded {told}, and candidate {candidate.id!r} would be "
+            "given what that one said: record it with --t2e-record"
+        )
 
 
 def recording(run_folder: Path) -> Path:

@@ -1,27 +1,22 @@
 """Making a plan: what the user asked for is checked and every choice settled, before the first simulation."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
 from pytest_trace2evolve._canonical import digest_text
-from pytest_trace2evolve.candidates import DEFAULT_CANDIDATE
 from pytest_trace2evolve.errors import ConfigError, nearest
 from pytest_trace2evolve.evidence.baselines import read_evidence
-from pytest_trace2evolve.evidence.cassettes import Cassette
 from pytest_trace2evolve.evidence.results import SIMULATIONS
-from pytest_trace2evolve.evidence.saving import SaveMode, Saving, require_name, settle
+from pytest_trace2evolve.evidence.saving import SaveMode, Saving, settle
 from pytest_trace2evolve.gate.checks import Check
 from pytest_trace2evolve.gate.judgement import Policy
-from pytest_trace2evolve.gate.policy import DEFAULT_POLICY
 from pytest_trace2evolve.models.prices import PRICES_NAME, read_prices
-from pytest_trace2evolve.records.evidence import Mode
 from pytest_trace2evolve.records.protocols import Judge
-from pytest_trace2evolve.suites import Suite
 from pytest_trace2evolve.workflow.locked import LockedSuite
 from pytest_trace2evolve.workflow.planning.cassettes import differences, recording, refuse_record
+from pytest_trace2evolve.workflow.planning.choosing import Chosen, choose
 from pytest_trace2evolve.workflow.planning.confirm import (
     Sides,
     how_to_confirm,
@@ -38,14 +33,11 @@ from pytest_trace2evolve.workflow.planning.plan import (
 from pytest_trace2evolve.workflow.planning.stages import (
     first_trials,
     refuse_short_baselines,
-    refuse_unstaged,
     stage_of,
 )
 from pytest_trace2evolve.workflow.planning.talking import Talkers
-from pytest_trace2evolve.workflow.policies import find_policy
 from pytest_trace2evolve.workflow.project import Project
 from pytest_trace2evolve.workflow.recorded.baselines import Baseline, find_baselines
-from pytest_trace2evolve.workflow.recorded.replays import Recorded, read_replays, refuse_strays
 from pytest_trace2evolve.worlds.registry import Worlds
 
 
@@ -81,65 +73,35 @@ def make_plan(
         ResultsError: a replay or baseline cannot be trusted, or does not belong to a selected suite.
         WorldError: a world cannot be opened.
     """
-    _refuse_contradictions(options)
-    _refuse_unpriced(options, project)
-    if options.stages:
-        refuse_unstaged(options)
-    name = options.candidate or DEFAULT_CANDIDATE
-    lineage = tuple(project.candidates.lineage(name))
-    policy = None if options.gate == "off" else find_policy(options.gate or DEFAULT_POLICY, project, checks)
-    recorded = read_replays(options.replays)
-    suites = _select(options, project, suite_names, recorded)
-    refuse_strays(recorded, suites, suites_named=bool(options.suites))
-    notes = [note for group in recorded.values() for note in group.notes]
-    if not listing:
-        options, served = with_embedded(options, suites)
-        notes += _left_out(suites, served)
-        suites = served
-    talkers = Talkers(options.live, project.adapters)
-    if not listing and not options.replays:
-        options = replace(options, live=talkers.of(lineage[0]))
-        _refuse_routes(options, suites)
-    chosen = {suite.name: "" if listing else _agent(options, suite, agents, recorded) for suite in suites}
-    verify = shared is None and not listing
-    locked = [_locked(suite, project, worlds, verify=verify) for suite in suites]
-    run = shared or _new_run(options, project, name, stage, policy)
-    saving = None
+    chosen = choose(
+        options,
+        project,
+        worlds,
+        suite_names=suite_names,
+        agents=agents,
+        checks=checks,
+        listing=listing,
+        verify=shared is None and not listing,
+    )
+    options = chosen.options
+    run = shared or _new_run(options, project, chosen.candidate.id, stage, chosen.policy)
+    saving, notes = None, list(chosen.notes)
     if shared is None:
-        saving = _saving(options, project, locked)
-        _refuse_used_names(options, locked, run.run_folder)
-        found, told = find_baselines(
-            options.baseline, locked, project, lineage, worlds, here=options.invocation_dir, judge=judge
-        )
+        saving = _saving(options, project, chosen.suites)
+        _refuse_used_names(options, chosen.suites, run.run_folder)
+        baselines, told = _found_baselines(chosen, project, worlds, run, judge, listing=listing)
         notes += told
-        baselines = found if listing else _staged(found, options, locked, run)
-        if options.live is not None and options.live.cassette is not None:
-            notes += differences(options.live.cassette, lineage[0], locked)
     else:
         baselines = _copied_baselines(shared)
-    heard = {} if options.live is None or listing else _guidelines(suites, project, worlds)
-    trials = options.trials if run.stage is None else run.stage.trials
-    planned = {
-        one.name: PlannedSuite(
-            suite=one.suite,
-            path=one.path,
-            lock=one.lock,
-            agent=chosen[one.name],
-            trials=trials or one.suite.trials,
-            recorded=recorded.get(one.suite.mode),
-            baseline=baselines.get(one.name),
-            guidelines=heard.get(one.name),
-        )
-        for one in locked
-    }
-    sides = _sides(options, project, talkers)
-    confirm = None if listing else how_to_confirm(policy, options.confirm, sides, planned)
+    heard = {} if options.live is None or listing else _guidelines(chosen.suites, project, worlds)
+    planned = _planned(chosen, run, baselines, heard)
+    sides = _sides(options, project, chosen.talkers)
     return Plan(
         project=project,
-        candidate=lineage[0],
-        lineage=lineage,
+        candidate=chosen.candidate,
+        lineage=chosen.lineage,
         suites=planned,
-        policy=policy,
+        policy=chosen.policy,
         goal=options.goal,
         run_id=run.run_id,
         run_folder=run.run_folder,
@@ -150,10 +112,51 @@ def make_plan(
         live=options.live,
         fresh=options.fresh,
         budgets=options.budgets,
-        confirm=confirm,
+        confirm=None if listing else how_to_confirm(chosen.policy, options.confirm, sides, planned),
         stage=run.stage,
         talker=None if listing else _talker(options, agents),
     )
+
+
+def _found_baselines(
+    chosen: Chosen, project: Project, worlds: Worlds, run: Shared, judge: Judge | None, *, listing: bool
+) -> tuple[dict[str, Baseline], list[str]]:
+    """What the suites are compared with, and notes on it and on a cassette that is played."""
+    options = chosen.options
+    found, told = find_baselines(
+        options.baseline,
+        chosen.suites,
+        project,
+        chosen.lineage,
+        worlds,
+        here=options.invocation_dir,
+        judge=judge,
+    )
+    notes = list(told)
+    baselines = found if listing else _staged(found, options, chosen.suites, run)
+    if options.live is not None and options.live.cassette is not None:
+        notes += differences(options.live.cassette, chosen.candidate, chosen.suites)
+    return baselines, notes
+
+
+def _planned(
+    chosen: Chosen, run: Shared, baselines: Mapping[str, Baseline], heard: Mapping[str, str]
+) -> dict[str, PlannedSuite]:
+    """The suites with all that was settled of each; `heard` are digests of what simulated users follow."""
+    trials = chosen.options.trials if run.stage is None else run.stage.trials
+    return {
+        one.name: PlannedSuite(
+            suite=one.suite,
+            path=one.path,
+            lock=one.lock,
+            agent=chosen.agents[one.name],
+            trials=trials or one.suite.trials,
+            recorded=chosen.recorded.get(one.suite.mode),
+            baseline=baselines.get(one.name),
+            guidelines=heard.get(one.name),
+        )
+        for one in chosen.suites
+    }
 
 
 def _staged(
@@ -174,9 +177,9 @@ def _copied_baselines(shared: Shared) -> dict[str, Baseline]:
     }
 
 
-def _guidelines(suites: Sequence[Suite], project: Project, worlds: Worlds) -> dict[str, str]:
+def _guidelines(suites: Sequence[LockedSuite], project: Project, worlds: Worlds) -> dict[str, str]:
     """By suite, the digest of the text that a simulated user follows."""
-    return {suite.name: digest_text(project.world(suite, worlds).guidelines()) for suite in suites}
+    return {one.name: digest_text(project.world(one.suite, worlds).guidelines()) for one in suites}
 
 
 def _sides(options: Options, project: Project, talkers: Talkers) -> Sides:
@@ -188,17 +191,6 @@ def _sides(options: Options, project: Project, talkers: Talkers) -> Sides:
         prices=read_prices(project.root / PRICES_NAME),
         priced=options.budgets.cost is not None,
     )
-
-
-def _refuse_routes(options: Options, suites: Sequence[Suite]) -> None:
-    if options.live is not None and options.live.each_turn and options.live.routes is None:
-        raise ConfigError("--t2e-route says nothing where no candidate is routed: --candidate ID+routed")
-    solo = next((suite.name for suite in suites if suite.solo), None)
-    if solo is not None and options.live is not None and options.live.routes is not None:
-        raise ConfigError(
-            f"suite {solo!r} is a solo suite, and a router reads how a customer opens; leave it out, or name "
-            "one adapter"
-        )
 
 
 def _new_run(
@@ -214,111 +206,6 @@ def _new_run(
     if options.run_folder is not None:
         folder /= f"stage-{stage.number}"
     return Shared(run_id, folder, started, {}, stage=stage)
-
-
-def _refuse_contradictions(options: Options) -> None:
-    if options.save_baseline is not None:
-        require_name(options.save_baseline, "--t2e-save-baseline")
-    if options.baseline_mode is not None and options.save_baseline is None:
-        raise ConfigError("--t2e-baseline-mode says nothing without --t2e-save-baseline")
-    if options.replays and options.trials is not None:
-        raise ConfigError(
-            "--t2e-trials does not go with --t2e-replay, which uses the trials that the files hold"
-        )
-    if options.live is not None:
-        given = "--t2e-playback" if options.live.cassette is not None else "--t2e-model"
-        if options.replays and options.live.cassette is not None:
-            raise ConfigError("--t2e-playback runs simulations and --t2e-replay none: give one of them")
-        if options.replays:
-            raise ConfigError("--t2e-model talks to a model and --t2e-replay to none: give one of them")
-        if options.agent not in (None, CHAT):
-            raise ConfigError(f"{given} is for agent {CHAT!r}: agent {options.agent!r} does not go with it")
-    if options.live is None and options.agent == CHAT:
-        raise ConfigError(f"agent {CHAT!r} needs a model: give --t2e-model")
-    if options.replays and options.agent not in (None, REPLAY):
-        raise ConfigError(f"--t2e-replay replays recorded runs: agent {options.agent!r} does not go with it")
-
-
-def _refuse_unpriced(options: Options, project: Project) -> None:
-    if options.live is None or options.budgets.cost is None:
-        return
-    for model in (options.live.agent, options.live.user):
-        if model.price is None:
-            raise ConfigError(
-                f"--t2e-max-cost needs the price of model {model.model!r}: "
-                f"add it to {project.root / PRICES_NAME}"
-            )
-
-
-def _locked(suite: Suite, project: Project, worlds: Worlds, *, verify: bool) -> LockedSuite:
-    lock = project.locked(suite, worlds)
-    if verify:
-        project.verify_world(suite, lock, worlds)
-    return LockedSuite(suite, project.suite_path(suite.name), lock)
-
-
-def _select(
-    options: Options, project: Project, names: Sequence[str], recorded: Mapping[Mode, Recorded]
-) -> list[Suite]:
-    for name in options.suites:
-        project.suite_path(name)
-    wanted = [name for name in names if not options.suites or name in options.suites]
-    suites = [project.suite(name) for name in wanted]
-    if options.live is not None and options.live.cassette is not None:
-        return _played_suites(suites, options.live.cassette, named=bool(options.suites))
-    if recorded and not options.suites:
-        return [suite for suite in suites if suite.mode in recorded]
-    return suites
-
-
-def _played_suites(suites: Sequence[Suite], cassette: Cassette, *, named: bool) -> list[Suite]:
-    """The suites that a cassette holds; those that were named must be among them."""
-    held = cassette.header.suites
-    absent = [suite.name for suite in suites if suite.name not in held]
-    if absent and (named or len(absent) == len(suites)):
-        raise ConfigError(
-            f"cassette {cassette.path} was recorded without suite {absent[0]!r}; it holds {', '.join(held)}"
-        )
-    return [suite for suite in suites if suite.name in held]
-
-
-def _agent(options: Options, suite: Suite, agents: Sequence[str], recorded: Mapping[Mode, Recorded]) -> str:
-    if suite.mode in recorded:
-        return REPLAY
-    name = CHAT if options.live else options.agent or options.default_agent or suite.default_agent
-    if name is None:
-        raise ConfigError(
-            f"suite {suite.name!r} has no agent: give --t2e-model, --t2e-agent or --t2e-replay, "
-            f"or a default_agent in {suite.name}.toml"
-        )
-    if name == REPLAY:
-        raise ConfigError("agent 'replay' needs recorded runs: give --t2e-replay PATH")
-    if name not in agents:
-        raise ConfigError(f"unknown agent {name!r}; {nearest(name, [*agents, REPLAY])}")
-    return name
-
-
-def with_embedded(options: Options, suites: Sequence[Suite]) -> tuple[Options, list[Suite]]:
-    """The embedded model talks where nobody else was named, to customers who follow a script.
-
-    Returns:
-        The options with that model, and the suites whose customers do; the same as before where it is not
-        asked, because a suite names an agent or was named itself and its customers need a model.
-    """
-    if options.embedded is not None and not any(suite.default_agent for suite in suites):
-        served = [suite for suite in suites if suite.scripted]
-        if served and (len(served) == len(suites) or not options.suites):
-            return replace(options, live=options.embedded), served
-    if options.embedded is not None and options.unheard:
-        raise ConfigError(f"{options.unheard} says nothing without --t2e-model")
-    return options, list(suites)
-
-
-def _left_out(suites: Sequence[Suite], served: Sequence[Suite]) -> list[str]:
-    names = [suite.name for suite in suites if suite not in served]
-    return (
-        [f"left out, since their customers need a model (--t2e-model): {', '.join(names)}"] if names else []
-    )
 
 
 def _talker(options: Options, agents: Sequence[str]) -> str | None:

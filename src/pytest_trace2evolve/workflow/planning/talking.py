@@ -8,6 +8,7 @@ from pytest_trace2evolve.adapters import Adapter, Adapters
 from pytest_trace2evolve.candidates import ROUTED, WITH, Candidate
 from pytest_trace2evolve.errors import AdapterError, ConfigError
 from pytest_trace2evolve.models.settings import ModelSettings
+from pytest_trace2evolve.workflow.planning.cassettes import refuse_other_weights
 from pytest_trace2evolve.workflow.planning.live import LiveSettings, Routes
 from pytest_trace2evolve.workflow.planning.local import adapted
 
@@ -29,10 +30,14 @@ class Talkers:
 
         Raises:
             ConfigError: the agent is no model, or another adapter was named, or answers are stored.
+            CassetteError: the cassette holds what another candidate said.
             AdapterError: the adapter is unknown, of another base, or none is promoted.
             ModelFolderError: an adapter cannot be served with the model.
         """
         live, name = self.plain, candidate.adapter
+        if live is not None and live.cassette is not None:
+            refuse_other_weights(live.cassette, candidate)
+            return live
         if not name:
             return live
         if live is None:
@@ -44,8 +49,6 @@ class Talkers:
             raise ConfigError(
                 f"--t2e-adapter does not go with candidate {candidate.id!r}, which names its adapter"
             )
-        if live.cassette is not None:
-            return live
         if name == ROUTED:
             return self._routed(live, candidate)
         return replace(live, agent=_with(live.agent, self.adapters[name]))
@@ -57,20 +60,18 @@ class Talkers:
                 f"{option} keeps the answers of one model, and candidate {candidate.id!r} asks several: "
                 "leave it out"
             )
-        table = self._table(live.agent, self.adapters.promoted())
+        table = self._table(live.agent, self.adapters.routed())
         models = {one.name: _with(live.agent, one) for one in table}
         weights = live.agent.weights
         if weights is not None:
             weights = f"{weights}+{digest({name: one.weights for name, one in models.items()})}"
-        skills = tuple(
-            one.manifest.skill.model_copy(update={"name": one.name}) for one in table if one.manifest.skill
-        )
+        skills = tuple(one.skill for one in table if one.skill is not None)
         agent = replace(live.agent, model=f"{live.agent.model}{WITH}{ROUTED}", weights=weights)
         return replace(live, agent=agent, routes=Routes(live.agent, models, skills, live.each_turn))
 
     def _table(self, base: ModelSettings, promoted: Sequence[Adapter]) -> list[Adapter]:
         """The promoted adapters of a base that a router can choose: at an endpoint its name must do."""
-        found = [one for one in promoted if _is_of(one, base) and one.manifest.skill is not None]
+        found = [one for one in promoted if _is_of(one, base) and one.skill is not None]
         if found:
             return found
         others = ", ".join(f"{one.name} (of {one.manifest.base!r})" for one in promoted)

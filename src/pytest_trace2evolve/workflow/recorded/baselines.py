@@ -1,6 +1,6 @@
 """What a suite's candidate is compared with: a saved baseline, a results file, or an ancestor's baseline."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +10,7 @@ from pytest_trace2evolve.errors import ConfigError, ResultsError
 from pytest_trace2evolve.evidence.baselines import evidence_digest, read_evidence
 from pytest_trace2evolve.gate.comparable import lock_differences
 from pytest_trace2evolve.gate.trials import Trials
-from pytest_trace2evolve.records.evidence import Evidence, Mode, SimulationEvidence
+from pytest_trace2evolve.records.evidence import Evidence, SimulationEvidence
 from pytest_trace2evolve.records.protocols import Judge
 from pytest_trace2evolve.workflow.locked import LockedSuite, told
 from pytest_trace2evolve.workflow.project import Project
@@ -131,17 +131,27 @@ def _inherited(
 
 def _from_path(path: Path, suites: Sequence[LockedSuite], worlds: Worlds, judge: Judge | None) -> Found:
     providers = {one.suite.provider for one in suites}
-    sides, notes = load_sides([path], worlds, providers.pop() if len(providers) == 1 else None, judge)
-    by_mode: Mapping[Mode, Evidence] = {side.provenance.mode: side for side in sides}
+    provider = providers.pop() if len(providers) == 1 else None
+    sides, notes = load_sides([path], worlds, provider, judge, by_suite=True)
     found = {
-        one.name: _checked(one, Baseline(path.name, by_mode[one.suite.mode]), path)
+        one.name: _checked(one, Baseline(path.name, side), path)
         for one in suites
-        if one.suite.mode in by_mode
+        if (side := _side_of(one, sides)) is not None
     }
     if suites and not found:
-        modes = ", ".join(mode.brief for mode in by_mode)
+        modes = ", ".join(dict.fromkeys(side.provenance.mode.brief for side in sides))
         raise ResultsError(f"{path}: results of domain {modes}, and the selected suites are {told(suites)}")
     return found, notes
+
+
+def _side_of(one: LockedSuite, sides: Sequence[Evidence]) -> Evidence | None:
+    """The side that is of a suite; else one of its domain and mode, which may name no suite, or another."""
+    same = [side for side in sides if side.provenance.mode == one.suite.mode]
+    for name in (one.name, None):
+        for side in same:
+            if side.provenance.suite == name:
+                return side
+    return next(iter(same), None)
 
 
 def _checked(one: LockedSuite, baseline: Baseline, path: Path) -> Baseline:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_trace2evolve.candidates import Candidate
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.results import ResultsFile, combine, read_results
 from pytest_trace2evolve.evidence.store import safe_id
@@ -11,7 +12,7 @@ from pytest_trace2evolve.records.evidence import Mode
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.suites import Suite
-from pytest_trace2evolve.workflow.recorded.sides import expand, mode_of, origin_of
+from pytest_trace2evolve.workflow.recorded.sides import expand, mode_of, origin_of, provenance
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,24 @@ def _recorded(group: Sequence[ResultsFile]) -> Recorded:
         named = simulation.model_copy(update={"id": safe_id(simulation.id)})
         by_task.setdefault(simulation.task_id, []).append(Replayed(named, ran[simulation.id]))
     return Recorded(by_task, tuple(group), notes)
+
+
+def refuse_unsaid(recorded: Mapping[Mode, Recorded], candidate: Candidate) -> None:
+    """See that a candidate with an adapter is given nothing but what it said itself.
+
+    Raises:
+        ResultsError: a file is another candidate's, or says of none whose it is.
+    """
+    if not candidate.adapter:
+        return
+    for file in (file for group in recorded.values() for file in group.files):
+        ref = provenance(file).candidate
+        if ref is None or ref.digest != candidate.digest:
+            whose = "no candidate that is known" if ref is None else f"{ref.id!r} as it was then"
+            raise ResultsError(
+                f"{file.path}: is of {whose}, and --t2e-replay gives candidate {candidate.id!r} only what it "
+                "said itself, with the weights that it has: run it live"
+            )
 
 
 def refuse_strays(recorded: Mapping[Mode, Recorded], suites: Sequence[Suite], *, suites_named: bool) -> None:

@@ -174,8 +174,17 @@ def load_sides(
     provider: str | None = None,
     judge: Judge | None = None,
     one_agent: bool = False,
+    by_suite: bool = False,
 ) -> tuple[list[Evidence], tuple[str, ...]]:
     """One candidate's evidence from several paths, one `Evidence` a domain and mode.
+
+    Args:
+        paths: Results files, run folders, or compact evidence.
+        worlds: Where domains are opened.
+        provider: Whose world they are scored on, where they do not say.
+        judge: Judge of natural-language assertions.
+        one_agent: Whether candidate and agent of a side must agree.
+        by_suite: Whether files of several suites of a domain are kept apart instead of refused.
 
     Returns:
         The evidence, and notes on what was renumbered.
@@ -185,18 +194,24 @@ def load_sides(
         WorldError: a domain cannot be opened.
     """
     compact: list[Evidence] = []
-    files: dict[Mode, list[ResultsFile]] = {}
+    files: dict[tuple[Mode, str | None], list[ResultsFile]] = {}
+
+    def side_of(mode: Mode, suite: str | None) -> tuple[Mode, str | None]:
+        return mode, suite if by_suite else None
+
     for path in expand(paths):
         record = decode(path) if path.is_file() else None
         if is_evidence(record):
             compact.append(parse_evidence(record, path))
             continue
         file = read_results(path)
-        files.setdefault(mode_of(file), []).append(file)
-    modes = [evidence.provenance.mode for evidence in compact]
-    for mode in {*modes, *files}:
-        if modes.count(mode) + (mode in files) > 1:
-            raise ResultsError(f"two baselines of domain {mode} on one side; give one, or results files only")
+        files.setdefault(side_of(mode_of(file), provenance(file).suite), []).append(file)
+    sides = [side_of(one.provenance.mode, one.provenance.suite) for one in compact]
+    for side in {*sides, *files}:
+        if sides.count(side) + (side in files) > 1:
+            raise ResultsError(
+                f"two baselines of domain {side[0]} on one side; give one, or results files only"
+            )
     notes: list[str] = []
     for group in files.values():
         evidence, told = evidence_of(group, worlds, provider, judge, one_agent)

@@ -10,7 +10,7 @@ from pytest_trace2evolve.errors import AdapterError
 from pytest_trace2evolve.models.chat import ChatModel
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.records.protocols import FirstTokens
-from pytest_trace2evolve.records.routing import NONE, Confusion, Routing
+from pytest_trace2evolve.records.routing import NONE, Confusion, Routing, Skill
 from pytest_trace2evolve.records.script import Content
 from pytest_trace2evolve.routing.confusion import confusion_of
 from pytest_trace2evolve.serving.folder import ModelFolder, folder_digest
@@ -23,6 +23,19 @@ TASKS = 50
 """Openings a label, where nothing else is said."""
 
 AT_ONCE = 16
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of a router's table, and the capabilities whose scenarios call for it and for no other line."""
+
+    skill: Skill
+    capabilities: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """What the router's choice is called."""
+        return self.skill.name
 
 
 @dataclass(frozen=True)
@@ -55,17 +68,20 @@ class Routed:
 
 
 def openings_of(
-    environments: Environments, names: Sequence[str], tasks: int, content: Content = Content.HELDOUT
+    environments: Environments, table: Sequence[Row], tasks: int, content: Content = Content.HELDOUT
 ) -> list[Opening]:
-    """Openings with their oracle labels, `tasks` each: scenarios of each capability, and for `NONE` cases of
-    the six families of pressure, which were made for no capability.
+    """Openings with their oracle labels, `tasks` each: scenarios of what each line of a table is for, and for
+    `NONE` cases of the six families of pressure, which were made for no capability.
 
     Raises:
         GeneratorError: a capability has no environment.
     """
     found = [
-        Opening(name, opening_of(environments, name, seed, content))
-        for name in names
+        Opening(
+            row.name, opening_of(environments, row.capabilities[seed % len(row.capabilities)], seed, content)
+        )
+        for row in table
+        if row.capabilities
         for seed in range(tasks)
     ]
     plain = generate(f"routing/{content.value}", tasks, content, tuple(PRESSURE))
@@ -74,8 +90,7 @@ def openings_of(
 
 async def route_all(
     model: FirstTokens,
-    environments: Environments,
-    names: Sequence[str],
+    table: Sequence[Row],
     openings: Sequence[Opening],
     *,
     told: Callable[[int], None] = lambda done: None,
@@ -84,8 +99,7 @@ async def route_all(
 
     Args:
         model: The base model.
-        environments: Where examples of the table come from.
-        names: The capabilities of the table.
+        table: What is chosen from.
         openings: What is routed.
         told: Hears how many are done.
 
@@ -93,7 +107,7 @@ async def route_all(
         EndpointError: no further request can succeed, or no log-probabilities are told.
         InfrastructureError: an opening could not be routed: of the others alone nothing is said.
     """
-    router = Router(model, skills_of(environments, names))
+    router = Router(model, [row.skill for row in table])
     room = asyncio.Semaphore(AT_ONCE)
     done = 0
 
@@ -111,8 +125,7 @@ async def route_all(
 
 def route_locally(
     base: ModelFolder,
-    environments: Environments,
-    names: Sequence[str],
+    table: Sequence[Row],
     openings: Sequence[Opening],
     *,
     told: Callable[[int], None] = lambda done: None,
@@ -127,7 +140,7 @@ def route_locally(
     async def routed(settings: ModelSettings) -> Routed:
         model = ChatModel(settings)
         try:
-            return await route_all(model, environments, names, openings, told=told)
+            return await route_all(model, table, openings, told=told)
         finally:
             await model.close()
 
@@ -137,29 +150,33 @@ def route_locally(
 
 def table_of(
     environments: Environments, given: Sequence[str], project: Project | None, base: ModelFolder
-) -> list[str]:
-    """The capabilities of a table: those that are given, or those of a base's promoted adapters.
+) -> list[Row]:
+    """A router's table: of capabilities that are given, or the one that a routed candidate has, of a base's
+    promoted adapters as their manifests describe them.
 
     Raises:
         GeneratorError: a capability has no environment.
         AdapterError: a manifest is damaged, or nothing is given and no adapter of the base is promoted.
     """
-    for name in given:
-        environments.offer(name)
     if given:
-        return list(dict.fromkeys(given))
+        return [Row(one, (one.name,)) for one in skills_of(environments, list(dict.fromkeys(given)))]
     weights = folder_digest(base.path)
-    promoted = [] if project is None else project.adapters.promoted()
-    names = [
-        name
-        for one in promoted
-        if one.manifest.base_digest == weights
+    routed = [] if project is None else project.adapters.routed()
+    found = [one for one in routed if one.manifest.base_digest == weights and one.skill is not None]
+    # A task that one adapter was trained for alone calls for that, and not for one that was for several.
+    whose = {
+        name: one.name
+        for one in sorted(found, key=lambda one: (-len(one.manifest.environments), one.name))
         for name in one.manifest.environments
         if name in environments.names
-    ]
-    if not names:
+    }
+    if not whose:
         raise AdapterError(
             f"no adapter of base {base.name!r} is promoted, so there is no table: name capabilities, as in "
             f"trace2evolve routing {' '.join(environments.names[:2])}"
         )
-    return list(dict.fromkeys(names))
+    return [
+        Row(one.skill, tuple(name for name, adapter in whose.items() if adapter == one.name))
+        for one in found
+        if one.skill is not None
+    ]

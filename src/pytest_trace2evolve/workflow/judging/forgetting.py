@@ -1,13 +1,24 @@
-"""What an adapter cost in the capabilities that it was not trained for."""
+"""Where an adapter stands: by the gate, and by what it cost in capabilities that it was not trained for."""
 
 from collections.abc import Iterator, Sequence
 
 from pytest_trace2evolve.records.adapter import AdapterManifest, AdapterState, Measured
 from pytest_trace2evolve.records.verdict import Decision
-from pytest_trace2evolve.workflow.judging.adapters import state_of
 
 LOSS = 0.05
 """Of mean reward, that another capability may lose."""
+
+
+_STATES = {
+    Decision.PROMOTE: AdapterState.PROMOTED,
+    Decision.DISCARD: AdapterState.DISCARDED,
+    Decision.INCONCLUSIVE: AdapterState.INCONCLUSIVE,
+}
+
+
+def state_of(decision: Decision | None) -> AdapterState:
+    """Where an adapter stands by the gate alone; no verdict says as little as an inconclusive one."""
+    return AdapterState.INCONCLUSIVE if decision is None else _STATES[decision]
 
 
 def settle(gate: Decision | None, manifest: AdapterManifest) -> tuple[AdapterState, str]:

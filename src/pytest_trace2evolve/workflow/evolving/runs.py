@@ -1,0 +1,52 @@
+"""The runs of an evolution: what one must be to be learnt from, and how many simulations it holds."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.evidence.results import read_results
+from pytest_trace2evolve.records.evidence import Provenance
+from pytest_trace2evolve.serving.folder import ModelFolder, folder_digest
+from pytest_trace2evolve.workflow.recorded.sides import expand, provenance
+
+
+def refuse_other(run: Path, origins: Sequence[Provenance], candidate: str, base: ModelFolder) -> None:
+    """See that a run is of a candidate, and that the base itself talked in it.
+
+    Raises:
+        ConfigError: it is of another candidate, or another model talked.
+    """
+    for origin in origins:
+        named = origin.candidate.id if origin.candidate else None
+        if named != candidate:
+            raise ConfigError(
+                f"run {run.name} is of candidate {named!r}, and {candidate!r} is to evolve; name that one, "
+                "or another run"
+            )
+        weights = (origin.agent.arguments or {}).get("weights")
+        own = folder_digest(base.path)
+        if weights != own:
+            raise ConfigError(
+                f"in run {run.name} model {origin.agent.model!r} ({str(weights)[:12]}) talked, and the base "
+                f"is {base.name!r} ({own[:12]}): what failed is not its failing; name that model's folder "
+                "with --base"
+            )
+
+
+def origins_of(run: Path) -> list[Provenance]:
+    """Where the files of a run come from.
+
+    Raises:
+        ResultsError: a file cannot be read.
+    """
+    return [provenance(read_results(path)) for path in expand([run])]
+
+
+def simulations_in(run: Path) -> int:
+    """The simulations of a run's folder, those that confirmed falls among them.
+
+    Raises:
+        ResultsError: a file cannot be read.
+    """
+    fresh = [path.parent for path in run.glob("**/fresh/*/results.json")]
+    return sum(len(read_results(path).simulations) for path in (*expand([run]), *fresh))

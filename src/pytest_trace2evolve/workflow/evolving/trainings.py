@@ -1,0 +1,117 @@
+"""The adapters of an evolution: their names, what each training is told, and whose an adapter is."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from pytest_trace2evolve.adapters import Adapters
+from pytest_trace2evolve.evidence.atomic import write_atomic
+from pytest_trace2evolve.records.adapter import MANIFEST, AdapterManifest
+from pytest_trace2evolve.records.evolving import Evolution
+from pytest_trace2evolve.serving.folder import folder_digest
+from pytest_trace2evolve.training.grpo.recipe import Recipe
+from pytest_trace2evolve.workflow.evolving.order import EvolveOrder
+from pytest_trace2evolve.workflow.evolving.processes import Work
+from pytest_trace2evolve.workflow.project import Project
+
+
+def threads_of(order: EvolveOrder) -> int:
+    """Threads of each training, as they are chosen when the first begins: one where several run at once."""
+    return 1 if order.parallel > 1 else order.recipe.threads
+
+
+def recipe_of(order: EvolveOrder, state: Evolution) -> Recipe:
+    """The recipe of each training; its threads are kept, since a keeping is of one recipe."""
+    return (
+        order.recipe if state.threads is None else order.recipe.model_copy(update={"threads": state.threads})
+    )
+
+
+def names_of(order: EvolveOrder, state: Evolution, adapters: Adapters) -> dict[str, str]:
+    """The adapters' names by capability: those that were chosen, and a free one where none was, or where
+    another adapter has come to stand under it.
+
+    Raises:
+        AdapterError: a manifest is damaged.
+    """
+    recipe, base = recipe_of(order, state), folder_digest(order.base.path)
+    found: dict[str, str] = {}
+    for one in state.missing or ():
+        name = state.adapters.get(one.name)
+        taken = name is not None and (adapters.folder / name).exists()
+        if name is None or (taken and not _is_own(name, one.name, recipe, base, state, adapters)):
+            name = _free_name(adapters.folder, one.name)
+        found[one.name] = name
+    return found
+
+
+def trained(names: Mapping[str, str], adapters: Adapters) -> set[str]:
+    """Those of an evolution's adapters that are there."""
+    return {name for name in names.values() if (adapters.folder / name / MANIFEST).exists()}
+
+
+def _is_own(
+    name: str, capability: str, recipe: Recipe, base: str, state: Evolution, adapters: Adapters
+) -> bool:
+    """Whether an adapter is the one that an evolution would train under this name."""
+    if not (adapters.folder / name / MANIFEST).exists():
+        return False
+    manifest = adapters[name].manifest
+    return (
+        set(manifest.environments) == {capability}
+        and manifest.base_digest == base
+        and manifest.recipe == recipe.model_dump(mode="json")
+        and manifest.difficulty == {capability: state.environments[capability].difficulty}
+        and manifest.candidate == state.candidate
+    )
+
+
+def training_of(
+    capability: str, name: str, order: EvolveOrder, state: Evolution, project: Project, folder: Path
+) -> Work:
+    """The process that trains an adapter.
+
+    Args:
+        folder: The evolution's, which gets the recipe and the log.
+
+    Raises:
+        OSError: the recipe cannot be written.
+    """
+    config = folder / "recipe.toml"
+    told = recipe_of(order, state).model_dump(mode="json")
+    write_atomic(config, "".join(f"{key} = {json.dumps(value)}\n" for key, value in told.items()))
+    arguments = [
+        *("-m", "pytest_trace2evolve", "--root", str(project.root), "train"),
+        *("--capability", capability, "--name", name, "--base", str(order.base.path)),
+        *("--preset", order.preset, "--config", str(config), "--candidate", order.candidate),
+        *("--difficulty", str(state.environments[capability].difficulty)),
+        *("--heldout", str(order.heldout), "--heldout-rollouts", str(order.rollouts)),
+    ]
+    return Work(name, arguments, folder / f"train-{name}.log")
+
+
+def note_evidence(name: str, state: Evolution, adapters: Adapters) -> AdapterManifest:
+    """Write into an adapter's manifest whose failures it was trained for.
+
+    Raises:
+        AdapterError: the manifest is damaged.
+        OSError: it cannot be written.
+    """
+    told = {"evidence": state.runs, "informed_by": state.splits}
+    manifest = adapters[name].manifest.model_copy(update=told)
+    write_atomic(adapters.folder / name / MANIFEST, manifest.model_dump_json(indent=1) + "\n")
+    return manifest
+
+
+def played_by(manifest: AdapterManifest) -> int:
+    """Rollouts of a training, and of its measurements before and after."""
+    return manifest.rollouts + 2 * sum(one.rollouts for one in manifest.heldout.values())
+
+
+def _free_name(folder: Path, name: str) -> str:
+    """The name, or the first of `name_2`, `name_3`, … that no adapter has: adapters stay beside new ones."""
+    found, number = name, 1
+    while (folder / found).exists():
+        number += 1
+        found = f"{name}_{number}"
+    return found
