@@ -175,8 +175,11 @@ def _at_once(
 
 
 def _served(seed: Seed, adapters: Mapping[str, Path]) -> AbstractContextManager[ModelSettings]:
-    """A seed's server: of one thread, as many seeds are measured at once as there are cores."""
-    return served(read_model(seed.base), adapters, at_once=AT_ONCE, threads=1)
+    """A seed's server: of one thread, as many seeds are measured at once as there are cores.
+
+    Answers are drawn from the number of their simulation alone, which holds the seed's own.
+    """
+    return served(read_model(seed.base), adapters, seed=0, at_once=AT_ONCE, threads=1)
 
 
 def search(seed: Seed) -> None:

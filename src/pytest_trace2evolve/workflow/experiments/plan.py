@@ -29,9 +29,9 @@ QUARTERS = 4
 """Every training is made of so many equal parts, at whose ends it is kept."""
 
 TARGET_TOKENS = 3072
-"""Of a rollout of whole target tasks: about twice what the expert's longest takes (1,653 with room for an answer,
-of 25 training tasks a cell), and with its prompt inside of the 4,096 that evaluation has. One that is cut
-short is paid nothing, whatever it did."""
+"""Of a rollout of whole target tasks: about twice what the expert's longest takes (1,653 with room for an
+answer, of 25 training tasks a cell), and with its prompt inside of the 4,096 that evaluation has. One that
+is cut short is paid nothing, whatever it did."""
 
 PLAN = "plan.json"
 
