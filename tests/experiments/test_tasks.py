@@ -115,7 +115,7 @@ def test_the_experts_rollout_fits_in_what_training_has_room_for(cell: Cell) -> N
     agents = {cell.name: (system_prompt(WORLD.policy(), ""), WORLD.tools("assistant"))}
     talk = ServerTalk(tokenizer, ends_of(folder, tokenizer), agents)
     [training, *_] = Plan().trainings()
-    recipe = Plan().recipe(training, 1)
+    recipe = Plan().recipe_of(training, 1)
     environment = played(TargetGenerator(cell), WORLD)
     for seed in range(recipe.first_scenario, recipe.first_scenario + 8):
         environment.reset(seed)
