@@ -173,19 +173,24 @@ def _at_once(
                     one.result()
                 told(sum(seed.done for seed in seeds), whole)
         except BrokenProcessPool:
+            _end_all()  # the pool may miss one that was just begun, and would wait for it
             raise TrainingError(
-                f"experiment: one of {parallel} processes was killed, for want of memory perhaps, and the others "
-                "ended with it; the same command goes on, with --parallel 1 in less memory"
+                f"experiment: one of {parallel} processes was killed, for want of memory perhaps, and the "
+                "others ended with it; the same command goes on, with --parallel 1 in less memory"
             ) from None
         except Exception:
             pool.shutdown(cancel_futures=True)
             raise
         except BaseException:
             # Whoever stops it does not wait: what is under way goes on from its last keeping.
-            for process in active_children():
-                process.terminate()
+            _end_all()
             pool.shutdown(cancel_futures=True)
             raise
+
+
+def _end_all() -> None:
+    for process in active_children():
+        process.terminate()
 
 
 def _served(seed: Seed, adapters: Mapping[str, Path]) -> AbstractContextManager[ModelSettings]:
