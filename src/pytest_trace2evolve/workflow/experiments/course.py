@@ -173,7 +173,6 @@ def _at_once(
                     one.result()
                 told(sum(seed.done for seed in seeds), whole)
         except BrokenProcessPool:
-            _end_all()  # the pool may miss one that was just begun, and would wait for it
             raise TrainingError(
                 f"experiment: one of {parallel} processes was killed, for want of memory perhaps, and the "
                 "others ended with it; the same command goes on, with --parallel 1 in less memory"
@@ -183,14 +182,10 @@ def _at_once(
             raise
         except BaseException:
             # Whoever stops it does not wait: what is under way goes on from its last keeping.
-            _end_all()
+            for process in active_children():
+                process.terminate()
             pool.shutdown(cancel_futures=True)
             raise
-
-
-def _end_all() -> None:
-    for process in active_children():
-        process.terminate()
 
 
 def _served(seed: Seed, adapters: Mapping[str, Path]) -> AbstractContextManager[ModelSettings]:
