@@ -19,7 +19,9 @@ def curve_svg(results: Results) -> bytes:
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    return _picture(results, results.curve, "training rollouts")
+    whole = label_of(results.plan, "single-whole")
+    told = f"{_BARS} {whole}, dashed: each of its {len(results.plan.capabilities)} adapters got so many."
+    return _picture(results, results.curve, "training rollouts", told)
 
 
 def adapters_svg(results: Results) -> bytes:
@@ -29,7 +31,7 @@ def adapters_svg(results: Results) -> bytes:
         MissingExtraError: matplotlib is not installed.
     """
     each = results.plan.rollouts // len(results.plan.capabilities)
-    return _picture(results, results.adapters, f"adapters, {each} training rollouts each")
+    return _picture(results, results.adapters, f"adapters, {each} training rollouts each", _BARS)
 
 
 def _from_base(results: Results, points: Sequence[Point]) -> list[Point]:
@@ -58,7 +60,7 @@ _COLOURS = {
 _BARS = "Bars: 95 % intervals. At 0: the base model."
 
 
-def _picture(results: Results, points: Sequence[Point], what: str) -> bytes:
+def _picture(results: Results, points: Sequence[Point], what: str, told: str) -> bytes:
     require("matplotlib", extra="plot")
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -81,7 +83,7 @@ def _picture(results: Results, points: Sequence[Point], what: str) -> bytes:
             axis.set_xticks(sorted({one.at for one in found}))
             axis.tick_params(labelleft=True)
             axis.spines[["top", "right"]].set_visible(False)
-        figure.supxlabel(_BARS, fontsize=8)
+        figure.suptitle(told, fontsize=8)
         handles, labels = axis.get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
         held = io.BytesIO()
