@@ -146,8 +146,8 @@ def build_model(folder: Path, *, steps: int = 120, **sizes: int) -> Path:
     return folder
 
 
-def build_adapter(base: Path, folder: Path, *, seed: int, rank: int = 4) -> Path:
-    """A LoRA adapter that changes what the model says, drawn from a seed."""
+def build_adapter(base: Path, folder: Path, *, seed: int, rank: int = 4, strength: float = 0.15) -> Path:
+    """A LoRA adapter that changes what the model says, drawn from a seed; with a strength of 0, nothing."""
     import torch
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
@@ -159,7 +159,7 @@ def build_adapter(base: Path, folder: Path, *, seed: int, rank: int = 4) -> Path
     with torch.no_grad():
         for name, weight in adapted.named_parameters():
             if "lora_B" in name:
-                weight.normal_(std=0.15)
+                weight.normal_(std=strength)
     adapted.save_pretrained(folder)
     return folder
 

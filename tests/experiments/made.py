@@ -1,40 +1,97 @@
-"""An experiment whose pieces were written by hand: two seeds, two capabilities, hardly any rollouts."""
+"""An experiment whose pieces were drawn: two seeds, two capabilities, hardly any rollouts; no two alike."""
 
+import random
 from pathlib import Path
 
 from pytest_trace2evolve.records.adapter import MANIFEST, AdapterManifest
+from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.serving.folder import ADAPTER_CONFIG
-from pytest_trace2evolve.workflow.experiments.arms import ARMS, MERGES, chosen_of, pieces_of
+from pytest_trace2evolve.training.grpo.recipe import Recipe
+from pytest_trace2evolve.workflow.experiments.adapters import Job
+from pytest_trace2evolve.workflow.experiments.arms import (
+    ARMS,
+    MERGES,
+    Piece,
+    chosen_of,
+    environments_for,
+    pieces_of,
+)
 from pytest_trace2evolve.workflow.experiments.evaluate import Environmental, Evaluation
-from pytest_trace2evolve.workflow.experiments.figures import Results, results_of
+from pytest_trace2evolve.workflow.experiments.figures import results_of
+from pytest_trace2evolve.workflow.experiments.identity import digests_of, tasks_digest
 from pytest_trace2evolve.workflow.experiments.kept import Seed
-from pytest_trace2evolve.workflow.experiments.plan import POINTS, Plan, settle_plan
+from pytest_trace2evolve.workflow.experiments.plan import POINTS, Plan, settle_plan, shared_recipe
 from pytest_trace2evolve.workflow.experiments.prompts import Found
+from pytest_trace2evolve.workflow.experiments.results import Results
+from pytest_trace2evolve.workflow.experiments.tasks import cells_of, heldout_targets
 
 NAMES = ("precondition_verification", "conditional_detail_retrieval")
 
-PLAN = Plan(capabilities=NAMES, seeds=2, rollouts=32, groups=2, size=2, tasks=4, validation=1, scenarios=2)
+TARGETS = heldout_targets(cells_of(NAMES), 4)
 
 
-def manifest(name: str, rollouts: int) -> AdapterManifest:
+def tiny_recipe(groups: int = 2, size: int = 2) -> Recipe:
+    """That of an experiment, with steps of hardly any rollouts."""
+    return shared_recipe().model_copy(update={"groups": groups, "rollouts": size})
+
+
+PLAN = Plan(
+    capabilities=NAMES,
+    seeds=2,
+    rollouts=32,
+    recipe=tiny_recipe(),
+    tasks=4,
+    validation=1,
+    scenarios=2,
+    targets=tasks_digest(one.case.id for one in TARGETS),
+)
+
+
+def manifest(job: Job, rollouts: int | None = None) -> AdapterManifest:
     """What lies beside an adapter's weights."""
+    plan, training = job.plan, job.training
     return AdapterManifest(
-        capability=name,
+        capability=training.name,
         base="pocket",
-        base_digest="0",
-        environments={},
-        seed=1,
-        recipe={},
-        steps=1,
-        rollouts=rollouts,
+        base_digest=plan.base,
+        environments=digests_of(plan, training),
+        seed=job.seed,
+        recipe=plan.recipe_of(training, job.seed).model_dump(mode="json"),
+        steps=training.steps,
+        rollouts=plan.rollouts_of(training) if rollouts is None else rollouts,
         seconds=1.0,
         created_at="2026-01-01T00:00:00+00:00",
     )
 
 
+def drawn(what: str, seed: int, count: int) -> tuple[float, ...]:
+    """Rewards that no other piece has; the base passes half of what calls for one capability, and no more."""
+    if what == "base":
+        alone = PLAN.tasks * len(NAMES)
+        return tuple(float(place < alone and place % 2) for place in range(count))
+    numbers = random.Random(f"{what}/{seed}")
+    return tuple(round(numbers.random(), 3) for _ in range(count))
+
+
+def evaluation(piece: Piece, seed: int) -> Evaluation:
+    """What a piece holds."""
+    return Evaluation(
+        cells=tuple(one.cell.name for one in TARGETS),
+        tasks=tuple(one.case.id for one in TARGETS),
+        rewards=drawn(piece.name, seed, len(TARGETS)),
+        wishes=drawn(f"{piece.name}, wishes", seed, len(TARGETS)),
+        routed=tuple(NAMES[0] if piece.arm == "routed" else "" for _ in TARGETS),
+    )
+
+
+def environmental(arm: str, seed: int) -> Environmental:
+    """What an arm's file of environments holds."""
+    names = environments_for(PLAN, arm)
+    return Environmental(rewards={name: drawn(f"{arm} in {name}", seed, 2) for name in names}, rollouts=8)
+
+
 def fill(out: Path) -> list[Seed]:
-    """Write every piece; the base passes half of what calls for one capability, others all of it and half
-    of the rest."""
+    """Write every piece."""
     settle_plan(PLAN, out)
     return [_filled(Seed(PLAN, number, out / "base", out)) for number in (1, 2)]
 
@@ -49,8 +106,7 @@ def _filled(seed: Seed) -> Seed:
         for folder in (job.out, *map(job.at, POINTS)):
             folder.mkdir(parents=True)
             (folder / ADAPTER_CONFIG).touch()
-        text = manifest(job.training.name, PLAN.rollouts_of(job.training)).model_dump_json()
-        (job.out / MANIFEST).write_text(text)
+        (job.out / MANIFEST).write_text(manifest(job).model_dump_json())
     figures = {f"{kind}_{name}": 0.5 for kind in ("share", "whole") for name in NAMES}
     chosen = chosen_of(PLAN, {**figures, **dict.fromkeys(MERGES, 0.1)})
     found = Found(
@@ -59,25 +115,10 @@ def _filled(seed: Seed) -> Seed:
         candidates=2,
         score=0.5,
     )
-    for file, record in ((seed.chosen, chosen), (seed.found, found)):
+    files: dict[Path, Record] = {seed.chosen: chosen, seed.found: found}
+    files |= {seed.evaluation(piece): evaluation(piece, seed.number) for piece in pieces_of(PLAN)}
+    files |= {seed.environmental(arm): environmental(arm, seed.number) for arm in ARMS}
+    for file, record in files.items():
+        file.parent.mkdir(exist_ok=True)
         file.write_text(record.model_dump_json())
-    cells = tuple(cell.name for cell in PLAN.cells for _ in range(PLAN.tasks))
-    for piece in pieces_of(PLAN):
-        alone = [0.0, 1.0] if piece.arm == "base" else [1.0, 1.0]
-        both = [0.0, 0.0] if piece.arm == "base" else [0.0, 1.0]
-        rewards = [*alone * PLAN.tasks, *both * (PLAN.tasks // 2)]
-        made = Evaluation(
-            cells=cells,
-            tasks=tuple(map(str, range(len(cells)))),
-            rewards=tuple(rewards),
-            wishes=tuple(rewards),
-            routed=tuple(NAMES[0] if piece.arm == "routed" else "" for _ in cells),
-        )
-        file = seed.evaluation(piece)
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(made.model_dump_json())
-    for arm in ARMS:
-        file = seed.environmental(arm)
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(Environmental(rewards=dict.fromkeys(NAMES, (0.2, 0.8)), rollouts=8).model_dump_json())
     return seed

@@ -10,6 +10,7 @@ from pytest_trace2evolve.records.adapter import ADAPTER_WEIGHTS, MANIFEST, Adapt
 from pytest_trace2evolve.shipped import embedded_model
 from pytest_trace2evolve.workflow.experiments.adapters import Job, merge_weights, train_one
 from pytest_trace2evolve.workflow.experiments.plan import Plan
+from tests.experiments.made import tiny_recipe
 from tests.tiny_model import build_adapter, build_model
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -55,7 +56,7 @@ def test_an_adapter_gets_its_rollouts_is_kept_at_points_and_trained_once(tmp_pat
     from safetensors.torch import load_file
 
     names = ("precondition_verification", "conditional_detail_retrieval")
-    plan = Plan(capabilities=names, rollouts=32, groups=2, size=2)
+    plan = Plan(capabilities=names, rollouts=32, recipe=tiny_recipe())
     training = next(one for one in plan.trainings() if one.name == "share_precondition_verification")
     job = Job(plan, training, 1, embedded_model(), tmp_path)
     assert not job.done

@@ -9,8 +9,8 @@ from pytest_trace2evolve import _optional
 from pytest_trace2evolve.cli import main
 from pytest_trace2evolve.report import experiment
 from pytest_trace2evolve.workflow.experiments import course
-from pytest_trace2evolve.workflow.experiments.arms import ARMS
-from pytest_trace2evolve.workflow.experiments.plan import Plan
+from pytest_trace2evolve.workflow.experiments.arms import ARMS, label_of
+from pytest_trace2evolve.workflow.experiments.plan import POINTS, Plan
 from tests.experiments.made import PLAN, fill, results
 
 
@@ -75,12 +75,14 @@ def test_a_missing_extra(
 
 def test_the_plan_shows_equal_rollouts_before_anything_begins() -> None:
     text = experiment.plan_text(Plan())
-    rows = {line.split()[0]: line.split()[1:4] for line in text.splitlines() if line.split()[0] in ARMS}
+    rows = {line.split()[0]: line.split()[1:6] for line in text.splitlines() if line.split()[0] in ARMS}
     assert set(rows) == set(ARMS)
-    assert {row[0] for arm, row in rows.items() if arm != "base"} == {"3072"}
-    assert rows["single-whole"] == ["3072", "6144", "180"]
-    assert rows["single"] == ["3072", "0", "180"]
-    assert "Control: structured_data_reasoning." in text
+    assert {row[0] for arm, row in rows.items() if arm not in ("base", "single-whole")} == {"3072"}
+    assert rows["single-whole"] == ["(×3)", "3072", "6144", "180", "4800"]
+    assert rows["single"] == ["3072", "0", "180", "4800", "the"]
+    assert rows["control"][3] == "1600"
+    assert rows["direct"][3] == "0"
+    assert "Control: multi_step_task_completion." in text
 
 
 def test_a_finished_experiment_is_told_written_and_not_done_again(
@@ -112,11 +114,47 @@ def test_a_finished_experiment_is_told_written_and_not_done_again(
 
 def test_the_report_says_what_a_reader_must_know(tmp_path: Path) -> None:
     text = experiment.results_markdown(results(tmp_path))
-    for arm in ARMS:
+    for arm in set(ARMS) - {"single-whole"}:
         assert f"| `{arm}` |" in text
+    assert text.count("| `single-whole (×2)` |") == 4 + len((*POINTS, 1.0))  # nowhere without its factor
+    assert "| `single-whole` |" not in text
+    assert "| `single-whole (×2)` | 64 |" in text
     assert experiment.METHOD in text
     assert "the embedded model cannot write prompts" in text
     assert "32 of training the adapters it did not choose" in text
-    assert "Right on 16 of 32 tasks" not in text
-    assert "Right on 8 of 16 tasks of one capability" in text
+    assert "Right on 4 of 8 tasks of one capability" in text
+    assert "each task counts once (every seed alike)" in text
     assert str(tmp_path) not in text
+
+
+def test_the_report_holds_the_primary_comparison_calibration_and_what_the_control_learnt(
+    tmp_path: Path,
+) -> None:
+    found = results(tmp_path)
+    text = experiment.results_markdown(found)
+    [merged] = [one.rewards.every for one in found.against if one.arm == "merged"]
+    told = (
+        "The primary comparison, named beforehand: `routed` less `merged` on all tasks, "
+        f"{experiment.points(merged)} points. All others are looks beside it."
+    )
+    assert told in text
+    assert told in experiment.results_text(found).replace("\n", "")
+    table = text.partition("### `routed` less each arm, points")[2].partition("###")[0]
+    assert [line.split("`")[1] for line in table.splitlines() if line.startswith("| `")] == [
+        label_of(PLAN, arm) for arm in ARMS if arm != "routed"
+    ]
+    assert f"| `merged` | {experiment.points(found.against[2].rewards.one)} |" in table
+    assert (
+        "took these rollouts: 3200 of `merged`, `single`, `weight-merge`, `routed`, `routed-turns`, "
+        "`oracle-routed`, `single-whole`; 1600 of `control`; none of `base`, `direct`, `gepa`."
+    ) in text
+    assert (
+        f"in its own environment, `multi_step_task_completion`, {experiment.share(found.control.after)} on "
+        f"held-out scenarios, the base {experiment.share(found.control.before)}; change "
+        f"{experiment.points(found.control.change)} points."
+    ) in text
+
+
+def test_a_seed_that_was_routed_otherwise_is_told(tmp_path: Path) -> None:
+    found = results(tmp_path).model_copy(update={"rerouted": 3})
+    assert "each task counts once (3 tasks otherwise in another seed)" in experiment.results_markdown(found)

@@ -1,5 +1,6 @@
 """Pieces are made once: what is there is read, what is missing is made, what is wrong is told."""
 
+import signal
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -13,9 +14,8 @@ from pytest_trace2evolve.errors import ConfigError, TrainingError
 from pytest_trace2evolve.records.adapter import MANIFEST
 from pytest_trace2evolve.serving.folder import ADAPTER_CONFIG
 from pytest_trace2evolve.workflow.experiments import course
-from pytest_trace2evolve.workflow.experiments.arms import Chosen, Piece
-from pytest_trace2evolve.workflow.experiments.figures import results_of, spent_of
-from pytest_trace2evolve.workflow.experiments.kept import kept, read
+from pytest_trace2evolve.workflow.experiments.arms import Piece
+from pytest_trace2evolve.workflow.experiments.kept import kept
 from pytest_trace2evolve.workflow.experiments.plan import POINTS
 from pytest_trace2evolve.workflow.experiments.prompts import Found
 from tests.experiments.made import PLAN, fill, manifest
@@ -64,6 +64,22 @@ def test_what_was_interrupted_goes_on_with_what_is_missing(tmp_path: Path, asked
     ]
 
 
+def test_an_adapter_of_another_training_is_told_before_anything_begins(
+    tmp_path: Path, asked: list[str]
+) -> None:
+    seeds = fill(tmp_path)
+    seeds[0].chosen.unlink()
+    other = manifest(seeds[1].jobs[1]).model_copy(update={"base_digest": "another"})
+    (seeds[1].jobs[1].out / MANIFEST).write_text(other.model_dump_json())
+    plan = PLAN.model_copy(update={"base": "this"})
+    (tmp_path / "plan.json").write_text(plan.model_dump_json())
+    with pytest.raises(
+        TrainingError, match="was trained with another base model; remove the folder to begin"
+    ):
+        course.run(plan, tmp_path / "base", tmp_path, 2, quiet)
+    assert asked == []
+
+
 def test_more_seeds_go_on_with_fewer(tmp_path: Path, asked: list[str]) -> None:
     fill(tmp_path)
     more = PLAN.model_copy(update={"seeds": 3})
@@ -99,6 +115,20 @@ def test_processes_do_their_jobs_and_a_failure_is_the_experiments(tmp_path: Path
         course._at_once([(tmp_path / "none" / "here").touch], 1, [], lambda *one: None)
 
 
+def test_a_process_that_is_killed_is_told_in_one_line(tmp_path: Path) -> None:
+    # Three, since the pool may hear of its second process with the next job alone.
+    jobs = [partial(signal.raise_signal, signal.SIGKILL), *[partial(time.sleep, 60)] * 2]
+    began = time.monotonic()
+    with pytest.raises(TrainingError) as raised:
+        course._at_once(jobs, 2, [], lambda *one: None)
+    assert str(raised.value) == (
+        "experiment: one of 2 processes was killed, for want of memory perhaps, and the others ended "
+        "with it; the same command goes on, with --parallel 1 in less memory"
+    )
+    assert time.monotonic() - began < 30
+    assert not active_children()
+
+
 def test_whoever_stops_it_does_not_wait() -> None:
     asked = []
 
@@ -112,34 +142,3 @@ def test_whoever_stops_it_does_not_wait() -> None:
         course._at_once([partial(time.sleep, 300)] * 3, 2, [], told)
     assert time.monotonic() - began < 60
     assert not active_children()
-
-
-def test_results_hold_every_arm_and_its_rollouts(tmp_path: Path) -> None:
-    found = results_of(fill(tmp_path))
-    assert {arm.name: arm.trained for arm in found.arms if arm.name != "base"} == {
-        arm.name: PLAN.rollouts for arm in found.arms if arm.name != "base"
-    }
-    base, direct = found.arms[:2]
-    assert (base.rewards.one.mean, base.rewards.two.mean) == (0.5, 0.0)
-    assert direct.change.two.mean == 0.5
-    assert found.arms[-1].besides == PLAN.rollouts
-    assert found.confusion.total == 2 * 2 * PLAN.tasks
-    assert {one.at for one in found.curve} == {8, 16, 32}
-    assert {one.at for one in found.adapters} == {1, 2}
-
-
-@pytest.mark.parametrize("rollouts", [31, 33])
-def test_an_arm_with_other_rollouts_than_the_plans_is_no_result(tmp_path: Path, rollouts: int) -> None:
-    seeds = fill(tmp_path)
-    file = seeds[1].adapters / "merged" / MANIFEST
-    file.write_text(manifest("merged", rollouts).model_dump_json())
-    with pytest.raises(TrainingError, match=f"arm 'merged' got {rollouts} rollouts, and the plan gives 32"):
-        results_of(seeds)
-
-
-def test_counts_come_from_manifests(tmp_path: Path) -> None:
-    [seed, _] = fill(tmp_path)
-    chosen = read(seed.chosen, Chosen)
-    for arm in ("single", "weight-merge", "routed", "single-whole", "gepa"):
-        assert spent_of(seed, arm, chosen) == PLAN.rollouts
-    assert spent_of(seed, "base", chosen) == 0

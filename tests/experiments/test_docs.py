@@ -5,10 +5,12 @@ import re
 from pathlib import Path
 
 from pytest_trace2evolve import cli
-from pytest_trace2evolve.workflow.experiments.arms import ARMS
+from pytest_trace2evolve.workflow.experiments.arms import ARMS, CALIBRATED, PRIMARY, ROUTED, calibrated_for
+from pytest_trace2evolve.workflow.experiments.evaluate import FIRST_SCENARIO
 from pytest_trace2evolve.workflow.experiments.plan import CAPABILITIES, CONTROL, SEEDS, SHARE, TASKS, Plan
 
-TEXT = (Path(__file__).resolve().parents[2] / "docs" / "experiment.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+TEXT = (DOCS / "experiment.md").read_text(encoding="utf-8")
 
 
 def test_every_option_stands_there_with_its_default() -> None:
@@ -33,11 +35,32 @@ def test_every_arm_stands_there() -> None:
         assert f"\n| `{arm}` | " in TEXT
 
 
+def test_the_primary_comparison_stands_there() -> None:
+    assert (
+        f"**The primary comparison**, named before it was measured: `{ROUTED}` less `{PRIMARY}`, reward"
+        in TEXT
+    )
+
+
+def test_calibration_is_that_of_the_page_of_environments() -> None:
+    plan = Plan()
+    told = (DOCS / "environments.md").read_text(encoding="utf-8")
+    assert "100 scenarios × 16 rollouts each, at\ndifficulty 1" in told
+    page = " ".join(TEXT.split())
+    assert f"[{CALIBRATED:,} rollouts each]" in page
+    assert f"{calibrated_for(plan, ROUTED):,} for the three selected ones" in page
+    assert f"{calibrated_for(plan, 'control'):,} for the control" in page
+
+
 def test_its_numbers_are_the_plans() -> None:
     plan = Plan()
-    assert f"{plan.groups} groups of {plan.size} rollouts" in TEXT
-    assert f"a multiple of {plan.groups * plan.size} × N × 4" in TEXT
+    assert f"{plan.recipe.groups} groups of {plan.recipe.rollouts} rollouts" in TEXT
+    assert f"a multiple of {plan.step} × N × 4" in TEXT
     assert f"{plan.validation} of each kind" in TEXT
     assert f"{plan.scenarios} held-out scenarios × {plan.repeats} rollouts" in TEXT
     assert f"difficulty {plan.difficulty}" in TEXT
+    assert f"{plan.target_tokens:,} tokens at most" in TEXT
+    assert f"one of an environment {plan.recipe.rollout_tokens}." in TEXT
+    assert f"from\n  scenario {FIRST_SCENARIO:,} on" in TEXT
+    assert f"`beta` {plan.recipe.beta}," in TEXT
     assert "<!-- results -->" in TEXT or "| `routed` |" in TEXT.partition("## Results")[2]

@@ -1,7 +1,9 @@
-"""Evaluations: every task once, by its own reward, and answers that no two seeds draw alike."""
+"""Evaluations: every task once, by its own reward, and answers that are drawn from numbers."""
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,14 +12,19 @@ from pytest_trace2evolve.agents.case_oracle import CaseOracle
 from pytest_trace2evolve.agents.nop import NopAgent
 from pytest_trace2evolve.errors import InfrastructureError
 from pytest_trace2evolve.models.settings import ModelSettings
+from pytest_trace2evolve.records.completion import Usage
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import Agent
 from pytest_trace2evolve.records.routing import Routing
 from pytest_trace2evolve.records.script import Content
+from pytest_trace2evolve.testing.server import ChatServer, Reply
 from pytest_trace2evolve.workflow.environments.registry import Environments
+from pytest_trace2evolve.workflow.environments.rollouts import Group, Rollout
+from pytest_trace2evolve.workflow.experiments import course, evaluate
 from pytest_trace2evolve.workflow.experiments.agents import Agents, Labels, Policy
 from pytest_trace2evolve.workflow.experiments.evaluate import TRIALS, Evaluator
-from pytest_trace2evolve.workflow.experiments.plan import CAPABILITIES
+from pytest_trace2evolve.workflow.experiments.kept import Seed
+from pytest_trace2evolve.workflow.experiments.plan import CAPABILITIES, Plan
 from pytest_trace2evolve.workflow.experiments.tasks import cells_of, targets_of
 from tests.experiments.test_tasks import WRITES
 
@@ -54,9 +61,9 @@ def _trials(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def agent(self: Agents, policy: Policy, trial: int, labels: Labels | None = None) -> Any:
         trials.append(trial)
-        if policy.adapter == "lost":
+        if policy.adapter == "lost" or (policy.adapter == "lost once" and len(trials) == 5):
             return Lost()
-        if not policy.adapter:
+        if policy.adapter != "expert":
             return NopAgent()
         target = TARGETS[trial % TRIALS]
         return Routed(CaseOracle(target.case.task, target.case.script, WRITES))
@@ -78,7 +85,7 @@ def test_every_task_once_by_its_own_reward(trials: list[int]) -> None:
     idle = asyncio.run(evaluator(2).evaluate(Policy(), TARGETS))
     assert set(idle.rewards) == {0.0}
     assert set(idle.routed) == {""}
-    assert trials[: len(TARGETS)] == trials[len(TARGETS) :]  # arms of a seed draw alike
+    assert trials[: len(TARGETS)] == trials[len(TARGETS) :]  # arms of a seed ask by the same numbers
     asyncio.run(evaluator(3).evaluate(Policy(), TARGETS))
     assert not set(trials[: len(TARGETS)]) & set(trials[-len(TARGETS) :])  # seeds do not
 
@@ -96,3 +103,49 @@ def test_environments_give_a_reward_a_scenario(trials: list[int]) -> None:
     )
     assert found.rollouts == len(trials) == 12
     assert max(max(rewards) for rewards in found.rewards.values()) <= 0.2
+
+
+def test_one_lost_rollout_in_an_environment_is_told(trials: list[int]) -> None:
+    told = (
+        "environment 'precondition_verification': 1 of 60 rollouts were lost; first, of scenario 10002: "
+        "the line is cut; start again"
+    )
+    with pytest.raises(InfrastructureError) as raised:
+        asyncio.run(evaluator(1).environmental(Policy(adapter="lost once"), {CAPABILITIES[0]: 1}, 30, 2))
+    assert str(raised.value) == told
+
+
+def test_scenarios_are_others_than_a_recipe_is_chosen_on(
+    trials: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    async def rolled(make: object, agents: object, seeds: Sequence[int], group: int, **given: object) -> Any:
+        asked.extend(seeds)
+        return [Group(seed, [Rollout(seed, 1.0, (), Usage(), 0)]) for seed in seeds]
+
+    monkeypatch.setattr(evaluate, "roll_groups", rolled)
+    asyncio.run(evaluator(1).environmental(Policy(), {CAPABILITIES[0]: 1}, 3, 1))
+    assert asked == [10_000, 10_001, 10_002]
+
+
+def test_answers_are_asked_for_by_the_same_numbers_in_every_arm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ChatServer(lambda asked: Reply(content="I cannot help you with that.")) as server:
+
+        @contextmanager
+        def served(base: object, adapters: object, *, seed: int | None = None, **given: object) -> Any:
+            yield ModelSettings(model="pocket", base_url=server.base_url, token="x", seed=seed)
+
+        monkeypatch.setattr(course, "served", served)
+        monkeypatch.setattr(course, "read_model", lambda folder: None)
+        sent = []
+        for number, policy in ((1, Policy()), (1, Policy(adapter="direct")), (2, Policy())):
+            with course._served(Seed(Plan(), number, tmp_path, tmp_path), {}) as settings:
+                playing = Evaluator(settings, Environments(), CAPABILITIES[:2], number)
+                asyncio.run(playing.evaluate(policy, TARGETS))
+            sent.append({one.get("seed") for one in server.requests})
+            server.requests.clear()
+    assert sent[0] == sent[1] == set(range(TRIALS, TRIALS + len(TARGETS)))
+    assert sent[2] == set(range(2 * TRIALS, 2 * TRIALS + len(TARGETS)))

@@ -58,6 +58,17 @@ def test_a_difference_compares_tasks_with_themselves() -> None:
         difference_of(better, base[:1], ["a"] * 4)
 
 
+def test_a_difference_is_the_paired_interval_and_no_other() -> None:
+    # Tasks differ much and the gain hardly: unpaired, the interval would be several times as wide.
+    base = [0.0, 0.2, 0.5, 0.9, 0.1, 0.7]
+    better = [0.1, 0.2, 0.7, 1.0, 0.1, 0.8]
+    gains = [after - before for after, before in zip(better, base, strict=True)]
+    reach = t.ppf(0.975, 5) * stdev(gains) / math.sqrt(6)  # Student's paired interval
+    found = difference_of([better], [base], ["a"] * 6)
+    assert found.low == pytest.approx(fmean(gains) - reach)
+    assert found.high == pytest.approx(fmean(gains) + reach)
+
+
 @pytest.mark.parametrize("table", [[], [[0.0, 1.0]], [[0.0], [0.0, 1.0]]])
 def test_a_table_that_is_none(table: list[list[float]]) -> None:
     with pytest.raises(ValueError, match="a row a seed is wanted"):

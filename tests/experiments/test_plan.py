@@ -1,5 +1,6 @@
 """Plans: every arm gets the same rollouts, whatever is asked for; what cannot be shared out is refused."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from pytest_trace2evolve.workflow.experiments.arms import (
     trained_for,
 )
 from pytest_trace2evolve.workflow.experiments.plan import PLAN, POINTS, Plan, made_plan, settle_plan
+from tests.experiments.made import tiny_recipe
 
 NAMES = ("precondition_verification", "conditional_detail_retrieval", "tool_calling_precision", "another")
 
@@ -28,16 +30,17 @@ NAMES = ("precondition_verification", "conditional_detail_retrieval", "tool_call
 @given(st.integers(2, 4), st.integers(1, 9), st.integers(1, 4), st.integers(2, 4))
 def test_every_arm_gets_the_whole_budget(count: int, times: int, groups: int, size: int) -> None:
     unit = groups * size * count * 4
-    plan = Plan(capabilities=NAMES[:count], rollouts=times * unit, groups=groups, size=size)
+    recipe = tiny_recipe(groups, size)
+    plan = Plan(capabilities=NAMES[:count], rollouts=times * unit, recipe=recipe)
     for arm in set(ARMS) - {"base", "gepa"}:
         trainings = trained_for(plan, arm, NAMES[1])
         assert sum(plan.rollouts_of(one) for one in trainings) == plan.rollouts, arm
         for one in trainings:
-            recipe = plan.recipe(one, 1)
-            assert recipe.steps * recipe.groups * recipe.rollouts == plan.rollouts_of(one)
-            assert recipe.redraws == 0  # each would be a rollout more
-            assert recipe.patience > recipe.steps  # nothing ends early
-            assert all(round(point * one.steps) % recipe.keep_every == 0 for point in POINTS)
+            own = plan.recipe_of(one, 1)
+            assert own.steps * own.groups * own.rollouts == plan.rollouts_of(one)
+            assert own.redraws == 0  # each would be a rollout more
+            assert own.patience > own.steps  # nothing ends early
+            assert all(round(point * one.steps) % own.keep_every == 0 for point in POINTS)
     assert not trained_for(plan, "base", NAMES[1])
     assert not trained_for(plan, "gepa", NAMES[1])
 
@@ -77,6 +80,18 @@ def test_a_folder_holds_one_experiment(tmp_path: Path) -> None:
     assert Plan.model_validate_json((out / PLAN).read_text()).seeds == 2
     with pytest.raises(ConfigError, match="holds an experiment with another tasks; go on with that, or"):
         settle_plan(Plan(tasks=7), out)
+    with pytest.raises(ConfigError, match="holds an experiment with another recipe; go on with that, or"):
+        settle_plan(Plan(recipe=tiny_recipe(4, 16)), out)
+    with pytest.raises(ConfigError, match="an experiment with another version of the code; go on with"):
+        settle_plan(Plan(sources="newer"), out)
+    with pytest.raises(ConfigError, match="an experiment with another set of held-out tasks; go on with"):
+        settle_plan(Plan(targets="others"), out)
+    for old in ("recipe", "target_tokens", "targets"):  # written by code that did not tell it
+        told = {name: one for name, one in json.loads((out / PLAN).read_text()).items() if name != old}
+        (tmp_path / old).mkdir()
+        (tmp_path / old / PLAN).write_text(json.dumps(told))
+        with pytest.raises(ConfigError, match="holds an experiment with another"):
+            settle_plan(Plan(), tmp_path / old)
     (out / PLAN).write_text("{")
     with pytest.raises(ConfigError, match=f"{PLAN}: damaged; give another --out"):
         settle_plan(Plan(), out)

@@ -56,11 +56,13 @@ class Pretender:
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
+        self.played: list[tuple[str, int, int]] = []
 
     async def targets(
         self, policy: Policy, targets: Sequence[Target], first: int = 0
     ) -> tuple[list[float], list[Sequence[Message]]]:
         self.numbers += range(first, first + len(targets))
+        self.played.append((policy.instruction, len(targets), len(self.numbers)))
         useful = {one for rule in ("confirm", "once", "compare") for one in rulebook().rules[rule].wordings}
         knows = bool(useful & set(policy.instruction.splitlines()))
         trace = [Message(role="user", content="Hi.")]
@@ -81,3 +83,15 @@ def test_the_budget_is_spent_exactly(budget: int) -> None:
         assert found.candidates > 1
     with pytest.raises(RuntimeError):
         asyncio.get_running_loop()  # nothing of it is left
+
+
+def test_an_instruction_is_known_when_the_rollouts_that_decide_on_it_are_spent() -> None:
+    pytest.importorskip("gepa")
+    pretender: Any = Pretender()
+    shares = [place / 50 for place in range(1, 50)]
+    deciding = tasks("b", 2)
+    found = evolve(pretender, (tasks("a", 4), deciding), 301, 1, points=shares)
+    decided = {text: spent for text, count, spent in reversed(pretender.played) if count == len(deciding)}
+    told = {share: found.instructions[f"{share:g}"] for share in shares}
+    assert any(told.values())
+    assert all(not text or decided[text] <= share * 301 for share, text in told.items())

@@ -1,11 +1,13 @@
 """Target tasks: solvable, not trivial, split by content; and paid by τ²'s reward wherever they are played."""
 
 import asyncio
+import json
 from collections.abc import Sequence
 
 import pytest
 
 from pytest_trace2evolve.agents.case_oracle import CaseOracle
+from pytest_trace2evolve.agents.chat import system_prompt
 from pytest_trace2evolve.environments.environment import PlayedEnvironment
 from pytest_trace2evolve.errors import CaseError
 from pytest_trace2evolve.records.message import Message
@@ -13,14 +15,18 @@ from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.script import Content
 from pytest_trace2evolve.rollout.conversation import Limits, converse
 from pytest_trace2evolve.scoring.reward import score
+from pytest_trace2evolve.serving.folder import read_model
+from pytest_trace2evolve.serving.loading import ends_of, load_tokenizer
+from pytest_trace2evolve.shipped import embedded_model
 from pytest_trace2evolve.users.scripted import ScriptedUser
 from pytest_trace2evolve.workflow.cases.admission import admit
 from pytest_trace2evolve.workflow.environments.registry import played
 from pytest_trace2evolve.workflow.experiments import tasks
-from pytest_trace2evolve.workflow.experiments.plan import CAPABILITIES
+from pytest_trace2evolve.workflow.experiments.plan import CAPABILITIES, Plan
 from pytest_trace2evolve.workflow.experiments.target import TargetGenerator, ended, target_offers
 from pytest_trace2evolve.workflow.experiments.tasks import Cell, Target, cells_of, target_of, targets_of
 from pytest_trace2evolve.workflow.experiments.wishes import wishes_of
+from pytest_trace2evolve.workflow.training.talk import ServerTalk
 from pytest_trace2evolve.worlds.support.world import SupportWorld
 
 CELLS = cells_of(CAPABILITIES)
@@ -99,6 +105,29 @@ def test_the_environment_pays_the_targets_reward_at_the_end_and_nothing_before(
     assert len(before) > 2
     assert set(before) == {0.0}
     assert wishes_of(target, trace) == 1.0
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=named)
+def test_the_experts_rollout_fits_in_what_training_has_room_for(cell: Cell) -> None:
+    folder = read_model(embedded_model())
+    tokenizer = load_tokenizer(folder)
+    context = json.loads((folder.path / "config.json").read_text())["max_position_embeddings"]
+    agents = {cell.name: (system_prompt(WORLD.policy(), ""), WORLD.tools("assistant"))}
+    talk = ServerTalk(tokenizer, ends_of(folder, tokenizer), agents)
+    [training, *_] = Plan().trainings()
+    recipe = Plan().recipe_of(training, 1)
+    environment = played(TargetGenerator(cell), WORLD)
+    for seed in range(recipe.first_scenario, recipe.first_scenario + 8):
+        environment.reset(seed)
+        begun = len(talk.prompt(cell.name, environment.trace))
+        oracle, asked, done = expert(target_of(cell, f"training/{seed}", Content.TRAIN)), begun, False
+        while not done:
+            asked = len(talk.prompt(cell.name, environment.trace))
+            done = environment.step(oracle.reply(environment.trace)).done
+        assert environment.reward() == 1.0
+        # As rollouts are cut: where the tokens since the prompt leave no room for an answer.
+        assert asked - begun + recipe.answer_tokens <= recipe.rollout_tokens
+        assert begun + recipe.rollout_tokens <= context
 
 
 def test_an_agent_that_does_nothing_gets_nothing() -> None:

@@ -43,16 +43,13 @@ def _trace(options: argparse.Namespace) -> int:
     os.environ.update({name: os.environ.get(name, value) for name, value in QUIET_THREADS.items()})
     from pytest_trace2evolve.evidence.atomic import write_together
     from pytest_trace2evolve.report.experiment import (
-        ADAPTERS,
-        CURVE,
         REPORT,
         RESULTS,
-        adapters_svg,
-        curve_svg,
         plan_text,
         results_markdown,
         results_text,
     )
+    from pytest_trace2evolve.report.experiment_picture import ADAPTERS, CURVE, adapters_svg, curve_svg
     from pytest_trace2evolve.shipped import embedded_model
     from pytest_trace2evolve.workflow.environments.registry import Environments
     from pytest_trace2evolve.workflow.experiments.course import plan_for, run

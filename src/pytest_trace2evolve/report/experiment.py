@@ -1,23 +1,32 @@
-"""An experiment in the terminal, as Markdown, and as pictures."""
+"""An experiment in the terminal and as Markdown."""
 
-import io
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
-from pytest_trace2evolve._optional import require
+from pytest_trace2evolve.report.experiment_picture import ADAPTERS, CURVE
 from pytest_trace2evolve.report.markdown import code, fenced, table
 from pytest_trace2evolve.report.score import terminal
 from pytest_trace2evolve.report.terminal import rendered
-from pytest_trace2evolve.workflow.experiments.arms import ARMS, MERGES, candidates_of, pieces_of, trained_for
-from pytest_trace2evolve.workflow.experiments.figures import Arm, Figures, Point, Results
+from pytest_trace2evolve.workflow.experiments.arms import (
+    ARMS,
+    MERGES,
+    PRIMARY,
+    ROUTED,
+    calibrated_for,
+    candidates_of,
+    label_of,
+    pieces_of,
+    scenarios_for,
+    trained_for,
+)
 from pytest_trace2evolve.workflow.experiments.intervals import Mean
 from pytest_trace2evolve.workflow.experiments.plan import Plan
+from pytest_trace2evolve.workflow.experiments.results import Arm, Figures, Point, Results
 
-CURVE, ADAPTERS, REPORT, RESULTS = "rollouts.svg", "adapters.svg", "report.md", "results.json"
-"""The files that are written beside the pieces."""
+REPORT, RESULTS = "report.md", "results.json"
+"""The files that are written beside the pieces and the pictures."""
 
 METHOD = (
     "Means over seeds and tasks. Intervals are 95 %: seeds and tasks within their cell are two crossed "
@@ -39,7 +48,7 @@ def plan_text(plan: Plan) -> str:
     target = terminal()
     shown = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     shown.add_column("arm", no_wrap=True)
-    for heading in ("training", "other adapters", "choosing"):
+    for heading in ("training", "other adapters", "choosing", "calibration"):
         shown.add_column(heading, justify="right", no_wrap=True)
     shown.add_column("what it is", overflow="fold")
     choosing = {arm: len(names) for arm, names in candidates_of(plan).items()}
@@ -48,14 +57,15 @@ def plan_text(plan: Plan) -> str:
         trained = sum(plan.rollouts_of(one) for one in trained_for(plan, arm, plan.capabilities[0]))
         trained = plan.rollouts if arm == "gepa" else trained
         chosen = choosing.get(arm, 0) * plan.validation * len(plan.cells)
-        row = (trained, others if arm == "single-whole" else 0, chosen)
-        shown.add_row(Text(arm), *map(str, row), Text(told))
+        row = (trained, others if arm == "single-whole" else 0, chosen, calibrated_for(plan, arm))
+        shown.add_row(Text(label_of(plan, arm)), *map(str, row), Text(told))
     target.print(shown)
     tasks = plan.tasks * len(plan.cells)
     target.print(
-        f"Rollouts for each of {plan.seeds} seeds; {len(plan.trainings())} adapters a seed. Evaluation, in "
-        f"no budget: {len(pieces_of(plan))} × {tasks} held-out tasks a seed, and {len(ARMS)} × "
-        f"{plan.scenarios * plan.repeats * len(plan.capabilities)} rollouts in environments.\n"
+        f"Rollouts for each of {plan.seeds} seeds, those of calibration once and before; "
+        f"{len(plan.trainings())} adapters a seed. Evaluation, in no budget: {len(pieces_of(plan))} × "
+        f"{tasks} held-out tasks a seed, and {sum(scenarios_for(plan, arm) for arm in ARMS)} rollouts in "
+        "environments.\n"
         f"Selected: {', '.join(plan.capabilities)}. Control: {plan.control}.",
         soft_wrap=True,
         highlight=False,
@@ -70,9 +80,10 @@ def results_text(results: Results) -> str:
     for place in _SHOWN:
         shown.add_column(_HEADINGS[place], justify="right" if place else "left", no_wrap=True)
     for arm in results.arms:
-        row = _row(arm)
+        row = _row(results.plan, arm)
         shown.add_row(*(Text(row[place]) for place in _SHOWN))
     target.print(shown)
+    target.print(_primary(results), soft_wrap=True, highlight=False)
     target.print(f"[dim]{METHOD} {RULES}[/]", soft_wrap=True, highlight=False)
     return rendered(target)
 
@@ -91,10 +102,10 @@ _SHOWN = (0, 1, 2, 3, 5, 6, 7)
 """Columns for which a terminal has room."""
 
 
-def _row(arm: Arm) -> tuple[str, ...]:
+def _row(plan: Plan, arm: Arm) -> tuple[str, ...]:
     return (
-        arm.name,
-        str(arm.trained),
+        label_of(plan, arm.name),
+        str(arm.trained + arm.besides),
         percent(arm.rewards.one),
         percent(arm.rewards.two),
         percent(arm.rewards.every),
@@ -135,24 +146,42 @@ def results_markdown(results: Results) -> str:
             f"tasks a cell ({len(cells)} cells), {plan.scenarios} held-out scenarios × {plan.repeats} "
             f"rollouts an environment. {METHOD}"
         ),
-        table(_HEADINGS, [(code(arm.name), *_row(arm)[1:]) for arm in results.arms]),
+        table(_HEADINGS, [(code(name), *row) for name, *row in (_row(plan, arm) for arm in results.arms)]),
+        _primary(results),
         _besides(results),
+        _control(results),
         "### By cell, %",
         table(
             ("arm", *(code(name) for name in cells)),
-            [(code(arm.name), *(percent(arm.cells[name]) for name in cells)) for arm in results.arms],
+            [
+                (code(label_of(plan, arm.name)), *(percent(arm.cells[name]) for name in cells))
+                for arm in results.arms
+            ],
         ),
         "### Change against the base, points",
         table(
             ("arm", "one capability", "two", "all"),
-            [(code(arm.name), *_each(arm.change, points)) for arm in results.arms if arm.trained],
+            [
+                (code(label_of(plan, arm.name)), *_each(arm.change, points))
+                for arm in results.arms
+                if arm.trained
+            ],
+        ),
+        f"### `{ROUTED}` less each arm, points",
+        table(
+            ("arm", "one capability", "two", "all", "wishes"),
+            [
+                (code(label_of(plan, one.arm)), *_each(one.rewards, points), points(one.wishes.every))
+                for one in results.against
+            ],
         ),
         "### By training rollouts, %",
         f"![Reward by training rollouts]({CURVE})",
-        _points(results.curve, "rollouts"),
+        _points(results, results.curve, "rollouts"),
+        _whole(results),
         "### By number of adapters, %",
         f"![Reward by number of adapters]({ADAPTERS})",
-        _points(results.adapters, "adapters"),
+        _points(results, results.adapters, "adapters"),
         "### The router",
         _router(results),
         "### What was chosen",
@@ -160,6 +189,14 @@ def results_markdown(results: Results) -> str:
         RULES,
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _primary(results: Results) -> str:
+    [found] = [one.rewards.every for one in results.against if one.arm == PRIMARY]
+    return (
+        f"The primary comparison, named beforehand: `{ROUTED}` less `{PRIMARY}` on all tasks, "
+        f"{points(found)} points. All others are looks beside it."
+    )
 
 
 def _besides(results: Results) -> str:
@@ -171,7 +208,35 @@ def _besides(results: Results) -> str:
     ]
     return (
         f"In no budget, for each seed: {'; '.join(told)}. Evaluations in all: {results.evaluated} rollouts. "
-        "Calibration of the environments was done before, on none of these."
+        f"{_calibrated(results)}"
+    )
+
+
+def _calibrated(results: Results) -> str:
+    groups: dict[int, list[str]] = {}
+    for arm in results.arms:
+        groups.setdefault(arm.calibrated, []).append(code(arm.name))
+    told = [f"{count} of {', '.join(names)}" for count, names in groups.items() if count]
+    return (
+        "Calibration of the environments, once for all seeds and before, on other scenarios and in no "
+        f"budget, took these rollouts: {'; '.join(told)}; none of {', '.join(groups.get(0, []))}. That is "
+        "what the docs show; what was played while the environments were made was not counted."
+    )
+
+
+def _control(results: Results) -> str:
+    found = results.control
+    return (
+        f"What the control learnt: in its own environment, `{found.environment}`, {share(found.after)} on "
+        f"held-out scenarios, the base {share(found.before)}; change {points(found.change)} points."
+    )
+
+
+def _whole(results: Results) -> str:
+    count = len(results.plan.capabilities)
+    return (
+        f"Each of the {count} adapters of `single-whole` got the rollouts that the table says, {count} "
+        "times as many in all; on its way it is the adapter that was chosen at the end."
     )
 
 
@@ -179,9 +244,15 @@ def _each(figures: Figures, told: Callable[[Mean], str]) -> tuple[str, str, str]
     return told(figures.one), told(figures.two), told(figures.every)
 
 
-def _points(found: Sequence[Point], what: str) -> str:
+def _points(results: Results, found: Sequence[Point], what: str) -> str:
     rows = [
-        (code(one.arm), str(one.at), *_each(one.rewards, percent), percent(one.wishes.every)) for one in found
+        (
+            code(label_of(results.plan, one.arm)),
+            str(one.at),
+            *_each(one.rewards, percent),
+            percent(one.wishes.every),
+        )
+        for one in found
     ]
     return table(("arm", what, "one capability", "two", "all", "wishes"), rows)
 
@@ -191,9 +262,11 @@ def _router(results: Results) -> str:
     rows = [
         (code(label), *map(str, row)) for label, row in zip(labels, results.confusion.counts, strict=True)
     ]
+    alike = f"{results.rerouted} tasks otherwise in another seed" if results.rerouted else "every seed alike"
     return (
         f"Right on {results.confusion.right} of {results.confusion.total} tasks of one capability; rows are "
-        "what they call for, columns what was chosen.\n\n" + table(("", *(code(one) for one in labels)), rows)
+        "what they call for, columns what was chosen. The base routes, which no seed changes: each task "
+        f"counts once ({alike}).\n\n" + table(("", *(code(one) for one in labels)), rows)
     )
 
 
@@ -208,81 +281,3 @@ def _choices(results: Results) -> str:
         for place, text in enumerate(results.instructions, start=1)
     ]
     return "\n\n".join([chosen, *told])
-
-
-def curve_svg(results: Results) -> bytes:
-    """Reward by training rollouts as SVG; equal results give equal files.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
-    """
-    return _picture(_from_base(results, results.curve), "training rollouts of an arm")
-
-
-def adapters_svg(results: Results) -> bytes:
-    """Reward by the number of adapters as SVG; equal results give equal files.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
-    """
-    each = results.plan.rollouts // len(results.plan.capabilities)
-    return _picture(_from_base(results, results.adapters), f"adapters, {each} training rollouts each")
-
-
-def _from_base(results: Results, points: Sequence[Point]) -> list[Point]:
-    """Points behind that of the base, from which each line begins."""
-    base = next(arm for arm in results.arms if arm.name == "base")
-    arms = dict.fromkeys(one.arm for one in points)
-    return [*(Point(arm=arm, at=0, rewards=base.rewards, wishes=base.wishes) for arm in arms), *points]
-
-
-_PANELS: dict[str, Callable[[Point], Mean]] = {
-    "reward, one capability": lambda point: point.rewards.one,
-    "reward, two capabilities": lambda point: point.rewards.two,
-    "share of wishes, all tasks": lambda point: point.wishes.every,
-}
-_COLOURS = ("#2f6fb3", "#c9a24f", "#3f8f5f", "#7db88f", "#7a7a7a", "#8d5fa8", "#c0504d")
-
-
-def _picture(found: Sequence[Point], what: str) -> bytes:
-    require("matplotlib", extra="plot")
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    arms = list(dict.fromkeys(one.arm for one in found))
-    wide = max(one.at for one in found)
-    with rc_context({"svg.hashsalt": "trace2evolve", "font.size": 9}):
-        figure = Figure(figsize=(10.8, 4.0), layout="constrained")
-        for axis, (title, mean_in) in zip(figure.subplots(1, len(_PANELS)), _PANELS.items(), strict=True):
-            for place, arm in enumerate(arms):
-                own = sorted((one for one in found if one.arm == arm), key=lambda one: one.at)
-                # Side by side: intervals on one another could not be told apart.
-                at = [one.at + (place - (len(arms) - 1) / 2) * wide / 120 for one in own]
-                _line(axis, at, [mean_in(one) for one in own], arm, _COLOURS[place % len(_COLOURS)])
-            axis.set_title(title, fontsize=9)
-            axis.set_xlabel(what)
-            axis.set_ylim(bottom=0)
-            axis.set_xticks(sorted({one.at for one in found}))
-            axis.spines[["top", "right"]].set_visible(False)
-        handles, labels = axis.get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
-        held = io.BytesIO()
-        figure.savefig(held, format="svg", metadata={"Date": None})
-    return held.getvalue()
-
-
-def _line(axis: Any, at: Sequence[float], means: Sequence[Mean], arm: str, colour: str) -> None:
-    below = [one.mean - (one.mean if one.low is None else one.low) for one in means]
-    above = [(one.mean if one.high is None else one.high) - one.mean for one in means]
-    spread = [[max(0.0, one) for one in side] for side in (below, above)]
-    axis.errorbar(
-        at,
-        [one.mean for one in means],
-        yerr=spread,
-        fmt="o-",
-        markersize=3,
-        linewidth=1.2,
-        elinewidth=0.6,
-        color=colour,
-        label=arm,
-    )

@@ -22,19 +22,24 @@ _PARTS = (
 
 
 @functools.cache
-def sources_digest() -> str:
-    """Digest of the sources and of the words that scenarios are made of."""
+def sources_digest(more: tuple[str, ...] = ()) -> str:
+    """Digest of the sources and of the words that scenarios are made of.
+
+    Args:
+        more: Further folders and files of the package, for what depends on them too.
+    """
     package = importlib.resources.files("pytest_trace2evolve")
     texts = {}
-    for part in _PARTS:
+    for part in (*_PARTS, *more):
         for name, file in _files(package.joinpath(part), part):
             texts[name] = file.read_text(encoding="utf-8")
     return digest(texts)
 
 
-def _files(folder: Traversable, name: str) -> Iterator[tuple[str, Traversable]]:
-    for one in sorted(folder.iterdir(), key=lambda one: one.name):
-        if one.is_dir() and one.name != "__pycache__":
+def _files(place: Traversable, name: str) -> Iterator[tuple[str, Traversable]]:
+    if not place.is_dir():
+        yield name, place
+        return
+    for one in sorted(place.iterdir(), key=lambda one: one.name):
+        if one.name != "__pycache__" and (one.is_dir() or one.name.endswith((".py", ".toml", ".md"))):
             yield from _files(one, f"{name}/{one.name}")
-        elif one.name.endswith((".py", ".toml", ".md")):
-            yield f"{name}/{one.name}", one

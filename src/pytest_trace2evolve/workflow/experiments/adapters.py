@@ -14,6 +14,7 @@ from pytest_trace2evolve.errors import TrainingError
 from pytest_trace2evolve.records.adapter import ADAPTER_WEIGHTS, MANIFEST, AdapterManifest
 from pytest_trace2evolve.serving.folder import ADAPTER_CONFIG, read_model
 from pytest_trace2evolve.workflow.environments.registry import Environments
+from pytest_trace2evolve.workflow.experiments.identity import require_same
 from pytest_trace2evolve.workflow.experiments.plan import POINTS, Plan, Training
 from pytest_trace2evolve.workflow.experiments.target import target_offers
 from pytest_trace2evolve.workflow.training.course import Order, make, plan_of, write_weights
@@ -50,12 +51,21 @@ class Job:
             (self.at(point) / ADAPTER_CONFIG).is_file() for point in POINTS
         )
 
+    def manifest(self) -> AdapterManifest:
+        """What is said of the adapter that is there.
+
+        Raises:
+            TrainingError: it was trained otherwise than the plan says.
+            ConfigError: it is damaged.
+        """
+        return require_same(self.plan, self.training, self.seed, self.out)
+
 
 def train_one(job: Job) -> None:
     """Train one adapter, or go on with it; in a process of its own, which ends with its parent.
 
     Raises:
-        TrainingError: it came apart, or another number of rollouts was played than the plan says.
+        TrainingError: it came apart, or what is there was trained otherwise than the plan says.
         OSError: something cannot be written.
     """
     end_with_parent()
@@ -66,19 +76,14 @@ def train_one(job: Job) -> None:
         name=job.training.name,
         base=read_model(job.base),
         out=job.out,
-        recipe=job.plan.recipe(job.training, job.seed),
+        recipe=job.plan.recipe_of(job.training, job.seed),
         difficulties=dict.fromkeys(names, job.plan.difficulty),
         heldout=0,
     )
     keeper = _Keeper(environments, order, job)
     if not job.out.exists():
         make(environments, order, stepped=keeper.stepped)
-    played = AdapterManifest.model_validate_json((job.out / MANIFEST).read_text(encoding="utf-8")).rollouts
-    if played != job.plan.rollouts_of(job.training):
-        raise TrainingError(
-            f"{job.out}: {played} rollouts were played, and the plan says "
-            f"{job.plan.rollouts_of(job.training)}; remove the folder to begin anew"
-        )
+    job.manifest()
     for point in POINTS:
         # With its settings a kept adapter is whole: they come last.
         shutil.copyfile(job.out / ADAPTER_CONFIG, job.at(point) / ADAPTER_CONFIG)

@@ -44,7 +44,7 @@ Labels = Callable[[Sequence[Message]], str]
 
 
 class LabelledAgent:
-    """Leaves each answer to the agent of the capability that is called for: what routing could give."""
+    """Leaves each answer to the agent of the capability that is called for: routing by known labels."""
 
     name = "chat"
 

@@ -16,12 +16,20 @@ ARMS: Mapping[str, str] = {
     "weight-merge": "the routed arm's adapters added up in weight space",
     "routed": "an adapter a capability, the base model routes once a task",
     "routed-turns": "the same, routed anew after each message of the customer",
-    "oracle-routed": "the same with known labels: the bound of what routing could give",
+    "oracle-routed": "the same by known labels",
     "control": "one adapter for a capability that was not selected",
     "gepa": "no adapter: an instruction, evolved from sentences of the rulebook",
     "single-whole": "the best of single adapters that got the whole budget each: more than the others in all",
 }
 """All arms, and what each is."""
+
+ROUTED, PRIMARY = "routed", "merged"
+"""The primary comparison, named before any of it is measured: `routed` less `merged`, on all target tasks.
+Both train in the same environments with the same rollouts; an adapter for each, and a router, is what
+differs."""
+
+CALIBRATED = 100 * 16
+"""Rollouts of one environment's calibration, as `docs/environments.md` has it."""
 
 CURVED = ("direct", "merged", "routed", "oracle-routed", "control", "gepa", "single-whole")
 """Arms that are evaluated on the way too."""
@@ -117,6 +125,28 @@ def trained_for(plan: Plan, arm: str, whole: str) -> Sequence[Training]:
     else:
         wanted = names.get(arm, ())
     return [one for one in plan.trainings() if one.name in wanted]
+
+
+def label_of(plan: Plan, arm: str) -> str:
+    """How an arm is called where it is shown: with what it gets more than the others."""
+    return f"{arm} (×{len(plan.capabilities)})" if arm == "single-whole" else arm
+
+
+def calibrated_for(plan: Plan, arm: str) -> int:
+    """Rollouts by which the environments of an arm's adapters were calibrated; in no budget."""
+    if arm in ("base", "direct", "gepa"):
+        return 0
+    return CALIBRATED * (1 if arm == "control" else len(plan.capabilities))
+
+
+def environments_for(plan: Plan, arm: str) -> tuple[str, ...]:
+    """Where an arm is measured: the base and the control where the control learnt, too."""
+    return (*plan.capabilities, plan.control) if arm in ("base", "control") else plan.capabilities
+
+
+def scenarios_for(plan: Plan, arm: str) -> int:
+    """Rollouts of an arm in environments, for each seed."""
+    return len(environments_for(plan, arm)) * plan.scenarios * plan.repeats
 
 
 def policy_of(plan: Plan, piece: Piece, chosen: Chosen, instructions: Mapping[str, str]) -> Policy:

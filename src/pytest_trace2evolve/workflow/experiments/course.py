@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager
 from functools import partial
 from multiprocessing import active_children, get_context
@@ -11,14 +12,13 @@ from typing import Any
 
 from pytest_trace2evolve._optional import require
 from pytest_trace2evolve.cases.case import CAPABILITIES as FAMILIES
-from pytest_trace2evolve.errors import ConfigError, GeneratorError, nearest
+from pytest_trace2evolve.errors import ConfigError, GeneratorError, TrainingError, nearest
 from pytest_trace2evolve.evidence.atomic import alone_in
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.records.script import Content
 from pytest_trace2evolve.serving.folder import folder_digest, read_model
 from pytest_trace2evolve.workflow.environments.generator import EASIEST
 from pytest_trace2evolve.workflow.environments.registry import Environments
-from pytest_trace2evolve.workflow.environments.sources import sources_digest
 from pytest_trace2evolve.workflow.experiments.adapters import end_with_parent, merge_weights, train_one
 from pytest_trace2evolve.workflow.experiments.agents import Policy
 from pytest_trace2evolve.workflow.experiments.arms import (
@@ -29,6 +29,7 @@ from pytest_trace2evolve.workflow.experiments.arms import (
     adapter_at,
     candidates_of,
     chosen_of,
+    environments_for,
     pieces_of,
     policy_of,
 )
@@ -38,6 +39,7 @@ from pytest_trace2evolve.workflow.experiments.evaluate import (
     Evaluation,
     Evaluator,
 )
+from pytest_trace2evolve.workflow.experiments.identity import code_digest, tasks_digest
 from pytest_trace2evolve.workflow.experiments.kept import Seed, kept, read
 from pytest_trace2evolve.workflow.experiments.plan import (
     CAPABILITIES,
@@ -104,11 +106,12 @@ def plan_for(
         control=control,
         rollouts=len(capabilities) * SHARE if rollouts is None else rollouts,
         base=folder_digest(base),
-        sources=sources_digest(),
+        sources=code_digest(),
     )
     for module, extra in EXTRAS:
         require(module, extra=extra)
-    return plan
+    ids = (one.case.id for one in heldout_targets(plan.cells, plan.tasks))
+    return plan.model_copy(update={"targets": tasks_digest(ids)})
 
 
 def run(plan: Plan, base: Path, out: Path, parallel: int, told: Callable[[int, int], None]) -> list[Seed]:
@@ -122,8 +125,8 @@ def run(plan: Plan, base: Path, out: Path, parallel: int, told: Callable[[int, i
         told: Hears how many pieces of how many are there.
 
     Raises:
-        ConfigError: the folder holds another experiment.
-        TrainingError: a training came apart.
+        ConfigError: the folder holds another experiment, or a damaged piece.
+        TrainingError: a training came apart, or an adapter was trained otherwise than the plan says.
         InfrastructureError: a simulation was lost.
         OSError: something cannot be written.
     """
@@ -131,6 +134,8 @@ def run(plan: Plan, base: Path, out: Path, parallel: int, told: Callable[[int, i
     seeds = [Seed(plan, number, base, out) for number in range(1, plan.seeds + 1)]
     with alone_in(out):
         jobs = [job for seed in seeds for job in seed.jobs if not job.done]
+        for job in (job for seed in seeds for job in seed.jobs if job.done):
+            job.manifest()  # before hours of work, and not behind them
         searches = [seed for seed in seeds if not seed.found.is_file()]
         first = [*(partial(train_one, job) for job in jobs), *(partial(search, one) for one in searches)]
         _at_once(first, parallel, seeds, told)
@@ -149,7 +154,11 @@ def _at_once(
     seeds: Sequence[Seed],
     told: Callable[[int, int], None],
 ) -> None:
-    """Do jobs in processes of their own; where one fails, those under way come to their end first."""
+    """Do jobs in processes of their own; where one fails, those under way come to their end first.
+
+    Raises:
+        TrainingError: a process was killed; the others ended with it.
+    """
     whole = sum(len(seed.jobs) + len(seed.files) for seed in seeds)
     told(sum(seed.done for seed in seeds), whole)
     if not jobs:
@@ -163,6 +172,11 @@ def _at_once(
                 for one in done:
                     one.result()
                 told(sum(seed.done for seed in seeds), whole)
+        except BrokenProcessPool:
+            raise TrainingError(
+                f"experiment: one of {parallel} processes was killed, for want of memory perhaps, and the "
+                "others ended with it; the same command goes on, with --parallel 1 in less memory"
+            ) from None
         except Exception:
             pool.shutdown(cancel_futures=True)
             raise
@@ -175,8 +189,11 @@ def _at_once(
 
 
 def _served(seed: Seed, adapters: Mapping[str, Path]) -> AbstractContextManager[ModelSettings]:
-    """A seed's server: of one thread, as many seeds are measured at once as there are cores."""
-    return served(read_model(seed.base), adapters, at_once=AT_ONCE, threads=1)
+    """A seed's server: of one thread, as many seeds are measured at once as there are cores.
+
+    Answers are drawn from the number of their simulation alone, which holds the seed's own.
+    """
+    return served(read_model(seed.base), adapters, seed=0, at_once=AT_ONCE, threads=1)
 
 
 def search(seed: Seed) -> None:
@@ -223,16 +240,16 @@ def measure(seed: Seed, part: int, parts: int) -> None:
     end_with_parent()
     plan, environments = seed.plan, Environments()
     chosen, found = read(seed.chosen, Chosen), read(seed.found, Found)
-    names = [adapter_at(one, point) for one in plan.trainings() for point in (1.0, *POINTS)]
+    adapters = [adapter_at(one, point) for one in plan.trainings() for point in (1.0, *POINTS)]
     targets = heldout_targets(plan.cells, plan.tasks)
-    difficulties = dict.fromkeys(plan.capabilities, plan.difficulty)
-    with _served(seed, {name: seed.adapters / name for name in (*names, *MERGES)}) as settings:
+    with _served(seed, {name: seed.adapters / name for name in (*adapters, *MERGES)}) as settings:
         evaluator = Evaluator(settings, environments, plan.capabilities, seed.number)
 
         def on_targets(policy: Policy) -> Evaluation:
             return asyncio.run(evaluator.evaluate(policy, targets))
 
-        def in_environments(policy: Policy) -> Environmental:
+        def in_environments(policy: Policy, names: Sequence[str]) -> Environmental:
+            difficulties = dict.fromkeys(names, plan.difficulty)
             return asyncio.run(evaluator.environmental(policy, difficulties, plan.scenarios, plan.repeats))
 
         for piece in pieces_of(plan)[part::parts]:
@@ -240,7 +257,8 @@ def measure(seed: Seed, part: int, parts: int) -> None:
             kept(seed.evaluation(piece), Evaluation, partial(on_targets, policy))
         for arm in list(ARMS)[part::parts]:
             policy = policy_of(plan, Piece(arm), chosen, found.instructions)
-            kept(seed.environmental(arm), Environmental, partial(in_environments, policy))
+            names = environments_for(plan, arm)
+            kept(seed.environmental(arm), Environmental, partial(in_environments, policy, names))
 
 
 def _choose(seed: Seed, evaluator: Evaluator) -> Chosen:

@@ -19,20 +19,22 @@ from pytest_trace2evolve.rollout.conversation import converse
 from pytest_trace2evolve.scoring.reward import score
 from pytest_trace2evolve.users.scripted import ScriptedUser
 from pytest_trace2evolve.workflow.environments.registry import Environments, played
-from pytest_trace2evolve.workflow.environments.rollouts import roll_groups
+from pytest_trace2evolve.workflow.environments.rollouts import Group, roll_groups
 from pytest_trace2evolve.workflow.experiments.agents import Agents, Policy, label_by_turn
 from pytest_trace2evolve.workflow.experiments.tasks import Target
 from pytest_trace2evolve.workflow.experiments.wishes import wishes_of
 from pytest_trace2evolve.workflow.pocket.lessons import LIMITS
 from pytest_trace2evolve.workflow.routing.skills import skills_of
-from pytest_trace2evolve.workflow.training.heldout import lost_of
 from pytest_trace2evolve.worlds.support.world import SupportWorld
 
 AT_ONCE = 48
 """Conversations at once."""
 
 TRIALS = 1_000_000
-"""Trials that a seed has room for: no two seeds draw from the same."""
+"""Trials that a seed has room for: no two seeds ask for answers by the same numbers."""
+
+FIRST_SCENARIO = 10_000
+"""Of the held-out scenarios: behind those that the recipe was chosen on (docs/training.md: 0 to 99)."""
 
 
 class Evaluation(Record):
@@ -53,7 +55,7 @@ class Evaluation(Record):
 
 
 class Environmental(Record):
-    """What a policy got in environments: (scenarios,) mean rewards, by capability."""
+    """What a policy got in environments: (scenarios,) mean rewards, by capability, and rollouts in all."""
 
     rewards: dict[str, tuple[Unit, ...]]
     rollouts: Annotated[int, Field(ge=0)]
@@ -69,10 +71,11 @@ class Evaluator:
     """Plays policies, many conversations at once.
 
     Args:
-        settings: How the base is asked.
+        settings: How the base is asked; answers can be drawn again where these hold a seed.
         environments: Where a router's examples and scenarios come from.
         capabilities: Those that a router may have in its table.
-        seed: Of the draws; all policies of one seed draw from the same.
+        seed: Of the draws. All policies of one seed ask for a task's answers by the same number, from which a
+            server draws together with the adapter's name: no two adapters draw alike.
     """
 
     def __init__(
@@ -92,7 +95,7 @@ class Evaluator:
         Args:
             policy: Who answers.
             targets: The tasks.
-            first: Number of the first simulation, from which its answers are drawn.
+            first: Number of the first simulation, by which its answers are asked for.
 
         Returns:
             (tasks,) rewards, and (tasks,) traces.
@@ -141,9 +144,10 @@ class Evaluator:
         """Held-out scenarios of environments, `repeats` rollouts each.
 
         Raises:
-            InfrastructureError: too many rollouts were lost.
+            InfrastructureError: a rollout was lost: of the others alone nothing is said.
         """
         found: dict[str, tuple[float, ...]] = {}
+        rollouts = 0
         async with Agents(self._settings, self._world, self._skills) as talkers:
             for capability, difficulty in difficulties.items():
                 generator = self._environments.generator(capability, difficulty, Content.HELDOUT)
@@ -154,10 +158,21 @@ class Evaluator:
                 groups = await roll_groups(
                     lambda generator=generator: played(generator, self._world),  # type: ignore[misc]
                     agent,
-                    range(scenarios),
+                    range(FIRST_SCENARIO, FIRST_SCENARIO + scenarios),
                     repeats,
                     at_once=AT_ONCE,
                 )
-                lost_of(capability, groups)
-                found[capability] = tuple(fmean(one.rewards) if one.rewards else 0.0 for one in groups)
-        return Environmental(rewards=found, rollouts=len(found) * scenarios * repeats)
+                _refuse_lost(capability, groups)
+                rollouts += sum(len(one.rewards) for one in groups)
+                found[capability] = tuple(fmean(one.rewards) for one in groups)
+        return Environmental(rewards=found, rollouts=rollouts)
+
+
+def _refuse_lost(capability: str, groups: Sequence[Group]) -> None:
+    rollouts = [one for group in groups for one in group.rollouts]
+    lost = [one for one in rollouts if one.reward is None]
+    if lost:
+        raise InfrastructureError(
+            f"environment {capability!r}: {len(lost)} of {len(rollouts)} rollouts were lost; first, of "
+            f"scenario {lost[0].seed}: {lost[0].trouble}; start again"
+        )

@@ -1,108 +1,45 @@
 """What an experiment found: means of every arm with their intervals, from the pieces that are kept."""
 
 from collections.abc import Callable, Sequence
-from typing import Annotated
 
-from pydantic import Field
-
-from pytest_trace2evolve.errors import TrainingError
+from pytest_trace2evolve.errors import ConfigError, TrainingError
 from pytest_trace2evolve.records.adapter import MANIFEST, AdapterManifest
-from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.routing import NONE, Confusion
 from pytest_trace2evolve.routing.confusion import confusion_of
 from pytest_trace2evolve.workflow.experiments.arms import (
     ARMS,
     COUNTED,
     CURVED,
+    ROUTED,
     Chosen,
     Piece,
+    calibrated_for,
     pieces_of,
+    scenarios_for,
     trained_for,
 )
 from pytest_trace2evolve.workflow.experiments.evaluate import Environmental, Evaluation
+from pytest_trace2evolve.workflow.experiments.identity import tasks_digest
 from pytest_trace2evolve.workflow.experiments.intervals import Mean, difference_of, mean_of
 from pytest_trace2evolve.workflow.experiments.kept import Seed, read
 from pytest_trace2evolve.workflow.experiments.plan import POINTS, Plan
 from pytest_trace2evolve.workflow.experiments.prompts import Found
-
-Natural = Annotated[int, Field(ge=0)]
+from pytest_trace2evolve.workflow.experiments.results import Arm, Figures, Learnt, Point, Results, Versus
 
 BASE = "base"
-
-
-class Figures(Record):
-    """What a policy got on target tasks: of one capability, of two, and of all cells; 0 to 1."""
-
-    one: Mean
-    two: Mean
-    every: Mean
-
-
-class Arm(Record):
-    """One arm.
-
-    Attributes:
-        trained: Rollouts of training that its budget holds, for each seed.
-        besides: Rollouts of training of other adapters, that it could have chosen.
-        choosing: Rollouts on validation tasks, for each seed.
-        rewards: τ²'s reward of whole tasks.
-        change: The same less the base's, task by task.
-        wishes: Share of wishes fulfilled.
-        environments: Mean reward on held-out scenarios of the environments.
-        cells: τ²'s reward, by cell.
-    """
-
-    name: str
-    trained: Natural
-    besides: Natural
-    choosing: Natural
-    rewards: Figures
-    change: Figures
-    wishes: Figures
-    environments: Mean
-    cells: dict[str, Mean]
-
-
-class Point(Record):
-    """An arm somewhere on its way: with so many rollouts, or so many adapters."""
-
-    arm: str
-    at: Natural
-    rewards: Figures
-    wishes: Figures
-
-
-class Results(Record):
-    """All of an experiment.
-
-    Attributes:
-        curve: By rollouts of training.
-        adapters: By number of adapters that are routed to.
-        choices: A seed each.
-        instructions: What prompt evolution found, a seed each.
-        confusion: Oracle labels against the router's first choice, on tasks of one capability.
-        evaluated: Rollouts of all evaluations, which no budget holds.
-    """
-
-    schema_version: int = 1
-    plan: Plan
-    arms: tuple[Arm, ...]
-    curve: tuple[Point, ...]
-    adapters: tuple[Point, ...]
-    choices: tuple[Chosen, ...]
-    instructions: tuple[str, ...]
-    confusion: Confusion
-    evaluated: Natural
 
 
 def results_of(seeds: Sequence[Seed]) -> Results:
     """Put the pieces together.
 
     Raises:
-        TrainingError: an arm did not get the rollouts that the plan gives it.
-        ConfigError: a piece is damaged.
+        TrainingError: an adapter was trained otherwise than the plan says, or an arm did not get the rollouts
+            that the plan gives it.
+        ConfigError: a piece is damaged, or other tasks were played than the plan's.
     """
     plan = seeds[0].plan
+    for job in (job for seed in seeds for job in seed.jobs):
+        job.manifest()
     choices = tuple(read(seed.chosen, Chosen) for seed in seeds)
     points = [
         Point(
@@ -128,11 +65,14 @@ def results_of(seeds: Sequence[Seed]) -> Results:
     return Results(
         plan=plan,
         arms=tuple(_arm(seeds, choices, name) for name in ARMS),
+        against=tuple(_versus(seeds, name) for name in ARMS if name != ROUTED),
+        control=_learnt(seeds),
         curve=tuple(points),
         adapters=tuple(counted),
         choices=choices,
         instructions=tuple(read(seed.found, Found).instructions["1"] for seed in seeds),
-        confusion=_confusion(plan, _read(seeds, Piece("routed"))),
+        confusion=_confusion(plan, _read(seeds, Piece(ROUTED))[0]),
+        rerouted=_rerouted(_read(seeds, Piece(ROUTED))),
         evaluated=_evaluated(seeds),
     )
 
@@ -169,6 +109,7 @@ def _arm(seeds: Sequence[Seed], choices: Sequence[Chosen], name: str) -> Arm:
         trained=spent,
         besides=others,
         choosing=choices[0].rollouts.get(name, 0),
+        calibrated=calibrated_for(plan, name),
         rewards=_figures(plan, own, _reward),
         change=_figures(plan, own, _reward, base),
         wishes=_figures(plan, own, _wish),
@@ -180,8 +121,25 @@ def _arm(seeds: Sequence[Seed], choices: Sequence[Chosen], name: str) -> Arm:
     )
 
 
+def _versus(seeds: Sequence[Seed], name: str) -> Versus:
+    plan, own, other = seeds[0].plan, _read(seeds, Piece(ROUTED)), _read(seeds, Piece(name))
+    return Versus(
+        arm=name,
+        rewards=_figures(plan, own, _reward, other),
+        wishes=_figures(plan, own, _wish, other),
+    )
+
+
 def _read(seeds: Sequence[Seed], piece: Piece) -> list[Evaluation]:
-    return [read(seed.evaluation(piece), Evaluation) for seed in seeds]
+    found = []
+    for seed in seeds:
+        file = seed.evaluation(piece)
+        found.append(read(file, Evaluation))
+        if tasks_digest(found[-1].tasks) != seed.plan.targets:
+            raise ConfigError(
+                f"{file}: other tasks were played than the plan's; remove it, and it is made again"
+            )
+    return found
 
 
 Value = Callable[[Evaluation], Sequence[float]]
@@ -225,19 +183,35 @@ def _environments(seeds: Sequence[Seed], arm: str) -> Mean:
     return mean_of(table, [name for name in names for _ in found[0].rewards[name]])
 
 
-def _confusion(plan: Plan, found: Sequence[Evaluation]) -> Confusion:
+def _learnt(seeds: Sequence[Seed]) -> Learnt:
+    """What the control's adapter learnt of what it was trained for."""
+    name = seeds[0].plan.control
+    before, after = (
+        [read(seed.environmental(arm), Environmental).rewards[name] for seed in seeds]
+        for arm in (BASE, "control")
+    )
+    cells = [name] * len(before[0])
+    return Learnt(
+        environment=name,
+        before=mean_of(before, cells),
+        after=mean_of(after, cells),
+        change=difference_of(after, before, cells),
+    )
+
+
+def _confusion(plan: Plan, found: Evaluation) -> Confusion:
+    """Of one seed: the base routes, which no training changed, so another seed says the same of a task."""
     alone = set(plan.capabilities)
-    pairs = [
-        (cell, chosen or NONE)
-        for one in found
-        for cell, chosen in zip(one.cells, one.routed, strict=True)
-        if cell in alone
-    ]
-    return confusion_of(pairs)
+    pairs = zip(found.cells, found.routed, strict=True)
+    return confusion_of([(cell, chosen or NONE) for cell, chosen in pairs if cell in alone])
+
+
+def _rerouted(found: Sequence[Evaluation]) -> int:
+    """Tasks that not every seed routed alike: where two labels are as good as equal, rounding decides."""
+    return sum(len(set(chosen)) > 1 for chosen in zip(*(one.routed for one in found), strict=True))
 
 
 def _evaluated(seeds: Sequence[Seed]) -> int:
     plan = seeds[0].plan
     each = len(pieces_of(plan)) * plan.tasks * len(plan.cells)
-    rolled = len(ARMS) * plan.scenarios * plan.repeats * len(plan.capabilities)
-    return len(seeds) * (each + rolled)
+    return len(seeds) * (each + sum(scenarios_for(plan, arm) for arm in ARMS))

@@ -1,6 +1,6 @@
 """What an experiment will do, as plain numbers, before it does anything: who trains on what, and how much."""
 
-from collections.abc import Sequence
+import json
 from pathlib import Path
 from typing import Annotated, Self
 
@@ -14,7 +14,7 @@ from pytest_trace2evolve.workflow.environments.generator import EASIEST
 from pytest_trace2evolve.workflow.experiments.tasks import Cell, cells_of
 
 CAPABILITIES = ("precondition_verification", "conditional_detail_retrieval", "tool_calling_precision")
-CONTROL = "structured_data_reasoning"
+CONTROL = "multi_step_task_completion"
 """What is compared where nothing else is said."""
 
 SEEDS, SHARE, TASKS = 3, 1024, 40
@@ -28,8 +28,10 @@ POINTS = (0.25, 0.5)
 QUARTERS = 4
 """Every training is made of so many equal parts, at whose ends it is kept."""
 
-TARGET_TOKENS = 1024
-"""Of a rollout of whole target tasks: twice as many as the environments' scenarios need."""
+TARGET_TOKENS = 3072
+"""Of a rollout of whole target tasks: about twice what the expert's longest takes (1,653 with room for an
+answer, of 25 training tasks a cell), and with its prompt inside of the 4,096 that evaluation has. One that
+is cut short is paid nothing, whatever it did."""
 
 PLAN = "plan.json"
 
@@ -43,13 +45,21 @@ class Training(Record):
         name: Its own, in snake_case.
         environments: What it is trained in, groups taking turns.
         steps: Of the optimiser.
-        tokens: A rollout has at most.
+        tokens: A rollout has at most, after its prompt.
     """
 
     name: str
     environments: tuple[str, ...]
     steps: int
-    tokens: int = 512
+    tokens: int
+
+
+def shared_recipe() -> Recipe:
+    """What the recipes of all trainings have in common: the preset `pocket`, for one thread each.
+
+    No group is drawn anew: its rollouts would be more than the budget.
+    """
+    return Recipe(**PRESETS["pocket"], redraws=0, kl_every=0, threads=1)
 
 
 class Plan(Record):
@@ -63,9 +73,11 @@ class Plan(Record):
         tasks: Held-out tasks a cell.
         validation: Tasks a cell for choices within an arm.
         scenarios, repeats: Held-out scenarios an environment, and rollouts of each.
-        groups, size: Groups a step of a training, and rollouts of a group.
+        recipe: How every adapter is trained, but for what `recipe_of` changes.
+        target_tokens: Of a rollout of whole target tasks at most, after its prompt.
         base: Digest of the base model.
-        sources: Digest of what tasks and scenarios are made by.
+        sources: Digest of the code that makes its pieces.
+        targets: Digest of the ids of the held-out tasks, in their order.
     """
 
     capabilities: tuple[str, ...] = CAPABILITIES
@@ -76,10 +88,11 @@ class Plan(Record):
     validation: Count = 10
     scenarios: Annotated[int, Field(ge=2)] = 40
     repeats: Count = 2
-    groups: Count = 8
-    size: Annotated[int, Field(ge=2)] = 8
+    recipe: Recipe = Field(default_factory=shared_recipe)
+    target_tokens: Count = TARGET_TOKENS
     base: str = ""
     sources: str = ""
+    targets: str = ""
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -91,20 +104,25 @@ class Plan(Record):
             near = max(1, round(self.rollouts / self.unit)) * self.unit
             raise ValueError(
                 f"{self.rollouts} rollouts cannot be shared out equally: {len(self.capabilities)} adapters, "
-                f"{QUARTERS} parts each, of steps of {self.groups * self.size}; take a multiple of "
+                f"{QUARTERS} parts each, of steps of {self.step}; take a multiple of "
                 f"{self.unit}, such as {near}"
             )
         return self
 
     @property
+    def step(self) -> int:
+        """Rollouts of a step."""
+        return self.recipe.groups * self.recipe.rollouts
+
+    @property
     def unit(self) -> int:
         """What a budget must be a multiple of."""
-        return self.groups * self.size * len(self.capabilities) * QUARTERS
+        return self.step * len(self.capabilities) * QUARTERS
 
     @property
     def steps(self) -> int:
         """Steps of an adapter that gets the whole budget."""
-        return self.rollouts // (self.groups * self.size)
+        return self.rollouts // self.step
 
     @property
     def cells(self) -> tuple[Cell, ...]:
@@ -120,39 +138,34 @@ class Plan(Record):
         """The adapters of one seed, those first that take longest."""
         targets = tuple(f"target_{cell.name}" for cell in self.cells)
         share = self.steps // len(self.capabilities)
+
+        def within(name: str, environments: tuple[str, ...], steps: int) -> Training:
+            return Training(
+                name=name, environments=environments, steps=steps, tokens=self.recipe.rollout_tokens
+            )
+
         return (
-            Training(name="direct", environments=targets, steps=self.steps, tokens=TARGET_TOKENS),
-            Training(name="merged", environments=self.capabilities, steps=self.steps),
-            Training(name="control", environments=(self.control,), steps=self.steps),
-            *(
-                Training(name=f"whole_{one}", environments=(one,), steps=self.steps)
-                for one in self.capabilities
-            ),
-            *(Training(name=f"share_{one}", environments=(one,), steps=share) for one in self.capabilities),
+            Training(name="direct", environments=targets, steps=self.steps, tokens=self.target_tokens),
+            within("merged", self.capabilities, self.steps),
+            within("control", (self.control,), self.steps),
+            *(within(f"whole_{one}", (one,), self.steps) for one in self.capabilities),
+            *(within(f"share_{one}", (one,), share) for one in self.capabilities),
         )
 
-    def recipe(self, training: Training, seed: int) -> Recipe:
-        """How an adapter is trained: exactly `groups` × `size` rollouts a step.
-
-        No group is drawn anew, and nothing ends a training early: both would make budgets differ.
-        """
-        return Recipe(
-            beta=PRESETS["pocket"]["beta"],
-            groups=self.groups,
-            rollouts=self.size,
-            steps=training.steps,
-            rollout_tokens=training.tokens,
-            redraws=0,
-            patience=training.steps + 1,
-            kl_every=0,
-            keep_every=training.steps // QUARTERS,
-            threads=1,
-            seed=seed,
-        )
+    def recipe_of(self, training: Training, seed: int) -> Recipe:
+        """How an adapter is trained: exactly `step` rollouts a step, and nothing ends it early."""
+        own = {
+            "steps": training.steps,
+            "rollout_tokens": training.tokens,
+            "patience": training.steps + 1,
+            "keep_every": training.steps // QUARTERS,
+            "seed": seed,
+        }
+        return Recipe.model_validate({**self.recipe.model_dump(), **own})
 
     def rollouts_of(self, training: Training) -> int:
         """Training rollouts of one adapter."""
-        return training.steps * self.groups * self.size
+        return training.steps * self.step
 
 
 def made_plan(**given: object) -> Plan:
@@ -182,16 +195,22 @@ def settle_plan(plan: Plan, out: Path) -> None:
         write_atomic(file, plan.model_dump_json(indent=1) + "\n")
         return
     try:
-        kept = Plan.model_validate_json(file.read_text(encoding="utf-8"))
-    except ValueError:
+        kept = dict(json.loads(file.read_text(encoding="utf-8")))
+    except (ValueError, TypeError):
         raise ConfigError(f"{file}: damaged; give another --out") from None
-    differing = [name for name in _telling() if getattr(kept, name) != getattr(plan, name)]
+    # As it was written: a value that a plan of older code does not tell is no default of this one.
+    own = plan.model_dump(mode="json")
+    differing = [name for name in own if name != "seeds" and (name not in kept or kept[name] != own[name])]
     if differing:
         raise ConfigError(
-            f"{out}: holds an experiment with another {differing[0]}; go on with that, or give another --out"
+            f"{out}: holds an experiment with another {_named(differing[0])}; go on with that, or give "
+            "another --out"
         )
     write_atomic(file, plan.model_dump_json(indent=1) + "\n")
 
 
-def _telling() -> Sequence[str]:
-    return [name for name in Plan.model_fields if name != "seeds"]
+def _named(field: str) -> str:
+    """How a field of the plan is called where it differs."""
+    return {"sources": "version of the code", "base": "base model", "targets": "set of held-out tasks"}.get(
+        field, field.replace("_", " ")
+    )

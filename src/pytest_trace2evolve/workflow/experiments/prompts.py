@@ -171,7 +171,7 @@ def evolve(
         evaluator: Plays.
         tasks: Those of minibatches, and those that decide between candidates; all of training content.
         budget: Rollouts.
-        seed: Of every draw.
+        seed: Of what the proposer and GEPA draw; answers follow from the evaluator's.
         points: Shares of the budget at which the best so far is noted too.
 
     Raises:
@@ -206,7 +206,7 @@ def evolve(
             if own:
                 scores[place] += adapter.play(own, result.candidates[place][COMPONENT])[0]
     last = max(best, key=lambda place: fmean(scores[place]))
-    known = {f"{one:g}": _best_until(result, one * budget) for one in points}
+    known = {f"{one:g}": _best_until(result, one * budget, len(deciding)) for one in points}
     return Found(
         instructions={**known, "1": result.candidates[last][COMPONENT]},
         rollouts=adapter.spent,
@@ -215,9 +215,10 @@ def evolve(
     )
 
 
-def _best_until(result: Any, spent: float) -> str:
-    """The best candidate of those that were known after so many rollouts."""
+def _best_until(result: Any, spent: float, deciding: int) -> str:
+    """The best of the candidates that were decided on, with `deciding` rollouts, after `spent` in all."""
+    # GEPA notes a candidate's count before it adds the rollouts on which it was decided.
     counts = result.discovery_eval_counts
-    known = [place for place, count in enumerate(counts) if not place or count <= spent]
+    known = [place for place, count in enumerate(counts) if not place or count + deciding <= spent]
     best = max(known, key=lambda place: float(result.val_aggregate_scores[place]))
     return str(result.candidates[best][COMPONENT])

@@ -11,6 +11,9 @@ from pytest_trace2evolve.workflow.environments.registry import Offer
 from pytest_trace2evolve.workflow.environments.sources import sources_digest
 from pytest_trace2evolve.workflow.experiments.tasks import Cell, target_of
 
+_OWN = tuple(f"workflow/experiments/{name}.py" for name in ("target", "tasks"))
+"""What target tasks are made by, beside what scenarios are."""
+
 KEPT = 256
 """Tasks that a generator remembers: a group of rollouts asks for the same one many times."""
 
@@ -24,7 +27,7 @@ class TargetGenerator:
 
     def __init__(self, cell: Cell, content: Content = Content.TRAIN) -> None:
         self.capability = cell.name
-        self.digest = digest(["target", cell.name, content.value, sources_digest()])
+        self.digest = digest(["target", cell.name, content.value, sources_digest(_OWN)])
         self._cell, self._content = cell, content
         self.scenario = functools.lru_cache(maxsize=KEPT)(self._scenario)
 
