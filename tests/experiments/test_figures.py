@@ -138,9 +138,9 @@ def test_another_weight_of_the_divergence_is_named(tmp_path: Path) -> None:
     seeds = fill(tmp_path)
     job = seeds[0].jobs[0]
     kept = manifest(job)
-    other = kept.model_copy(update={"recipe": {**kept.recipe, "beta": 0.05}})
+    other = kept.model_copy(update={"recipe": {**kept.recipe, "beta": 0.5}})
     (job.out / MANIFEST).write_text(other.model_dump_json())
-    with pytest.raises(TrainingError, match=r"trained with beta 0\.05, and the plan says 0\.2; remove "):
+    with pytest.raises(TrainingError, match=r"trained with beta 0\.5, and the plan says 0\.05; remove "):
         results_of(seeds)
     (job.out / MANIFEST).write_text("{")
     with pytest.raises(ConfigError, match="damaged; remove the folder, and it is trained again"):

@@ -144,7 +144,7 @@ def test_the_rate_rises_and_falls_on_lines() -> None:
 
 
 def test_presets_are_whole_recipes() -> None:
-    assert read_recipe("pocket") == Recipe(beta=0.2)
+    assert read_recipe("pocket") == Recipe(beta=0.05)
     gpu = read_recipe("gpu", seed=7)
     assert (gpu.seed, gpu.rank, gpu.targets, gpu.dtype) == (7, 16, "all-linear", "bfloat16")
     assert set(PRESETS) == {"pocket", "gpu"}

@@ -123,7 +123,7 @@ class Recipe(Record):
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     # Without it an adapter unlearns what its environment does not pay (docs/training.md).
-    "pocket": {"beta": 0.2},
+    "pocket": {"beta": 0.05},
     "gpu": {
         "groups": 16,
         "rollouts": 16,
