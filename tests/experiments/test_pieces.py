@@ -26,24 +26,16 @@ from pytest_trace2evolve.workflow.experiments.arms import (
 from pytest_trace2evolve.workflow.experiments.evaluate import Environmental, Evaluation
 from pytest_trace2evolve.workflow.experiments.identity import tasks_digest
 from pytest_trace2evolve.workflow.experiments.kept import Seed, read
-from pytest_trace2evolve.workflow.experiments.plan import POINTS, Plan
+from pytest_trace2evolve.workflow.experiments.plan import POINTS
 from pytest_trace2evolve.workflow.experiments.prompts import Found
 from pytest_trace2evolve.workflow.experiments.tasks import Target, heldout_targets, validation_targets
-from tests.experiments.made import NAMES, tiny_recipe
+from tests.experiments import made
+from tests.experiments.made import NAMES
 from tests.tiny_model import build_adapter
 
-TARGETS = heldout_targets(Plan(capabilities=NAMES, rollouts=32, recipe=tiny_recipe()).cells, 2)
-PLAN = Plan(
-    capabilities=NAMES,
-    seeds=1,
-    rollouts=32,
-    recipe=tiny_recipe(),
-    tasks=2,
-    validation=1,
-    scenarios=2,
-    repeats=1,
-    targets=tasks_digest(one.case.id for one in TARGETS),
-)
+TARGETS = heldout_targets(made.PLAN.cells, 2)
+FEWER = {"seeds": 1, "tasks": 2, "repeats": 1, "targets": tasks_digest(one.case.id for one in TARGETS)}
+PLAN = made.PLAN.model_copy(update=FEWER)
 BEST = ("share_conditional_detail_retrieval", "whole_precondition_verification", "weights_sum")
 
 
