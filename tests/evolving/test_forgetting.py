@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_trace2evolve.capabilities.dictionary import BUILT_IN
 from pytest_trace2evolve.records.adapter import AdapterManifest, AdapterState, Measured
 from pytest_trace2evolve.records.verdict import Decision
 from pytest_trace2evolve.workflow.judging.forgetting import LOSS, settle
@@ -57,7 +58,20 @@ def test_what_is_shown_is_told_apart_from_what_is_not() -> None:
 
 
 def test_what_it_was_trained_for_is_not_forgotten() -> None:
-    assert settle(Decision.PROMOTE, manifest(own=(-0.3, -0.4, -0.2))) == (PROMOTED, "")
+    changed = manifest(own=(-0.3, -0.4, -0.2), other=(0.0, -0.1, 0.1))
+    assert settle(Decision.PROMOTE, changed) == (PROMOTED, "")
+
+
+@pytest.mark.parametrize(
+    ("gate", "state"), [(Decision.PROMOTE, OPEN), (Decision.DISCARD, DISCARDED), (None, OPEN)]
+)
+def test_what_was_not_measured_elsewhere_is_not_promoted(gate: Decision | None, state: AdapterState) -> None:
+    assert settle(gate, manifest()) == (state, "was measured in no other environment")
+
+
+def test_where_there_is_no_other_environment_none_is_missed() -> None:
+    every = manifest().model_copy(update={"environments": {one.name: "e" for one in BUILT_IN}})
+    assert settle(Decision.PROMOTE, every) == (PROMOTED, "")
 
 
 changes = st.tuples(st.floats(-0.5, 0.5), st.floats(0, 0.3)).map(
@@ -70,8 +84,8 @@ def test_nothing_but_the_gate_promotes_and_no_loss_is_promoted(
     gate: Decision | None, others: dict[str, tuple[float, float, float]]
 ) -> None:
     state, why = settle(gate, manifest(**others))
-    lost = any(change < -LOSS for change, _, _ in others.values())
-    assert (state is PROMOTED) == (gate is Decision.PROMOTE and not lost)
-    assert bool(why) == lost
+    against = not others or any(change < -LOSS for change, _, _ in others.values())
+    assert (state is PROMOTED) == (gate is Decision.PROMOTE and not against)
+    assert bool(why) == against
     if gate is Decision.DISCARD:
         assert state is DISCARDED

@@ -78,7 +78,7 @@ def test_what_was_forgotten_is_not_promoted_by_hand(own: Project) -> None:
     measure(own, -0.09, -0.02)
     told = (
         r"^adapters/reading: run r[12] was promoted by the gate, and the adapter forgot adding "
-        r"\(−9.0 points\): it is discarded; train one that keeps what it could do$"
+        r"\(−9.0 points\): it is discarded; train one that is measured and keeps what it could do$"
     )
     later = record.model_copy(update={"run": "r2"})
     for one in (record, later):
@@ -88,6 +88,21 @@ def test_what_was_forgotten_is_not_promoted_by_hand(own: Project) -> None:
     with pytest.raises(ConfigError, match=r"the adapter perhaps forgot adding .*: it is inconclusive; train"):
         _refuse_forgetting(own, later)
     _refuse_forgetting(own, judged(own, Decision.PROMOTE, "v6"))
+
+
+def test_what_was_never_measured_is_not_promoted(own: Project) -> None:
+    write_adapter(own.root / "adapters", "adding", heldout={})
+    record = judged(own, Decision.PROMOTE, "v6+adding")
+    told = (
+        r"^adapters/adding: .* the adapter was measured in no other environment: it is inconclusive; train "
+    )
+    with pytest.raises(ConfigError, match=told):
+        _refuse_forgetting(own, record)
+    note_verdict(own, record)
+    manifest = own.adapters["adding"].manifest
+    assert manifest.state is AdapterState.INCONCLUSIVE
+    assert manifest.verdict is not None
+    assert manifest.verdict.why == "was measured in no other environment"
 
 
 def test_no_verdict_of_another_run_lifts_what_was_forgotten(own: Project) -> None:

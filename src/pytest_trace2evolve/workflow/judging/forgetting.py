@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from pytest_trace2evolve.capabilities.dictionary import BUILT_IN
 from pytest_trace2evolve.records.adapter import AdapterManifest, AdapterState, Measured
 from pytest_trace2evolve.records.verdict import Decision
 
@@ -25,7 +26,7 @@ def settle(gate: Decision | None, manifest: AdapterManifest) -> tuple[AdapterSta
     """What an adapter comes to, and what beside the gate decided it.
 
     A capability that lost more than `LOSS`, by an interval that excludes 0, discards the adapter. One that
-    lost more by its estimate alone keeps it from being promoted.
+    lost more by its estimate alone keeps it from being promoted, and so does that none was measured.
     """
     state = state_of(gate)
     lost = list(losses(manifest))
@@ -33,9 +34,10 @@ def settle(gate: Decision | None, manifest: AdapterManifest) -> tuple[AdapterSta
     perhaps = [pair for pair in lost if pair not in shown]
     parts = [f"forgot {_told(shown)}"] if shown else []
     parts += [f"perhaps forgot {_told(perhaps)}"] if perhaps else []
+    parts += ["was measured in no other environment"] if unmeasured(manifest) else []
     if shown:
         state = AdapterState.DISCARDED
-    elif perhaps and state is AdapterState.PROMOTED:
+    elif parts and state is AdapterState.PROMOTED:
         state = AdapterState.INCONCLUSIVE
     return state, "; ".join(parts)
 
@@ -50,3 +52,9 @@ def losses(manifest: AdapterManifest) -> Iterator[tuple[str, Measured]]:
     for name, one in manifest.heldout.items():
         if name not in manifest.environments and one.change < -LOSS:
             yield name, one
+
+
+def unmeasured(manifest: AdapterManifest) -> bool:
+    """Whether what it cost is unknown: trained with `--heldout-others 0`, and not for all there is."""
+    others = {one.name for one in BUILT_IN} - set(manifest.environments)
+    return bool(others) and set(manifest.heldout) <= set(manifest.environments)

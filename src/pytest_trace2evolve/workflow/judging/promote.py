@@ -225,7 +225,7 @@ def _refuse_forgetting(project: Project, record: RunVerdict) -> None:
     if state is not AdapterState.PROMOTED:
         raise ConfigError(
             f"adapters/{name}: run {record.run} was promoted by the gate, and the adapter {why}: it is "
-            f"{state.value}; train one that keeps what it could do"
+            f"{state.value}; train one that is measured and keeps what it could do"
         )
 
 
