@@ -1,7 +1,7 @@
 """The adapters of a project: weights with their manifests, and which of them the gate promoted."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import date, datetime
 from functools import cached_property
@@ -97,11 +97,14 @@ class Adapters:
         Raises:
             AdapterError: a manifest is damaged.
         """
-        last = {
-            (one.manifest.base_digest, frozenset(one.manifest.environments)): one
-            for one in sorted(self.promoted(), key=lambda one: one.promoted_at)
-        }
-        return sorted(last.values(), key=lambda one: one.name)
+        promoted = self.promoted()
+        bases = sorted({one.manifest.base_digest for one in promoted})
+        last = [
+            one
+            for base in bases
+            for one in last_promoted([each for each in promoted if each.manifest.base_digest == base])
+        ]
+        return sorted(last, key=lambda one: one.name)
 
     def promoted(self) -> list[Adapter]:
         """The promoted adapters, by name.
@@ -111,3 +114,11 @@ class Adapters:
         """
         found = [self[name] for name in self]
         return [one for one in found if one.promoted]
+
+
+def last_promoted(adapters: Iterable[Adapter]) -> list[Adapter]:
+    """Of adapters for the same capabilities the one that was promoted last, by name."""
+    last = {
+        frozenset(one.manifest.environments): one for one in sorted(adapters, key=lambda one: one.promoted_at)
+    }
+    return sorted(last.values(), key=lambda one: one.name)

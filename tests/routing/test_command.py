@@ -93,6 +93,18 @@ def test_the_measured_table_is_the_one_that_a_routed_candidate_has(tmp_path: Pat
     }
 
 
+def test_at_an_endpoint_two_bases_of_one_name_give_a_capability_one_line(tmp_path: Path) -> None:
+    project = Project(root=tmp_path, suites_folder=tmp_path / "suites")
+    promoted = {"state": AdapterState.PROMOTED, "capabilities": [ONE]}
+    write_adapter(project.adapters.folder, "later", base="b2", **promoted, promoted_on=2)
+    write_adapter(project.adapters.folder, "sooner", base="b1", **promoted, promoted_on=1)
+    plain = ModelSettings(model="base", base_url="http://127.0.0.1:9/v1")
+    both = project.adapters.routed()
+    assert [one.name for one in both] == ["later", "sooner"]
+    table = Talkers(LiveSettings(plain, plain), project.adapters)._table(plain, both)
+    assert [one.name for one in table] == ["later"]
+
+
 def test_a_merged_adapter_is_right_on_all_that_it_was_trained_for(tmp_path: Path) -> None:
     base, environments = read_model(embedded_model()), Environments()
     project = Project(root=tmp_path, suites_folder=tmp_path / "suites")

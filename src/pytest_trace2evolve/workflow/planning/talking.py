@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pytest_trace2evolve._canonical import digest
-from pytest_trace2evolve.adapters import Adapter, Adapters
+from pytest_trace2evolve.adapters import Adapter, Adapters, last_promoted
 from pytest_trace2evolve.candidates import ROUTED, WITH, Candidate
 from pytest_trace2evolve.errors import AdapterError, ConfigError
 from pytest_trace2evolve.models.settings import ModelSettings
@@ -71,7 +71,8 @@ class Talkers:
 
     def _table(self, base: ModelSettings, promoted: Sequence[Adapter]) -> list[Adapter]:
         """The promoted adapters of a base that a router can choose: at an endpoint its name must do."""
-        found = [one for one in promoted if _is_of(one, base) and one.skill is not None]
+        # Bases of other digests may have one name, and at an endpoint no more of them is known.
+        found = last_promoted(one for one in promoted if _is_of(one, base) and one.skill is not None)
         if found:
             return found
         others = ", ".join(f"{one.name} (of {one.manifest.base!r})" for one in promoted)
