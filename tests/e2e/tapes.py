@@ -55,14 +55,6 @@ def tape(project: DeskProject) -> Path:
     return cassette
 
 
-def session(project: DeskProject, *arguments: str) -> pytest.RunResult:
-    """A session in this process, or where it has workers of its own, in another."""
-    run = (
-        project.pytester.runpytest_subprocess if "-n2" in arguments else project.pytester.runpytest_inprocess
-    )
-    return run(*arguments)
-
-
 def play(project: DeskProject, *arguments: str) -> pytest.RunResult:
     """Play the cassette back, in this process."""
     return project.pytester.runpytest_inprocess("--t2e-playback=tapes/desk.jsonl", *arguments)

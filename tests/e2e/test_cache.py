@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_trace2evolve.testing import ChatServer
-from tests.e2e.tapes import ONE, WORKERS, models_messages, record, said, session
+from tests.e2e.tapes import ONE, WORKERS, models_messages, record, said
 from tests.e2e.test_live import SOLVED, key, live
 from tests.plugin.conftest import DeskProject, project
 
@@ -22,10 +22,10 @@ __all__ = ["key", "project"]
 def test_cached_answers_are_not_asked_for_again(project: DeskProject, workers: list[str]) -> None:
     with ChatServer(SOLVED) as server:
         arguments = ["--t2e-model=m", f"--t2e-base-url={server.base_url}", "--t2e-fresh", *workers]
-        session(project, *arguments, "--t2e-cache").assert_outcomes(passed=7)
+        project.spread(*arguments, "--t2e-cache").assert_outcomes(passed=7)
         served = server.count.served
         first, made = said(project), models_messages(project)
-        session(project, *arguments, "--t2e-cache").assert_outcomes(passed=7)
+        project.spread(*arguments, "--t2e-cache").assert_outcomes(passed=7)
         assert server.count.served == served
         assert said(project) == first
         assert not any("cached" in message for message in made)

@@ -37,8 +37,7 @@ def cases(project: DeskProject, monkeypatch: pytest.MonkeyPatch) -> DeskProject:
 def session(project: DeskProject, server: ChatServer, *arguments: str) -> list[dict[str, Any]]:
     """The simulations of a session over the frozen cases."""
     options = ("--t2e-suite=support", "-m", "synthetic", "--t2e-model=scripted", "--t2e-gate=off")
-    run = project.pytester.runpytest_subprocess if "-n" in arguments else project.pytester.runpytest_inprocess
-    run("suites", *options, f"--t2e-base-url={server.base_url}", *arguments)
+    project.spread("suites", *options, f"--t2e-base-url={server.base_url}", *arguments)
     return simulations(project.runs[-1])
 
 
@@ -72,7 +71,7 @@ def test_a_talkative_model_solves_every_frozen_case_the_same_way_each_time(cases
     with ChatServer(case_script(case.task for case in FROZEN)) as server:
         first = session(cases, server, "--t2e-seed=7")
         again = session(cases, server, "--t2e-seed=7")
-        spread = session(cases, server, "--t2e-seed=7", "-n", "2")
+        spread = session(cases, server, "--t2e-seed=7", "-n2")
     solved(first)
     assert said(first) == said(again) == said(spread)
 

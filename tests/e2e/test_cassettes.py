@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Reply
-from tests.e2e.tapes import ONE, WORKERS, models_messages, play, record, said, session, tape
+from tests.e2e.tapes import ONE, WORKERS, models_messages, play, record, said, tape
 from tests.e2e.test_live import SECRET, SOLVED, key, live, traces
 from tests.plugin.conftest import DeskProject, project
 
@@ -20,8 +20,7 @@ def test_a_recorded_run_plays_back_without_a_key_or_an_endpoint(
     project: DeskProject, workers: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with ChatServer(SOLVED) as server:
-        first = session(
-            project,
+        first = project.spread(
             "--t2e-model=m",
             f"--t2e-base-url={server.base_url}",
             "--t2e-trials=2",
@@ -35,7 +34,7 @@ def test_a_recorded_run_plays_back_without_a_key_or_an_endpoint(
     monkeypatch.delenv("OPENAI_API_KEY")
     # Whoever opened a socket would reach nothing, and be told.
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:1/v1")
-    played = session(project, "--t2e-playback=t.jsonl", "--t2e-trials=2", *workers)
+    played = project.spread("--t2e-playback=t.jsonl", "--t2e-trials=2", *workers)
     played.assert_outcomes(passed=7)
     assert said(project) == recorded
     assert all(message["cached"] for message in models_messages(project))
@@ -208,10 +207,10 @@ def test_equal_requests_get_equal_answers_while_recording(project: DeskProject) 
         with ChatServer(fickle) as server:
             name = f"fickle{distribution}.jsonl"
             endpoint = ("--t2e-model=m", f"--t2e-base-url={server.base_url}")
-            result = session(project, *endpoint, f"--t2e-record={name}", distribution)
+            result = project.spread(*endpoint, f"--t2e-record={name}", distribution)
             result.assert_outcomes(passed=14)
         recorded = [sorted(run_said(project, suite)) for suite in ("desk", "twin")]
-        session(project, f"--t2e-playback={name}").assert_outcomes(passed=14)
+        project.spread(f"--t2e-playback={name}").assert_outcomes(passed=14)
         assert [sorted(run_said(project, suite)) for suite in ("desk", "twin")] == recorded
 
 
@@ -229,8 +228,8 @@ def test_a_playback_runs_the_suites_that_the_cassette_holds(project: DeskProject
     project.lock()
     with ChatServer(SOLVED) as server:
         live(project, server, "--t2e-record=desk.jsonl", "--t2e-suite=desk").assert_outcomes(passed=7)
-    session(project, "--t2e-playback=desk.jsonl").assert_outcomes(passed=7)
-    result = session(project, "--t2e-playback=desk.jsonl", "--t2e-suite=twin")
+    project.spread("--t2e-playback=desk.jsonl").assert_outcomes(passed=7)
+    result = project.spread("--t2e-playback=desk.jsonl", "--t2e-suite=twin")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(
         ["ERROR: cassette */desk.jsonl was recorded without suite 'twin'; it holds desk"]

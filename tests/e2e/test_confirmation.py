@@ -106,7 +106,7 @@ def test_a_real_fall_fails_and_a_chance_one_is_suspected(
     with ChatServer(script()) as server:
         baseline(desk, server)
         given = ["--candidate=v3", "--t2e-trials=2", "--t2e-gate=noisy", "-v", processes]
-        result = desk.pytester.runpytest_subprocess(*command(server, *given, "--junitxml=report.xml"))
+        result = desk.spread(*command(server, *given, "--junitxml=report.xml"))
     if processes != "-n2":
         told = letters(result)
         assert (told["close"], told["note"], told["look"]) == ("SUSPECTED", "FAILED", "PASSED")
@@ -194,7 +194,7 @@ def test_the_budget_holds_for_all_workers_together(desk: DeskProject) -> None:
     with ChatServer(script(fails), latency=0.01) as server:
         baseline(desk, server)
         given = ["--candidate=v3", "--t2e-trials=2", "--t2e-gate=noisy", "-n2", "--t2e-confirm=48"]
-        desk.pytester.runpytest_subprocess(*command(server, *given))
+        desk.spread(*command(server, *given))
     assert len(fresh_traces(desk, "baseline")) + len(fresh_traces(desk, "candidate")) == 48
 
 
@@ -445,7 +445,7 @@ def test_a_later_stage_takes_the_fresh_trials_of_an_earlier_one(desk: DeskProjec
         baseline(desk, server)
         asked = len(server.requests)
         given = ["--candidate=v3", "--t2e-stages=1,2", "--t2e-gate=waiting", "-v", "-pno:xdist"]
-        result = desk.pytester.runpytest_subprocess(*command(server, *given, "--t2e-confirm=16"))
+        result = desk.spread(*command(server, *given, "--t2e-confirm=16"))
         seeds = Counter(
             request["seed"]
             for request in server.requests[asked:]

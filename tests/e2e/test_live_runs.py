@@ -23,10 +23,8 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def spawned(project: DeskProject, server: ChatServer, *arguments: str) -> pytest.RunResult:
-    """A session in processes of its own."""
-    return project.pytester.runpytest_subprocess(
-        "--t2e-model=m", f"--t2e-base-url={server.base_url}", *arguments
-    )
+    """A session, with its workers in processes of their own."""
+    return project.spread("--t2e-model=m", f"--t2e-base-url={server.base_url}", *arguments)
 
 
 def used(project: DeskProject) -> dict[str, float]:
@@ -34,7 +32,7 @@ def used(project: DeskProject) -> dict[str, float]:
     return dict(json.loads((project.runs[-1] / "run.json").read_text())["usage"])
 
 
-@pytest.mark.parametrize("processes", ["-pno:xdist", "-n0", "-n4"])
+@pytest.mark.parametrize("processes", ["-pno:xdist", "-n0", "-n3"])
 def test_no_simulation_is_made_twice_however_many_processes(project: DeskProject, processes: str) -> None:
     with ChatServer(SOLVED, latency=0.01) as server:
         live(project, server, "-pno:xdist").assert_outcomes(passed=7)
@@ -150,9 +148,7 @@ def test_a_refused_key_is_one_error(project: DeskProject, processes: str) -> Non
 
 @pytest.mark.parametrize("processes", ["-pno:xdist", "-n2"])
 def test_a_base_url_that_is_none_is_a_usage_error(project: DeskProject, processes: str) -> None:
-    result = project.pytester.runpytest_subprocess(
-        "--t2e-model=m", "--t2e-base-url=http://host:abc/v1", processes
-    )
+    result = project.spread("--t2e-model=m", "--t2e-base-url=http://host:abc/v1", processes)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(
         ["ERROR: the base URL of model 'm' is no http:// or https:// URL with a host: *"]

@@ -97,7 +97,7 @@ def test_what_an_endpoint_echoes_reaches_nothing(
     project: DeskProject, monkeypatch: pytest.MonkeyPatch, workers: str
 ) -> None:
     with echoing(monkeypatch) as (server, sent):
-        result = project.pytester.runpytest_subprocess(*arguments(server, user=USER), workers)
+        result = project.spread(*arguments(server, user=USER), workers)
         assert sent == {BASIC}
     assert result.parseoutcomes()["failed"] >= 5
     result.stdout.fnmatch_lines(["*x-echo*Bearer [[]removed]*"])  # the debug log is in the report
@@ -112,7 +112,7 @@ def test_an_error_that_echoes_the_header_reaches_nothing(
     project: DeskProject, monkeypatch: pytest.MonkeyPatch, workers: str
 ) -> None:
     with echoing(monkeypatch, refuse=True) as (server, _):
-        result = project.pytester.runpytest_subprocess(*arguments(server), workers)
+        result = project.spread(*arguments(server), workers)
     assert result.ret not in (0, 10)
     result.stdout.fnmatch_lines(["*refuses model 'm': 401 Not allowed: Bearer [[]removed] *[[]removed]*"])
     assert leaks(project, result) == []

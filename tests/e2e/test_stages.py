@@ -100,7 +100,7 @@ def test_a_run_stops_at_the_stage_that_decides(desk: DeskProject, processes: str
         saved(desk, server)
         asked = len(server.requests)
         given = ["--candidate=v3", "--t2e-stages=1,2,4", "--t2e-gate=patient", processes, "-Werror"]
-        result = desk.pytester.runpytest_subprocess(*command(server, *given))
+        result = desk.spread(*command(server, *given))
         simulations = made(server, asked)
     assert result.ret == 0
     level = f"{stage_alpha(0.05, (1, 2, 4)):.4f}"

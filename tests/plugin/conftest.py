@@ -1,13 +1,13 @@
 """A small project around the fake help desk, for whole pytest sessions over it."""
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from pytest_trace2evolve.cli import main
 from pytest_trace2evolve.workflow.project import Project
 from pytest_trace2evolve.worlds.registry import Worlds
 from tests.fake_world import FakeWorld
@@ -83,12 +83,19 @@ class DeskProject:
         Project(self.root, self.root / "suites").renew_lock(Worlds({"fake": FakeWorld}))
 
     def run(self, *arguments: str) -> pytest.RunResult:
-        """A session in this process."""
+        """A session of the listed agent in this process."""
         return self.pytester.runpytest_inprocess("--t2e-agent=listed", *arguments)
 
+    def spread(self, *arguments: str) -> pytest.RunResult:
+        """A session in this process, or where it has workers of its own, in another: that takes two seconds
+        more."""
+        apart = any(one.startswith("-n") and one != "-n0" for one in arguments)
+        run = self.pytester.runpytest_subprocess if apart else self.pytester.runpytest_inprocess
+        return run(*arguments)
+
     def spawn(self, *arguments: str) -> pytest.RunResult:
-        """A session in a process of its own."""
-        return self.pytester.runpytest_subprocess("--t2e-agent=listed", *arguments)
+        """The same of the listed agent."""
+        return self.spread("--t2e-agent=listed", *arguments)
 
     def baseline(self, candidate: str = "v0") -> None:
         """Measure a candidate and save it as the baseline of its own name."""
@@ -130,17 +137,29 @@ def letters() -> Letters:
     return read
 
 
-@pytest.fixture
-def command(project: DeskProject) -> Callable[..., "subprocess.CompletedProcess[str]"]:
-    """Runs `trace2evolve` in the project's folder, in a process of its own."""
+@dataclass(frozen=True)
+class Done:
+    """What a command came to: its exit status and what it printed."""
 
-    def run(*arguments: str, folder: Path | None = None) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            [sys.executable, "-m", "pytest_trace2evolve.cli", *arguments],
-            cwd=folder or project.root,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Command = Callable[..., Done]
+
+
+@pytest.fixture
+def command(
+    project: DeskProject, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Command:
+    """Runs `trace2evolve` in the project's folder."""
+
+    def run(*arguments: str, folder: Path | None = None) -> Done:
+        capfd.readouterr()
+        with monkeypatch.context() as there:
+            there.chdir(folder or project.root)
+            status = main(arguments)
+        return Done(status, *capfd.readouterr())
 
     return run

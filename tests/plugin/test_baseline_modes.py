@@ -1,8 +1,6 @@
 """Saving baselines in real sessions: what replaces what, what is only added, and what nobody asked for."""
 
 import json
-import subprocess
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,7 @@ import pytest
 
 from pytest_trace2evolve.evidence.baselines import evidence_digest, read_evidence
 from pytest_trace2evolve.records.evidence import Evidence
-from tests.plugin.conftest import CONFTEST, INI, SUITE, DeskProject
+from tests.plugin.conftest import CONFTEST, INI, SUITE, Command, DeskProject
 
 LOSING = """
 def losing(task, world, candidate, trial):
@@ -271,9 +269,6 @@ def test_a_limit_that_is_no_number_of_days_is_refused(project: DeskProject, valu
     result = project.run("--candidate=v1")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([f"ERROR: t2e_baseline_max_age: '{value}' is not a number of days above 0"])
-
-
-Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 def test_baselines_are_listed(project: DeskProject, command: Command) -> None:

@@ -3,16 +3,14 @@
 import json
 import shlex
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pytest_trace2evolve.evidence.baselines import evidence_digest, read_evidence
-from tests.plugin.conftest import CONFTEST, SUITE, DeskProject
+from tests.plugin.conftest import CONFTEST, SUITE, Command, DeskProject
 
-Command = Callable[..., "subprocess.CompletedProcess[str]"]
 LOSING = """
 def losing(task, world, candidate, trial):
     if task.id == "look":
