@@ -21,8 +21,14 @@ check: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Tests write and sync thousands of small files. A disk in memory saves a third of such a test's time: it is taken
+# where there is one with room that lets programs run. What passed leaves nothing there.
+ROOM = $(shell cd /dev/shm 2>/dev/null && [ "$$(df -Pk . | awk 'NR == 2 { print $$4 }')" -gt 4000000 ] \
+  && one=$$(mktemp -p .) && { chmod +x $$one && $$one && echo /dev/shm; rm -f $$one; })
+
 test: check
-	$(BIN)/pytest tests -n 2 --dist worksteal --timeout 300
+	$(if $(ROOM),TMPDIR=$(ROOM)) $(BIN)/pytest tests -n 2 --dist worksteal --timeout 300 \
+	  -o tmp_path_retention_policy=failed -o tmp_path_retention_count=1
 
 DEMO := .trace2evolve/demo
 
