@@ -221,7 +221,7 @@ def test_what_was_interrupted_goes_on_and_does_nothing_twice(world: World, dies:
     state = world.evolving().run()
     assert world.ran == ALL
     assert set(state.minutes) == set(state.done) == set(Stage)
-    assert sum(state.rollouts.values()) == 4 * PLAYED + 30 + 2 * 8
+    assert sum(state.rollouts.values()) == 4 * PLAYED + 30 + 2 * (8 + 2 * 8), "trained and measured"
     world.evolving().run()
     assert len(world.ran) == 6, "what is finished is only told again"
     assert world.told[-1][1].startswith(
@@ -241,7 +241,7 @@ def test_what_was_over_before_it_was_kept_is_done_in_a_folder_of_its_own(world: 
     session = dies not in (ONE, TWO)
     assert sorted(world.ran) == sorted([*ALL, dies] if session else ALL)
     assert set(state.done) == set(Stage)
-    assert sum(state.rollouts.values()) == 4 * PLAYED + 30 + 2 * 8
+    assert sum(state.rollouts.values()) == 4 * PLAYED + 30 + 2 * (8 + 2 * 8), "trained and measured"
     if session:
         place = next(one for one in world.given[dies] if one.startswith("--t2e-run-folder="))
         assert place.endswith("-2")
