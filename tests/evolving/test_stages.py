@@ -1,175 +1,25 @@
 """The stages of an evolution, with sessions and trainings that are over at once; and what each refuses."""
 
 import json
-from collections.abc import Callable
-from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pytest_trace2evolve.errors import ConfigError, ResultsError, TrainingError
 from pytest_trace2evolve.records.adapter import AdapterState
-from pytest_trace2evolve.records.evidence import CandidateRef
-from pytest_trace2evolve.records.evolving import Missing, Ready, Stage
-from pytest_trace2evolve.records.routing import NONE, Routing
+from pytest_trace2evolve.records.evolving import Stage
+from pytest_trace2evolve.records.routing import NONE
 from pytest_trace2evolve.records.run_verdict import RunVerdict
-from pytest_trace2evolve.records.verdict import Decision, Goal
+from pytest_trace2evolve.records.verdict import Decision
 from pytest_trace2evolve.report.evolving import evolved_text
-from pytest_trace2evolve.serving.folder import folder_digest, read_model
-from pytest_trace2evolve.shipped import embedded_model
-from pytest_trace2evolve.training.grpo.recipe import Recipe, read_recipe
-from pytest_trace2evolve.workflow.capabilities.missing import Learnt
-from pytest_trace2evolve.workflow.environments.registry import Environments
+from pytest_trace2evolve.training.grpo.recipe import Recipe
 from pytest_trace2evolve.workflow.evolving import stages
-from pytest_trace2evolve.workflow.evolving.order import EvolveOrder
 from pytest_trace2evolve.workflow.evolving.processes import Work
-from pytest_trace2evolve.workflow.project import Project
-from pytest_trace2evolve.workflow.routing.measure import Routed, Row
 from tests.adapter_folders import write_adapter
+from tests.evolving.at_once import ONE, PLAYED, TWO, WEIGHTS, World, world
 from tests.gate_helpers import write_candidate
 
-ONE, TWO = "precondition_verification", "conditional_detail_retrieval"
-Told = Callable[[int], None]
-BASE = read_model(embedded_model())
-WEIGHTS = folder_digest(BASE.path)
-PLAYED = 3
-"""Simulations of each session."""
-
-
-class World:
-    """A project, and what its processes do: each session and each training is written down at once.
-
-    Attributes:
-        decisions: What the gate says, by candidate.
-        dies: At which process everything ends, as if it were killed.
-        after: Whether that is once the process is over, instead of before it begins.
-        silent: Sessions that leave no verdict.
-    """
-
-    def __init__(self, root: Path) -> None:
-        (root / "candidates").mkdir()
-        write_candidate(root / "candidates", "v6", text="Be kind.")
-        self.project = Project(root=root, suites_folder=root / "suites")
-        self.decisions: dict[str, Decision] = {}
-        self.ran: list[str] = []
-        self.dies = ""
-        self.after = False
-        self.silent: set[str] = set()
-        self.given: dict[str, list[str]] = {}
-        self.told: list[tuple[Stage, str]] = []
-
-    def run_all(self, works: list[Work], here: Path, lock: int, *, at_once: int, told: Any) -> None:
-        for work in works:
-            if work.name == self.dies and not self.after:
-                raise KeyboardInterrupt
-            self.ran.append(work.name)
-            self.given[work.name] = list(work.arguments)
-            told(work.name, "at work")
-            if "train" in work.arguments:
-                self.training(work)
-            else:
-                self.session(work)
-            if work.name == self.dies:
-                raise KeyboardInterrupt
-
-    def training(self, work: Work) -> None:
-        given = dict(pairwise(work.arguments))
-        capability = given["--capability"]
-        write_adapter(
-            self.project.adapters.folder,
-            work.name,
-            base=WEIGHTS,
-            capabilities=[capability],
-            recipe=read_recipe("pocket", Path(given["--config"])).model_dump(mode="json"),
-            difficulty={capability: int(given["--difficulty"])},
-            candidate=given["--candidate"],
-        )
-
-    def session(self, work: Work) -> None:
-        given = dict(one.split("=", 1) for one in work.arguments if one.startswith("--") and "=" in one)
-        folder, name = Path(given["--t2e-run-folder"]), given["--candidate"]
-        folder.mkdir(parents=True)
-        candidate = self.project.candidates[name]
-        provenance = {
-            "domain": "support",
-            "provider": "trace2evolve",
-            "run_id": folder.name,
-            "candidate": candidate.ref().model_dump(mode="json"),
-            "agent": {"implementation": "chat", "model": "pocket", "arguments": {"weights": WEIGHTS}},
-        }
-        agent = {"implementation": "chat", "llm": "pocket", "llm_args": {"weights": WEIGHTS}}
-        info = {
-            "agent_info": agent,
-            "user_info": {"implementation": "script"},
-            "environment_info": {"domain_name": "support"},
-            "trace2evolve": provenance,
-        }
-        task = {"id": "t", "user_scenario": {"instructions": "x"}}
-        simulations = [
-            {
-                "id": f"{folder.name}-{number}",
-                "task_id": "t",
-                "trial": number,
-                "termination_reason": "user_stop",
-            }
-            for number in range(PLAYED)
-        ]
-        results = {"info": info, "simulations": simulations, "tasks": [task]}
-        (folder / "results.json").write_text(json.dumps(results), encoding="utf-8")
-        if "--t2e-baseline" in given and name not in self.silent:
-            self.verdict(folder, candidate.ref(), self.decisions[name])
-
-    def verdict(self, folder: Path, candidate: CandidateRef, decision: Decision) -> None:
-        record = RunVerdict(
-            run=folder.name,
-            time="2026-11-22T10:00:00+00:00",
-            verdict=decision,
-            partial=False,
-            policy="calibrated",
-            goal=Goal.IMPROVE,
-            candidate=candidate,
-        )
-        told = record.model_dump(mode="json")
-        part = {"verdict": decision.value, "whole": True, "lock": "l", "baseline": None}
-        part |= {"evidence": {"path": "e", "digest": "d"}, "verdicts": [{"verdict": decision.value}]}
-        told["suites"] = {"support": part}
-        (folder / "verdict.json").write_text(json.dumps(told), encoding="utf-8")
-
-    def evolving(self, **changes: Any) -> stages.Evolving:
-        told = {"candidate": "v6", "run": None, "base": BASE, "recipe": Recipe(steps=2), "preset": "pocket"}
-        order = EvolveOrder(**{**told, **changes})
-        return stages.Evolving(
-            order, self.project, Environments(), lambda stage, text: self.told.append((stage, text))
-        )
-
-
-@pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    own = World(tmp_path)
-    own.decisions = {
-        f"v6+{ONE}": Decision.PROMOTE,
-        f"v6+{TWO}": Decision.DISCARD,
-        "v6+routed": Decision.PROMOTE,
-    }
-    missing = tuple(Missing(name=name, delta=0.4, coverage=0.3) for name in (ONE, TWO, "unheard_of"))
-    learnt = Learnt(missing, ("run",), ("support::discovery",), failed=7, traces=9)
-
-    def ready(
-        environments: Any, names: list[str], *others: Any, played: Callable[[int], None], **told: Any
-    ) -> list[Ready]:
-        played(30)
-        return [Ready(name=name, difficulty=2, mean=0.4) for name in names]
-
-    def routed(base: Any, table: list[Row], openings: Any, told: Callable[[int], None]) -> Routed:
-        shares = dict.fromkeys([*(row.name for row in table), NONE], 0.5)
-        return Routed(openings, [Routing(chosen=one.label, shares=shares) for one in openings])
-
-    monkeypatch.setattr(stages, "run_all", own.run_all)
-    monkeypatch.setattr(stages, "missing_of", lambda *given: learnt)
-    monkeypatch.setattr(stages, "ready", ready)
-    monkeypatch.setattr(stages, "route_locally", routed)
-    return own
+__all__ = ["world"]
 
 
 def test_a_red_run_ends_with_gated_adapters_and_a_routed_agent(world: World) -> None:
