@@ -16,6 +16,11 @@ from pytest_trace2evolve.records.base import complaint
 from pytest_trace2evolve.records.routing import Skill
 
 
+def unfinished(path: Path) -> Path:
+    """Where an adapter is while it is made: beside the folder that it will have, with a dot, and none yet."""
+    return path.with_name(f".{path.name}.unfinished")
+
+
 @dataclass(frozen=True)
 class Adapter:
     """One trained adapter: its name, its folder, and what its manifest says."""
@@ -70,7 +75,7 @@ class Adapters:
         self.folder = folder
 
     def __iter__(self) -> Iterator[str]:
-        # Folders with a dot hold what is being made.
+        # Folders with a dot are `unfinished`.
         return iter(sorted(path.parent.name for path in self.folder.glob(f"[!.]*/{MANIFEST}")))
 
     def __getitem__(self, name: str) -> Adapter:

@@ -9,37 +9,14 @@ from pytest_trace2evolve.cli import main
 from pytest_trace2evolve.collect import PLUGIN_NAME as RUN_NAME
 from pytest_trace2evolve.errors import ModelFolderError
 from pytest_trace2evolve.options import OPTIONS
+from pytest_trace2evolve.participant import project_of, suites_under
 from pytest_trace2evolve.serving.folder import expanded
-from pytest_trace2evolve.workflow.evolving.session import OFF
+from pytest_trace2evolve.workflow.evolving.options import DECIDING, OFF, PACING, SUITE
 from pytest_trace2evolve.workflow.planning.local import names_folder
 
 PLUGIN_NAME = "trace2evolve-evolution"
 
-_PASSED = frozenset(
-    {
-        "t2e_suite",
-        "t2e_trials",
-        "t2e_gate",
-        "t2e_goal",
-        "t2e_user_model",
-        "t2e_user_base_url",
-        "t2e_key_var",
-        "t2e_user_key_var",
-        "t2e_temperature",
-        "t2e_seed",
-        "t2e_reasoning_effort",
-        "t2e_extra_body",
-        "t2e_judge",
-        "t2e_judge_base_url",
-        "t2e_concurrency",
-        "t2e_call_timeout",
-        "t2e_requests_per_minute",
-        "t2e_max_cost",
-        "t2e_max_tokens",
-        "t2e_max_minutes",
-        "t2e_confirm",
-    }
-)
+_PASSED = frozenset(one.removeprefix("--").replace("-", "_") for one in (*DECIDING, *PACING))
 """Options of the session that those of its adapters get too: about what, who talks and how, who decides, and
 what each of them may take."""
 
@@ -111,6 +88,7 @@ def run_and_evolve(config: pytest.Config) -> int | pytest.ExitCode | None:
                 "embedded model, or of one in a folder: --t2e-model ./FOLDER"
             )
     _refuse_without_verdict(config)
+    _refuse_a_part(config)
     given = config.invocation_params
     if option.t2e_model is not None and not names_folder(option.t2e_model, given.dir):
         raise pytest.UsageError(
@@ -149,6 +127,25 @@ def _refuse_without_verdict(config: pytest.Config) -> None:
         )
 
 
+def _refuse_a_part(config: pytest.Config) -> None:
+    """Refuse options by which the session would leave tests out: its run could be nobody's baseline."""
+    option = config.option
+    given = {
+        "-k": option.keyword,
+        "--deselect": option.deselect,
+        "-x (or --maxfail)": option.maxfail,
+        "--lf": getattr(option, "lf", False),
+        "--sw": getattr(option, "stepwise", False),
+        **{str(one): True for one in config.args if "::" in str(one)},
+    }
+    for name, value in given.items():
+        if value:
+            raise pytest.UsageError(
+                f"{name} does not go with --t2e-evolve: adapters are judged against the session's run, which "
+                "must be whole; leave it out"
+            )
+
+
 def _evolve(config: pytest.Config) -> list[str]:
     """The command that evolves, without what the session says."""
     option = config.option
@@ -175,8 +172,19 @@ def _session(config: pytest.Config) -> list[str]:
                 one = str(_place(one, config))  # those sessions stand in the project's own folder
             text = ",".join(map(str, one)) if isinstance(one, tuple | list) else str(one)
             found.append(f"{names[0]}={text}")
+    if config.option.t2e_suite is None:
+        found += [f"{SUITE}={name}" for name in _by_path(config)]
     workers = getattr(config.option, "numprocesses", None)
     return [*found, f"-n{workers}"] if workers else found
+
+
+def _by_path(config: pytest.Config) -> list[str]:
+    """The suites that the session runs because their files are named; none where that is all of them."""
+    if config.args_source is not pytest.Config.ArgsSource.ARGS:
+        return []
+    project = project_of(config)
+    found = suites_under(config, project)
+    return found if found != list(project.suite_names) else []
 
 
 def _place(model: str, config: pytest.Config) -> Path:

@@ -42,10 +42,7 @@ class Participant:
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
-        folder = Path(os.path.normpath(config.rootpath / (config.getini("t2e_suites") or "suites")))
-        if not folder.is_relative_to(config.rootpath):
-            raise pytest.UsageError(f"t2e_suites: {folder} lies outside the rootdir {config.rootpath}")
-        self.project = Project(root=config.rootpath, suites_folder=folder)
+        self.project = project_of(config)
         try:
             _ = self.project.splits
         except Trace2EvolveError as error:
@@ -80,7 +77,7 @@ class Participant:
         refuse_empty(self.config)
         if wanted and self.config.args_source is not pytest.Config.ArgsSource.ARGS:
             self.config.args[:] = [str(self.project.suites_folder)]
-        names, pressure = self._names_in_args(), self._pressure_in_args(files=wanted)
+        names, pressure = suites_under(self.config, self.project), self._pressure_in_args(files=wanted)
         if not names and not wanted and not pressure:
             return
         try:
@@ -225,23 +222,8 @@ class Participant:
             (files and place.suffix == ".py")
             or (folder.is_dir() and place in (folder, *folder.parents))
             or folder in place.parents
-            for place in self._places()
+            for place in places_of(self.config)
         )
-
-    def _places(self) -> list[Path]:
-        """The paths given on the command line."""
-        here = self.config.invocation_params.dir
-        return [(here / str(arg).split("::", 1)[0]).resolve() for arg in self.config.args]
-
-    def _names_in_args(self) -> list[str]:
-        """The suites whose files lie under the paths given on the command line."""
-        places = self._places()
-        folder = self.project.suites_folder.resolve()
-        return [
-            name
-            for name in self.project.suite_names
-            if any(place in (path := folder / f"{name}.toml", *path.parents) for place in places)
-        ]
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Refuse options that nothing in the collection would heed, and tests that nobody could serve."""
@@ -323,3 +305,32 @@ def _tasks(items: list[pytest.Item]) -> Iterator[tuple[str, str]]:
 def any_option(config: pytest.Config) -> bool:
     """Whether the command line asks for a run (an ini key alone only runs the suites in its paths)."""
     return any(getattr(config.option, name, None) is not None for name in DESTINATIONS)
+
+
+def project_of(config: pytest.Config) -> Project:
+    """The project that pytest runs in.
+
+    Raises:
+        pytest.UsageError: its suites lie elsewhere.
+    """
+    folder = Path(os.path.normpath(config.rootpath / (config.getini("t2e_suites") or "suites")))
+    if not folder.is_relative_to(config.rootpath):
+        raise pytest.UsageError(f"t2e_suites: {folder} lies outside the rootdir {config.rootpath}")
+    return Project(root=config.rootpath, suites_folder=folder)
+
+
+def places_of(config: pytest.Config) -> list[Path]:
+    """The paths given on the command line."""
+    here = config.invocation_params.dir
+    return [(here / str(arg).split("::", 1)[0]).resolve() for arg in config.args]
+
+
+def suites_under(config: pytest.Config, project: Project) -> list[str]:
+    """The suites whose files lie under the paths given on the command line."""
+    places = places_of(config)
+    folder = project.suites_folder.resolve()
+    return [
+        name
+        for name in project.suite_names
+        if any(place in (path := folder / f"{name}.toml", *path.parents) for place in places)
+    ]

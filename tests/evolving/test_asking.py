@@ -17,8 +17,8 @@ from pytest_trace2evolve.workflow.environments import generator
 from pytest_trace2evolve.workflow.environments.registry import Environments
 from pytest_trace2evolve.workflow.evolving.asking import read_order
 from pytest_trace2evolve.workflow.evolving.order import EvolveOrder
-from pytest_trace2evolve.workflow.evolving.runs import simulations_in
-from pytest_trace2evolve.workflow.evolving.session import fresh_of, refuse_given, simulations_of
+from pytest_trace2evolve.workflow.evolving.runs import refuse_partial, simulations_in
+from pytest_trace2evolve.workflow.evolving.session import fresh_of, simulations_of
 from pytest_trace2evolve.workflow.project import Project
 from tests.gate_helpers import write_candidate
 
@@ -51,12 +51,12 @@ def project(tmp_path: Path) -> Project:
     return Project(root=tmp_path, suites_folder=tmp_path / "suites")
 
 
-def write_suites(root: Path, policy: str = "p", **domains: str) -> None:
+def write_suites(root: Path, policy: str = "p", split: str = "heldout", **domains: str) -> None:
     """Suites whose customers follow scripts, by their domains, and their lock."""
     suites = {}
     for name, domain in domains.items():
         text = f'provider = "trace2evolve"\ndomain = "{domain}"\ntrials = 2\n'
-        text += '[splits]\ndiscovery = { cases = "c.jsonl" }\n'
+        text += '[splits]\nheldout = { cases = "c.jsonl" }\n'
         (root / "suites" / f"{name}.toml").write_text(text, encoding="utf-8")
         suites[name] = SuiteLock(
             definition="d",
@@ -67,7 +67,7 @@ def write_suites(root: Path, policy: str = "p", **domains: str) -> None:
             policy=policy,
             tools="t",
             data="d",
-            splits={"discovery": {"1": "x", "2": "x", "3": "x"}},
+            splits={split: {"1": "x", "2": "x", "3": "x"}},
         )
     (root / "suites" / LOCK_NAME).write_text(render_lock(Lock(suites=suites)), encoding="utf-8")
 
@@ -121,8 +121,36 @@ def everything(project: Project, session: list[str]) -> None:
             "--t2e-save-baseline=x: an evolution runs several sessions, and only one",
         ),
         (["--t2e-route=turn"], "--t2e-route=turn: it says nothing in sessions that route to nobody"),
-        (["-k", "note"], "-k: a session that leaves tests out gives no verdict that counts; leave it out"),
-        (["-x"], "-x: a session that leaves tests out gives no verdict that counts; leave it out"),
+        *(
+            (given, f"{given[0]}: a session that leaves tests out gives no verdict that counts; leave it out")
+            for given in (
+                ["-k", "note"],
+                ["-knote"],
+                ["-x"],
+                ["-xq"],
+                ["-m", "discovery"],
+                ["--sw"],
+                ["--maxfail=1"],
+                ["--ignore=suites"],
+            )
+        ),
+        (
+            ["-qx"],
+            "-qx: no option that the sessions of an evolution take; what every session needs can be in",
+        ),
+        (
+            ["--t2e-trails", "4"],
+            "--t2e-trails: no option that the sessions of an evolution take; did you mean",
+        ),
+        (
+            ["--timeout=5"],
+            "--timeout=5: no option that the sessions of an evolution take; what every session",
+        ),
+        (
+            ["suites/a.toml"],
+            "suites/a.toml: sessions of an evolution run suites, named by --t2e-suite; leave",
+        ),
+        (["--t2e-trials"], "--t2e-trials: needs a value"),
         (
             ["--t2e-gate=off"],
             "--t2e-gate=off: an adapter is promoted by the gate's verdict alone; leave it out",
@@ -136,7 +164,80 @@ def everything(project: Project, session: list[str]) -> None:
 def test_what_could_come_to_no_end_is_refused(project: Project, session: list[str], told: str) -> None:
     with pytest.raises(ConfigError, match=f"^{re.escape(told)}"):
         everything(project, session)
-    refuse_given(["-n2", "--t2e-suite=a", "--t2e-gate=strict"])
+
+
+@pytest.mark.parametrize(
+    "session",
+    [
+        ["--t2e-suite=a", "-n2", "--t2e-temperature=1"],
+        ["--t2e-temperature", "1.0", "-n", "8", "--t2e-suite", "a"],
+        ["--t2e-temperature=0.5", "-q", "--t2e-suite=a", "--t2e-suite=a", "--t2e-temperature=1e0"],
+        ["--numprocesses=2", "--t2e-suite=a", "--t2e-temperature=1", "--t2e-concurrency=3", "-vv"],
+    ],
+)
+def test_the_same_options_however_written_are_one_evolution(project: Project, session: list[str]) -> None:
+    assert asked(project, *session).name == asked(project, "--t2e-suite=a", "--t2e-temperature=1").name
+
+
+def test_other_options_are_another_evolution(project: Project) -> None:
+    found = {
+        asked(project, *session).name
+        for session in ([], ["--t2e-suite=a"], ["--t2e-suite=b"], ["--t2e-seed=1"], ["--t2e-trials=1"])
+    }
+    assert len(found) == 5
+
+
+def test_addopts_name_suites_and_the_gate(project: Project) -> None:
+    write_suites(project.root, a="support", c="retail")
+    ini = project.root / "pytest.ini"
+    ini.write_text("[pytest]\naddopts = --t2e-suite c -q --t2e-gate=strict\n", encoding="utf-8")
+    assert simulations_of(project, asked(project).session) == 6
+    assert fresh_of(project, []) == 0
+    ini.write_text("[pytest]\naddopts = --t2e-gate off\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"^suites of several domains would be run"):
+        asked(project)
+
+
+def test_where_somebody_else_would_talk_nothing_is_learnt(project: Project, tmp_path: Path) -> None:
+    ini = project.root / "pytest.ini"
+    ini.write_text("[pytest]\nt2e_agent = oracle\n", encoding="utf-8")
+    told = (
+        rf"^t2e_agent = oracle in the pytest settings of {project.root}: that agent would talk, and .*--base"
+    )
+    with pytest.raises(ConfigError, match=told):
+        asked(project)
+    assert asked(project, base=embedded_model()).session == (f"--t2e-model={embedded_model()}",)
+    ini.unlink()
+    path = project.suite_path("b")
+    path.write_text(f'default_agent = "nop"\n{path.read_text()}', encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"suites/b.toml: default_agent = nop: that agent would talk"):
+        asked(project)
+    assert asked(project, "--t2e-suite=a").session == ("--t2e-suite=a",)
+
+
+def test_suites_without_a_split_that_decides_are_refused(project: Project) -> None:
+    write_suites(project.root, split="discovery", a="support")
+    with pytest.raises(
+        ConfigError, match=r"^no split decides in the suites that would be run: a \(disc.*; name"
+    ):
+        asked(project)
+    write_suites(project.root, split="development", a="support")
+    assert asked(project).session == ()
+
+
+def test_a_run_that_lacks_tasks_is_refused(project: Project) -> None:
+    run = project.root / "run"
+    write_results(run, "r1", "a", count=2)
+    suites = [project.suite("a")]
+    told = r"^run run lacks 3 of 3 tasks of a::heldout, by which its adapters would be judged; run the whole"
+    with pytest.raises(ConfigError, match=told):
+        refuse_partial(run, project, suites)
+    text = (run / "results.json").read_text(encoding="utf-8").replace('"t"', '"2"')
+    (run / "results.json").write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"^run run lacks 2 of 3 tasks of a::heldout"):
+        refuse_partial(run, project, suites)
+    write_suites(project.root, split="discovery", a="support")
+    refuse_partial(run, Project(root=project.root, suites_folder=project.suites_folder), suites)
 
 
 def test_a_gate_that_the_settings_turn_off_is_refused(project: Project) -> None:
@@ -152,7 +253,7 @@ def test_a_gate_that_the_settings_turn_off_is_refused(project: Project) -> None:
 
 def test_fresh_simulations_follow_the_policy(project: Project) -> None:
     assert fresh_of(project, []) == 640
-    assert fresh_of(project, ["--t2e-confirm", "8"]) == 8
+    assert fresh_of(project, ["--t2e-confirm=8"]) == 8
     assert fresh_of(project, ["--t2e-gate=strict"]) == 0
     (project.root / "policies").mkdir()
     (project.root / "policies" / "mine.toml").write_text("confirm = 20\n", encoding="utf-8")
@@ -192,7 +293,7 @@ def test_suites_of_several_domains_are_refused_before_they_are_run(project: Proj
     write_suites(project.root, a="support", c="retail")
     told = (
         r"^suites of several domains would be run: a \(support\), c \(retail\); capabilities are "
-        r"learnt from one: name its suites, as in -- --t2e-suite a$"
+        r"learnt from one: name its suites, as in --t2e-suite a \(behind the -- of trace2evolve evolve\)$"
     )
     with pytest.raises(ConfigError, match=told):
         asked(project)

@@ -39,12 +39,12 @@ def test_every_stage_is_counted() -> None:
         "training": 2 * 10 * 64 * 2,
         "held out": 2 * 2 * (10 + 5 * 5) * 4,
         "the gate": 444 * 3,
-        "confirmation": 640 * 3,
+        "confirmation": 640 * 4,
     }
     assert found.total == sum(found.rollouts.values())
     assert found.minutes is not None
     told = budget_text(order(most=2, heldout=10, max_minutes=30.0), found)
-    assert told.startswith("evolving v6 on pocket: 2 adapters at most, up to 6,816 rollouts (the run 444, ")
+    assert told.startswith("evolving v6 on pocket: 2 adapters at most, up to 7,456 rollouts (the run 444, ")
     assert told.endswith("; limits: minutes 30")
 
 
@@ -62,7 +62,8 @@ def test_a_calibration_may_try_every_difficulty(tmp_path: Path) -> None:
 
 
 def test_a_run_that_is_there_is_not_made_again() -> None:
-    assert budget_of(order(run=Path("r")), ALL, 444, 640).rollouts["the run"] == 0
+    found = budget_of(order(run=Path("r"), most=2), ALL, 444, 640).rollouts
+    assert (found["the run"], found["confirmation"]) == (0, 640 * 3)
 
 
 @given(st.integers(1, 5), st.integers(1, 60), st.integers(2, 200), st.integers(1, 4))
@@ -106,9 +107,8 @@ def test_an_impossible_budget_is_refused(changes: dict[str, object], told: str) 
 
 
 def test_the_same_order_has_the_same_folder() -> None:
-    same = order(session=("-n2", "--t2e-suite=support"), max_minutes=5.0, parallel=2)
-    for workers in (("-n8",), ("-n", "8"), ()):
-        assert same.name == order(session=(*workers, "--t2e-suite=support")).name
+    same = order(session=("--t2e-suite=support", "-n2"), max_minutes=5.0, parallel=2)
+    assert same.name == order(session=("--t2e-suite=support",)).name
     assert same.name.startswith("v6-")
     assert same.name != order(session=("--t2e-suite=other",)).name
     assert same.name != order(session=("--t2e-suite=support",), heldout=40).name

@@ -5,7 +5,15 @@ from pathlib import Path
 import pytest
 
 from pytest_trace2evolve import evolution
+from pytest_trace2evolve.errors import TrainingError
 from pytest_trace2evolve.options import DESTINATIONS
+from pytest_trace2evolve.serving.folder import read_model
+from pytest_trace2evolve.training.grpo.recipe import Recipe
+from pytest_trace2evolve.workflow.environments.registry import Environments
+from pytest_trace2evolve.workflow.evolving.keeping import locked, read_state
+from pytest_trace2evolve.workflow.evolving.order import EvolveOrder
+from pytest_trace2evolve.workflow.evolving.stages import Evolving
+from pytest_trace2evolve.workflow.project import Project
 from tests.plugin.conftest import DeskProject, project
 from tests.serving.conftest import models
 from tests.serving.test_sessions import settings
@@ -49,6 +57,47 @@ def test_the_session_is_told_to_the_evolution(
     assert len(project.runs) == 1
 
 
+def test_suites_that_are_named_by_their_files_are_handed_on(
+    project: DeskProject, models: Path, asked: list[list[str]]
+) -> None:
+    suite = (project.root / "suites" / "desk.toml").read_text(encoding="utf-8")
+    project.write("suites/other.toml", suite)
+    project.lock()
+    given = ["--t2e-evolve", f"--t2e-model={models / 'base'}", "--t2e-gate=strict", "--t2e-trials=1"]
+    project.pytester.runpytest_inprocess("suites/desk.toml", *given)
+    assert "--t2e-suite=desk" in asked[-1]
+    asked.clear()
+    project.pytester.runpytest_inprocess("suites", *given, "--t2e-candidate=nobody")
+    assert not [one for one in asked[0] if one.startswith("--t2e-suite")], "all of them need no names"
+
+
+def test_a_run_that_could_be_no_baseline_is_refused_before_anything_is_learnt(
+    project: DeskProject, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a session in a process of its own, which is held against the run and runs nothing."""
+    base = models / "base"
+    made = project.pytester.runpytest_inprocess(f"--t2e-model={base}", "--t2e-trials=1", "--t2e-gate=off")
+    assert made.ret in (0, 1), made.stdout.str()
+    run, before = project.runs[-1], len(project.runs)
+    trying(project, base, run, "--t2e-gate=strict")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-any")
+    told = r"^rehearsal ended with status 4: .*cannot be compared: user model 'base' and 'm'.*rehearsal.log$"
+    with pytest.raises(TrainingError, match=told):
+        trying(project, base, run, "--t2e-user-model=m", "--t2e-user-base-url=http://127.0.0.1:9/v1")
+    assert len(project.runs) == before
+
+
+def trying(project: DeskProject, base: Path, run: Path, *session: str) -> None:
+    """See whether a run can be the baseline of sessions."""
+    known = Project(root=project.root, suites_folder=project.root / "suites")
+    given = (f"--t2e-model={base}", *session)
+    order = EvolveOrder("v0", run, read_model(base), Recipe(steps=1), "pocket", session=given)
+    evolving = Evolving(order, known, Environments())
+    evolving.state = read_state(evolving.folder, "v0", order.identity)
+    with locked(evolving.folder) as evolving._lock:
+        evolving._rehearse(run)
+
+
 def test_an_impossible_budget_ends_it_before_the_session(
     project: DeskProject, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,6 +122,12 @@ def test_an_impossible_budget_ends_it_before_the_session(
             "~nobody_here/m: no such folder: nobody here has",
         ),
         (["--t2e-evolve", "--t2e-model=m"], "--t2e-model m: --t2e-evolve trains adapters, and needs a model"),
+        (["--t2e-evolve", "-k", "note"], "-k does not go with --t2e-evolve: adapters are judged against the"),
+        (["--t2e-evolve", "-x"], "-x (or --maxfail) does not go with --t2e-evolve: adapters are judged"),
+        (
+            ["--t2e-evolve", "suites/desk.toml::heldout::note"],
+            "::note does not go with --t2e-evolve: adap",
+        ),
         (["--t2e-evolve", "--t2e-evolve-options='"], "--t2e-evolve-options: No closing quotation"),
         (["--t2e-evolve-options=--most 2"], "--t2e-evolve-options says nothing without --t2e-evolve"),
     ],

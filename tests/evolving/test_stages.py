@@ -16,7 +16,7 @@ from pytest_trace2evolve.training.grpo.recipe import Recipe
 from pytest_trace2evolve.workflow.evolving import stages
 from pytest_trace2evolve.workflow.evolving.processes import Work
 from tests.adapter_folders import write_adapter
-from tests.evolving.at_once import ONE, PLAYED, TWO, WEIGHTS, World, world
+from tests.evolving.at_once import ONE, PLAYED, TWO, WEIGHTS, World, digest_of, world
 from tests.gate_helpers import write_candidate
 
 __all__ = ["world"]
@@ -155,7 +155,9 @@ def test_a_training_goes_on_with_the_threads_that_it_began_with(world: World) ->
         {"recipe": {}},
         {"difficulty": {ONE: 5}},
         {"candidate": "v5"},
-        {"capabilities": [TWO]},
+        {"environments": {TWO: digest_of(TWO)}},
+        {"environments": {ONE: "of another version"}},
+        {"heldout": {}},
     ],
 )
 def test_an_adapter_that_has_come_under_the_name_meanwhile_is_not_ones_own(
@@ -166,7 +168,7 @@ def test_an_adapter_that_has_come_under_the_name_meanwhile_is_not_ones_own(
         world.evolving(most=1).run()
     told = {
         "base": WEIGHTS,
-        "capabilities": [ONE],
+        "environments": {ONE: digest_of(ONE)},
         "recipe": Recipe(steps=2).model_dump(mode="json"),
         "difficulty": {ONE: 2},
         "candidate": "v6",
@@ -188,6 +190,25 @@ def test_a_taken_folder_without_a_manifest_is_left_alone(world: World) -> None:
     world.dies = ""
     world.decisions[f"v6+{ONE}_2"] = Decision.DISCARD
     assert world.evolving(most=1).run().adapters == {ONE: f"{ONE}_2"}
+
+
+def test_what_another_training_left_unfinished_is_left_alone(world: World) -> None:
+    kept = world.project.adapters.folder / f".{ONE}.unfinished"
+    kept.mkdir(parents=True)
+    world.decisions[f"v6+{ONE}_2"] = Decision.DISCARD
+    assert world.evolving(most=1).run().adapters == {ONE: f"{ONE}_2"}
+    assert kept.is_dir()
+
+
+def test_a_run_is_tried_as_a_baseline_before_anything_is_learnt_from_it(world: World) -> None:
+    folder = world.project.root / "other"
+    world.session(Work("v6", ["--candidate=v6", f"--t2e-run-folder={folder}"], folder))
+    session = ("--t2e-gate=strict", "-n2")
+    world.evolving(run=folder, session=session).run()
+    assert world.ran == ["rehearsal", *ALL[1:]]
+    given = world.given["rehearsal"]
+    assert given[2:6] == ["--t2e-gate=strict", "--candidate=v6", "-k", stages.NOTHING]
+    assert given[-1] == f"--t2e-baseline={folder}"
 
 
 def test_of_two_promoted_adapters_of_a_capability_the_new_one_is_routed_to(world: World) -> None:

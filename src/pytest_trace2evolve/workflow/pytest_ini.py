@@ -8,6 +8,7 @@ import configparser
 import copy
 import posixpath
 import re
+import shlex
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -77,11 +78,24 @@ def ini_value(root: Path, key: str) -> str | None:
 
     A file that cannot be read gives none: pytest refuses it, and says why.
     """
+    found = _value(root, key)
+    return found.strip() if isinstance(found, str) else None
+
+
+def ini_words(root: Path, key: str) -> list[str]:
+    """The words that a key has in a folder's pytest settings, as pytest parts them."""
+    found = _value(root, key)
+    try:
+        return shlex.split(found) if isinstance(found, str) else [str(one) for one in found or ()]
+    except ValueError:  # a quotation without an end, which pytest refuses
+        return []
+
+
+def _value(root: Path, key: str) -> Any:
     try:
         for path in _files(root):
             if _counts(file := _read(path)):
-                found = _settings(file).get(key)
-                return found.strip() if isinstance(found, str) else None
+                return _settings(file).get(key)
     except (OSError, ValueError, configparser.Error):
         pass
     return None

@@ -16,14 +16,16 @@ from pytest_trace2evolve.shipped import embedded_model
 from pytest_trace2evolve.training.grpo.recipe import read_recipe
 from pytest_trace2evolve.workflow.environments.generator import EASIEST
 from pytest_trace2evolve.workflow.environments.registry import Environments
+from pytest_trace2evolve.workflow.evolving.options import SUITE, read_session
 from pytest_trace2evolve.workflow.evolving.order import EvolveOrder
+from pytest_trace2evolve.workflow.evolving.runs import refuse_undecided
 from pytest_trace2evolve.workflow.evolving.session import (
     gate_of,
+    given_of,
     policy_told,
-    refuse_given,
+    refuse_other_agent,
     refuse_several_domains,
     suites_of,
-    values_of,
 )
 from pytest_trace2evolve.workflow.project import Project
 from pytest_trace2evolve.workflow.recorded.looks import find_run
@@ -43,7 +45,7 @@ def read_order(
         ResultsError: the run is damaged.
     """
     _refuse_small(options)
-    refuse_given(options.session)
+    session = read_session(options.session)
     recipe = read_recipe(options.preset, options.config, seed=options.seed, steps=options.steps)
     for module, extra in (("trl", "train"), ("peft", "train"), ("matplotlib", "plot")):
         require(module, extra=extra)
@@ -57,7 +59,7 @@ def read_order(
             f"evolve {text!r}"
         )
     _ = project.candidates[candidate]
-    base, session = embedded_model(), list(options.session)
+    base = embedded_model()
     if options.base is not None:
         # Sessions and trainings stand in the project's folder, and not where the user does.
         base = (here / expanded(options.base)).resolve()
@@ -65,7 +67,11 @@ def read_order(
     if run is None:
         refuse_several_domains(suites_of(project, session))
     else:
-        session += _suites_of_run(run, origins, session)
+        session += _suites_of_run(project, run, origins, session)
+    suites = suites_of(project, session)
+    refuse_undecided(project, suites)
+    if options.base is None:
+        refuse_other_agent(project, suites)
     # One more than cores: where three are trained on two, no core is idle while the third is.
     at_once = min(options.most, (os.cpu_count() or 1) + 1)
     return EvolveOrder(
@@ -150,15 +156,17 @@ def _candidate_of(run: Path, origins: Sequence[Provenance]) -> str:
     return found.pop()
 
 
-def _suites_of_run(run: Path, origins: Sequence[Provenance], session: Sequence[str]) -> list[str]:
+def _suites_of_run(
+    project: Project, run: Path, origins: Sequence[Provenance], session: Sequence[str]
+) -> list[str]:
     """The option by which the adapters' sessions run the suites of a run: of others it holds nothing that
     they could be compared with."""
     held = sorted({one.suite for one in origins if one.suite is not None})
-    named = values_of(session, "--t2e-suite")
+    named = given_of(project, session, SUITE)
     for name in named:
         if held and name not in held:
             raise ConfigError(
-                f"--t2e-suite {name}: run {run.name} is of {', '.join(held)}, and with that an adapter is "
+                f"{SUITE} {name}: run {run.name} is of {', '.join(held)}, and with that an adapter is "
                 "compared; name those, or none"
             )
-    return [] if named else [f"--t2e-suite={name}" for name in held]
+    return [] if named else [f"{SUITE}={name}" for name in held]

@@ -13,7 +13,7 @@ from pytest_trace2evolve.shipped import embedded_model
 from pytest_trace2evolve.training.grpo.recipe import Recipe
 from pytest_trace2evolve.workflow.environments.generator import EASIEST, HARDEST
 from pytest_trace2evolve.workflow.environments.registry import BUILT_IN_NAMES
-from pytest_trace2evolve.workflow.evolving.session import without_workers
+from pytest_trace2evolve.workflow.evolving.options import decided_by
 
 CHECKED = 60
 """Scenarios of each environment that are held against held-out content before anything is trained."""
@@ -55,7 +55,7 @@ class EvolveOrder:
         recipe: Of each adapter.
         preset: Where the recipe comes from.
         content: Digest of what it works on, see `asking.content_of`.
-        session: Options that each pytest session gets.
+        session: Options that each pytest session gets, as `read_session` gives them.
         most: Adapters at most: the capabilities with the largest Δ.
         heldout, rollouts: Held-out scenarios of the trained environment, and rollouts of each; of the others
             half as many.
@@ -85,7 +85,7 @@ class EvolveOrder:
             "content": self.content,
             "base": folder_digest(self.base.path),
             "recipe": self.recipe.model_dump(mode="json"),
-            "session": without_workers(self.session),
+            "session": decided_by(self.session),
             "most": self.most,
             "heldout": [self.heldout, self.rollouts],
         }
@@ -122,7 +122,7 @@ def budget_of(order: EvolveOrder, environments: Sequence[str], simulations: int,
         environments: All that are known: each is measured for what was forgotten, and one that is trained in
             is calibrated at every difficulty, unless that was done for the embedded model.
         simulations: Of one session.
-        fresh: Simulations by which one session of the gate may confirm falls.
+        fresh: Simulations by which one session may confirm falls; the first is held against a baseline too.
     """
     recipe, most = order.recipe, min(order.most, len(environments))
     embedded = folder_digest(order.base.path) == folder_digest(embedded_model())
@@ -135,7 +135,7 @@ def budget_of(order: EvolveOrder, environments: Sequence[str], simulations: int,
         "training": training,
         "held out": 2 * held * most,
         "the gate": simulations * (most + 1),
-        "confirmation": fresh * (most + 1),
+        "confirmation": fresh * (most + 1 + (order.run is None)),
     }
     if not embedded:
         return Budget(rollouts, None)

@@ -7,6 +7,9 @@ from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.evidence.results import read_results
 from pytest_trace2evolve.records.evidence import Provenance
 from pytest_trace2evolve.serving.folder import ModelFolder, folder_digest
+from pytest_trace2evolve.suites import Suite
+from pytest_trace2evolve.workflow.judging.verdicts import deciding
+from pytest_trace2evolve.workflow.project import Project
 from pytest_trace2evolve.workflow.recorded.sides import expand, provenance
 
 
@@ -40,6 +43,46 @@ def origins_of(run: Path) -> list[Provenance]:
         ResultsError: a file cannot be read.
     """
     return [provenance(read_results(path)) for path in expand([run])]
+
+
+def refuse_partial(run: Path, project: Project, suites: Sequence[Suite]) -> None:
+    """See that a run holds every task by which adapters are judged: the others' sessions are held against it.
+
+    Raises:
+        ConfigError: it lacks some.
+        ResultsError: a file cannot be read.
+    """
+    files = [read_results(path) for path in expand([run])]
+    for one in suites:
+        held = {
+            simulation.task_id
+            for file in files
+            if provenance(file).suite in (None, one.name)
+            for simulation in file.simulations
+        }
+        splits = project.lock.suites[one.name].splits
+        for split, guard in deciding(project, splits):
+            if (count := len(splits[split].keys() - held)) and not guard:
+                raise ConfigError(
+                    f"run {run.name} lacks {count} of {len(splits[split])} tasks of {one.name}::{split}, by "
+                    "which its adapters would be judged; run the whole suite, without options that narrow it "
+                    "and with budgets that suffice"
+                )
+
+
+def refuse_undecided(project: Project, suites: Sequence[Suite]) -> None:
+    """See that some split of the suites can promote an adapter.
+
+    Raises:
+        ConfigError: none can.
+    """
+    locked = {one.name: project.lock.suites[one.name].splits for one in suites}
+    if not any(not guard for splits in locked.values() for _, guard in deciding(project, splits)):
+        told = ", ".join(f"{name} ({', '.join(splits)})" for name, splits in locked.items())
+        raise ConfigError(
+            f"no split decides in the suites that would be run: {told or 'none is locked'}; name one that "
+            "has a held-out or a development split"
+        )
 
 
 def simulations_in(run: Path) -> int:

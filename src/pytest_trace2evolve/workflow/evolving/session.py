@@ -1,67 +1,44 @@
-"""The options of an evolution's pytest sessions: which cannot be, and what the others come to."""
+"""What the pytest sessions of an evolution come to: their suites and simulations, who talks, who decides."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+import tomllib
+from collections.abc import Sequence
 
-from pytest_trace2evolve._canonical import digest_text
+from pytest_trace2evolve._canonical import digest, digest_text
 from pytest_trace2evolve.errors import ConfigError, PolicyError
 from pytest_trace2evolve.gate.policy import DEFAULT_POLICY, POLICIES
 from pytest_trace2evolve.suites import Suite
+from pytest_trace2evolve.workflow.evolving.options import NO_GATE, OFF, SUITE, number_of, values_of
 from pytest_trace2evolve.workflow.policies import find_policy
 from pytest_trace2evolve.workflow.project import Project
-from pytest_trace2evolve.workflow.pytest_ini import ini_value
-
-_OWN = "an evolution gives its sessions this option itself; leave it out"
-_NO_BASE = "nobody could talk with an adapter of the base then; leave it out"
-_ONE_RUN = "an evolution runs several sessions, and only one of them could write it; leave it out"
-_A_PART = "a session that leaves tests out gives no verdict that counts; leave it out"
-
-_REFUSED: Mapping[str, str] = {
-    **dict.fromkeys(
-        ("--candidate", "--t2e-candidate", "--t2e-run-folder", "--t2e-baseline", "--t2e-evolve"), _OWN
-    ),
-    "--t2e-model": "the sessions of an evolution talk with its base; name that with --base",
-    **dict.fromkeys(
-        ("--t2e-agent", "--t2e-replay", "--t2e-playback", "--t2e-base-url", "--t2e-adapter"), _NO_BASE
-    ),
-    **dict.fromkeys(("--t2e-record", "--t2e-save-baseline", "--t2e-baseline-mode"), _ONE_RUN),
-    "--t2e-stages": "a run that may stop early is no baseline of the adapters' sessions; leave it out",
-    "--t2e-cache": "it keeps the answers of one model, and the routed candidate asks several; leave it out",
-    "--t2e-route": "it says nothing in sessions that route to nobody, and most are such; leave it out",
-    **dict.fromkeys(
-        (
-            "-k",
-            "--deselect",
-            "--lf",
-            "--last-failed",
-            "-x",
-            "--exitfirst",
-            "--maxfail",
-            "--co",
-            "--collect-only",
-        ),
-        _A_PART,
-    ),
-}
-"""Options that an evolution's sessions may not be given, and why."""
-
-OFF = "off"
-"""The gate of a session that gives no verdict."""
+from pytest_trace2evolve.workflow.pytest_ini import ini_value, ini_words
 
 
-def refuse_given(session: Sequence[str]) -> None:
-    """Refuse options with which no evolution could come to an end.
+def given_of(project: Project, session: Sequence[str], option: str) -> list[str]:
+    """What the sessions are given by an option, else what the project's `addopts` give it."""
+    words = ini_words(project.root, "addopts")
+    pairs = [f"{one}={after}" if one == option else one for one, after in itertools.pairwise([*words, ""])]
+    return values_of(session, option) or values_of(pairs, option)
+
+
+def refuse_other_agent(project: Project, suites: Sequence[Suite]) -> None:
+    """See that the embedded model talks in sessions that name nobody.
 
     Raises:
-        ConfigError: there is one; says why.
+        ConfigError: the project's settings or a suite name an agent.
     """
-    for one in session:
-        if why := _REFUSED.get(one.partition("=")[0]):
-            raise ConfigError(f"{one}: {why}")
-    if OFF in values_of(session, "--t2e-gate")[-1:]:
-        raise ConfigError(f"--t2e-gate={OFF}: {_NO_GATE}; leave it out")
-
-
-_NO_GATE = "an adapter is promoted by the gate's verdict alone"
+    where = [
+        f"{project.suite_path(one.name)}: default_agent = {one.default_agent}"
+        for one in suites
+        if one.default_agent
+    ]
+    if own := ini_value(project.root, "t2e_agent"):
+        where.insert(0, f"t2e_agent = {own} in the pytest settings of {project.root}")
+    if where:
+        raise ConfigError(
+            f"{where[0]}: that agent would talk, and adapters are of the embedded model; remove it, or name "
+            "a base in a folder, which talks then (--base DIR; with pytest --t2e-model ./DIR)"
+        )
 
 
 def gate_of(project: Project, session: Sequence[str]) -> str:
@@ -70,21 +47,28 @@ def gate_of(project: Project, session: Sequence[str]) -> str:
     Raises:
         ConfigError: the project's pytest settings turn the gate off.
     """
-    if given := values_of(session, "--t2e-gate"):
+    if given := given_of(project, session, "--t2e-gate"):
         return given[-1]
     own = ini_value(project.root, "t2e_gate")
     if own == OFF:
         raise ConfigError(
-            f"t2e_gate = {OFF} in the pytest settings of {project.root}: {_NO_GATE}; name one, as in "
+            f"t2e_gate = {OFF} in the pytest settings of {project.root}: {NO_GATE}; name one, as in "
             f"--t2e-gate {DEFAULT_POLICY}"
         )
     return own or DEFAULT_POLICY
 
 
 def policy_told(project: Project, name: str) -> list[str]:
-    """A policy as far as an evolution must know whether it is still the same: its name, and its file."""
+    """A policy as far as an evolution must know whether it is still the same: its name, and what its file
+    sets."""
     path = project.policies_folder / f"{name}.toml"
-    return [name, digest_text(path.read_text(encoding="utf-8")) if path.is_file() else ""]
+    if not path.is_file():
+        return [name]
+    text = path.read_text(encoding="utf-8")
+    try:
+        return [name, digest(tomllib.loads(text))]
+    except tomllib.TOMLDecodeError:  # the sessions refuse it, and say why
+        return [name, digest_text(text)]
 
 
 def fresh_of(project: Project, session: Sequence[str]) -> int:
@@ -114,7 +98,7 @@ def suites_of(project: Project, session: Sequence[str]) -> list[Suite]:
     Raises:
         SuiteError: a suite is unknown or broken.
     """
-    named = values_of(session, "--t2e-suite")
+    named = given_of(project, session, SUITE)
     spoken = any(values_of(session, option) for option in ("--t2e-user-model", "--t2e-model"))
     found = [project.suite(name) for name in dict.fromkeys(named or project.suite_names)]
     return [one for one in found if one.name in project.lock.suites and (named or spoken or one.scripted)]
@@ -144,41 +128,5 @@ def refuse_several_domains(suites: Sequence[Suite]) -> None:
         told = ", ".join(f"{one.name} ({one.mode.brief})" for one in suites)
         raise ConfigError(
             f"suites of several domains would be run: {told}; capabilities are learnt from one: name its "
-            f"suites, as in -- --t2e-suite {suites[0].name}"
+            f"suites, as in --t2e-suite {suites[0].name} (behind the -- of trace2evolve evolve)"
         )
-
-
-def without_workers(session: Sequence[str]) -> list[str]:
-    """The options without the number of workers, which changes nothing that comes of them."""
-    found: list[str] = []
-    for place, one in enumerate(session):
-        if one.startswith("-n") or (place and session[place - 1] == "-n"):
-            continue
-        found.append(one)
-    return found
-
-
-def number_of(session: Sequence[str], option: str, least: int) -> int | None:
-    """The number that an option is given; None where it is not given.
-
-    Raises:
-        ConfigError: it is no whole number, or too small.
-    """
-    for text in values_of(session, option)[-1:]:
-        if not text.isascii() or not text.isdigit() or int(text) < least:
-            raise ConfigError(f"{option} {text}: must be a whole number of {least} or more")
-        return int(text)
-    return None
-
-
-def values_of(session: Sequence[str], option: str) -> list[str]:
-    """What an option is given, in order, as `--option value` or `--option=value`."""
-    return list(_values(session, option))
-
-
-def _values(session: Sequence[str], option: str) -> Iterator[str]:
-    for place, one in enumerate(session):
-        if one == option:
-            yield from session[place + 1 : place + 2]
-        elif one.startswith(f"{option}="):
-            yield one.partition("=")[2]

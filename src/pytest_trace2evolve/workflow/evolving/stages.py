@@ -17,7 +17,13 @@ from pytest_trace2evolve.workflow.evolving.environments import a_first, ready
 from pytest_trace2evolve.workflow.evolving.keeping import free, locked, read_state, write_state
 from pytest_trace2evolve.workflow.evolving.order import OPENINGS, EvolveOrder
 from pytest_trace2evolve.workflow.evolving.processes import Work, run_all
-from pytest_trace2evolve.workflow.evolving.runs import origins_of, refuse_other, simulations_in
+from pytest_trace2evolve.workflow.evolving.runs import (
+    origins_of,
+    refuse_other,
+    refuse_partial,
+    simulations_in,
+)
+from pytest_trace2evolve.workflow.evolving.session import suites_of
 from pytest_trace2evolve.workflow.evolving.trainings import (
     names_of,
     note_evidence,
@@ -35,6 +41,12 @@ from pytest_trace2evolve.workflow.routing.measure import openings_of, route_loca
 
 FINE = (0, 1, *EXIT_STATUS.values())
 """Exit statuses of a session that ran: with failing tests, or with any verdict."""
+
+NOTHING = "selected_by_no_name"
+"""The keyword of a session that runs no test."""
+
+NONE_SELECTED = (5,)
+"""Exit statuses of such a session."""
 
 _OF_SESSIONS = re.compile(r"^trace2evolve: [\d,]+ of [\d,]+ done| · policy |^=+ .* in [\d.]+s")
 """Lines of a session that are told: how far it is, verdicts, and its end."""
@@ -150,8 +162,21 @@ class Evolving:
         given = self.order.run
         folder = given or self._run_of("run", self.order.candidate, baseline=None)
         refuse_other(folder, origins_of(folder), self.order.candidate, self.order.base)
+        refuse_partial(folder, self.project, suites_of(self.project, self.order.session))
+        if given:
+            self._rehearse(given)
         self._keep(folder=str(folder))
         return 0 if given else simulations_in(folder)
+
+    def _rehearse(self, run: Path) -> None:
+        """Begin a session that is held against the run, and select nothing: what pytest refuses is known
+        before anything is learnt."""
+        given = [one for one in self.order.session if one.startswith("--")]
+        folder = free(self.folder / "rehearsal")
+        arguments = ["-m", "pytest", *given, f"--candidate={self.order.candidate}", "-k", NOTHING]
+        arguments += [f"--t2e-run-folder={folder}", f"--t2e-baseline={run}"]
+        log = self.folder / "rehearsal.log"
+        self._run(Stage.RUN, [Work("rehearsal", arguments, log, NONE_SELECTED, _OF_SESSIONS)])
 
     def _capabilities(self) -> int:
         learnt = missing_of(self.project, self.state.folder, self.project.root)
@@ -188,7 +213,7 @@ class Evolving:
         if self.state.threads is None:
             self._keep(threads=threads_of(self.order))
         # Kept before they are trained: what was interrupted goes on under the same name.
-        self._keep(adapters=names_of(self.order, self.state, adapters))
+        self._keep(adapters=names_of(self.order, self.state, adapters, self.environments))
         there = trained(self.state.adapters, adapters)
         works = [
             training_of(capability, name, self.order, self.state, self.project, self.folder)

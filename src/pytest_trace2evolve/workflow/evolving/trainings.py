@@ -4,14 +4,16 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from pytest_trace2evolve.adapters import Adapters
+from pytest_trace2evolve.adapters import Adapters, unfinished
 from pytest_trace2evolve.evidence.atomic import write_atomic
 from pytest_trace2evolve.records.adapter import MANIFEST, AdapterManifest
 from pytest_trace2evolve.records.evolving import Evolution
 from pytest_trace2evolve.serving.folder import folder_digest
 from pytest_trace2evolve.training.grpo.recipe import Recipe
+from pytest_trace2evolve.workflow.environments.registry import Environments
 from pytest_trace2evolve.workflow.evolving.order import EvolveOrder
 from pytest_trace2evolve.workflow.evolving.processes import Work
+from pytest_trace2evolve.workflow.judging.forgetting import unmeasured
 from pytest_trace2evolve.workflow.project import Project
 
 
@@ -27,7 +29,9 @@ def recipe_of(order: EvolveOrder, state: Evolution) -> Recipe:
     )
 
 
-def names_of(order: EvolveOrder, state: Evolution, adapters: Adapters) -> dict[str, str]:
+def names_of(
+    order: EvolveOrder, state: Evolution, adapters: Adapters, environments: Environments
+) -> dict[str, str]:
     """The adapters' names by capability: those that were chosen, and a free one where none was, or where
     another adapter has come to stand under it.
 
@@ -39,7 +43,9 @@ def names_of(order: EvolveOrder, state: Evolution, adapters: Adapters) -> dict[s
     for one in state.missing or ():
         name = state.adapters.get(one.name)
         taken = name is not None and (adapters.folder / name).exists()
-        if name is None or (taken and not _is_own(name, one.name, recipe, base, state, adapters)):
+        difficulty = state.environments[one.name].difficulty
+        digest = environments.generator(one.name, difficulty).digest
+        if name is None or (taken and not _is_own(name, {one.name: digest}, recipe, base, state, adapters)):
             name = _free_name(adapters.folder, one.name)
         found[one.name] = name
     return found
@@ -51,17 +57,23 @@ def trained(names: Mapping[str, str], adapters: Adapters) -> set[str]:
 
 
 def _is_own(
-    name: str, capability: str, recipe: Recipe, base: str, state: Evolution, adapters: Adapters
+    name: str,
+    environment: Mapping[str, str],
+    recipe: Recipe,
+    base: str,
+    state: Evolution,
+    adapters: Adapters,
 ) -> bool:
-    """Whether an adapter is the one that an evolution would train under this name."""
+    """Whether an adapter is one that an evolution would train in an environment, and can be promoted."""
     if not (adapters.folder / name / MANIFEST).exists():
         return False
     manifest = adapters[name].manifest
     return (
-        set(manifest.environments) == {capability}
+        manifest.environments == environment
+        and not unmeasured(manifest)
         and manifest.base_digest == base
         and manifest.recipe == recipe.model_dump(mode="json")
-        and manifest.difficulty == {capability: state.environments[capability].difficulty}
+        and manifest.difficulty == {name: state.environments[name].difficulty for name in environment}
         and manifest.candidate == state.candidate
     )
 
@@ -104,14 +116,16 @@ def note_evidence(name: str, state: Evolution, adapters: Adapters) -> AdapterMan
 
 
 def played_by(manifest: AdapterManifest) -> int:
-    """Rollouts of a training, and of its measurements before and after."""
+    """Rollouts of a training, and of its measurements before and after, as if it had measured its base
+    itself."""
     return manifest.rollouts + 2 * sum(one.rollouts for one in manifest.heldout.values())
 
 
 def _free_name(folder: Path, name: str) -> str:
-    """The name, or the first of `name_2`, `name_3`, … that no adapter has: adapters stay beside new ones."""
+    """The name, or the first of `name_2`, `name_3`, … that no adapter has, unfinished ones among them: they
+    stay beside new ones."""
     found, number = name, 1
-    while (folder / found).exists():
+    while (folder / found).exists() or unfinished(folder / found).exists():
         number += 1
         found = f"{name}_{number}"
     return found

@@ -18,6 +18,7 @@ from pytest_trace2evolve.scoring.metrics import Metrics, metrics
 from pytest_trace2evolve.suites import Role
 from pytest_trace2evolve.workflow.judging.ledger import Looks, evidence_digest, trials_of
 from pytest_trace2evolve.workflow.planning.plan import Plan, PlannedSuite
+from pytest_trace2evolve.workflow.project import Project
 from pytest_trace2evolve.workflow.running.origin import provenance_of
 from pytest_trace2evolve.workflow.running.taskrun import TaskRun
 from pytest_trace2evolve.workflow.running.trials import lost_trial
@@ -163,7 +164,7 @@ def _verdicts(
     planned, policy = run.planned, plan.policy
     assert planned.baseline is not None
     assert policy is not None
-    for split, guard in _deciding(plan, planned):
+    for split, guard in deciding(plan.project, planned.lock.splits):
         if not run.ran(split) and not interrupted:
             continue
         tasks = planned.lock.splits[split]
@@ -265,9 +266,9 @@ def refuse_incomparable(plan: Plan, planned: PlannedSuite) -> tuple[str, ...]:
     return (f"{planned.name}: {missing}",) if missing else ()
 
 
-def _deciding(plan: Plan, planned: PlannedSuite) -> Iterable[tuple[str, bool]]:
-    """The splits that the gate looks at, each with whether it can only discard."""
-    roles = {split: plan.project.splits[split].role for split in planned.lock.splits}
+def deciding(project: Project, splits: Iterable[str]) -> Iterable[tuple[str, bool]]:
+    """The splits of a suite that the gate looks at, each with whether it can only discard."""
+    roles = {split: project.splits[split].role for split in splits}
     gated = Role.GATE if Role.GATE in roles.values() else Role.DEVELOPMENT
     for split, role in roles.items():
         if role in (gated, Role.GUARD):

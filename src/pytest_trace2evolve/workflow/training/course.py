@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_trace2evolve._optional import require
+from pytest_trace2evolve.adapters import unfinished
 from pytest_trace2evolve.agents.chat import system_prompt
 from pytest_trace2evolve.environments.methods import rollout_class
 from pytest_trace2evolve.errors import ConfigError
@@ -118,9 +119,9 @@ def make(
         OSError: something cannot be written.
     """
     refuse(order)
-    unfinished = order.out.with_name(f".{order.out.name}.unfinished")
-    with _alone(unfinished):
-        trained = train(plan_of(environments, order, unfinished), told=stepped)
+    place = unfinished(order.out)
+    with _alone(place):
+        trained = train(plan_of(environments, order, place), told=stepped)
         if not trained.writes:
             return None
         fresh = order.out.with_name(f".{order.out.name}.new")
@@ -137,29 +138,29 @@ def make(
         from pytest_trace2evolve.training.grpo.keeping import settle
 
         settle(fresh, order.out)
-        shutil.rmtree(unfinished, ignore_errors=True)
+        shutil.rmtree(place, ignore_errors=True)
     return made
 
 
 @contextmanager
-def _alone(unfinished: Path) -> Iterator[None]:
+def _alone(place: Path) -> Iterator[None]:
     """See that nobody else makes the same adapter; of several processes that train together one holds it."""
     if os.environ.get("RANK", "0") != "0":
         yield
         return
-    unfinished.mkdir(parents=True, exist_ok=True)
+    place.mkdir(parents=True, exist_ok=True)
     with ExitStack() as held:
         try:
-            held.enter_context(alone_in(unfinished, wait=False))
+            held.enter_context(alone_in(place, wait=False))
         except BlockingIOError:
             raise ConfigError(
-                f"{unfinished}: another process is training this adapter; wait for it, or give another --name"
+                f"{place}: another process is training this adapter; wait for it, or give another --name"
             ) from None
         try:
             yield
         finally:
             with suppress(OSError):
-                unfinished.rmdir()  # where nothing was kept
+                place.rmdir()  # where nothing was kept
 
 
 def refuse(order: Order) -> None:
