@@ -157,4 +157,6 @@ def test_the_report_holds_the_primary_comparison_calibration_and_what_the_contro
 
 def test_a_seed_that_was_routed_otherwise_is_told(tmp_path: Path) -> None:
     found = results(tmp_path).model_copy(update={"rerouted": 3})
-    assert "each task counts once (3 tasks otherwise in another seed)" in experiment.results_markdown(found)
+    played = found.plan.tasks * len(found.plan.cells)
+    told = f"each task counts once (3 of all {played} tasks otherwise in another seed)"
+    assert told in experiment.results_markdown(found)

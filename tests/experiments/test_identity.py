@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 
+from pytest_trace2evolve.errors import TrainingError
 from pytest_trace2evolve.shipped import embedded_model
 from pytest_trace2evolve.workflow.environments import sources
 from pytest_trace2evolve.workflow.environments.registry import Environments
-from pytest_trace2evolve.workflow.experiments import course, identity
+from pytest_trace2evolve.workflow.experiments import adapters, course, identity
+from pytest_trace2evolve.workflow.experiments.kept import Seed
+from pytest_trace2evolve.workflow.experiments.plan import Plan
 from pytest_trace2evolve.workflow.experiments.tasks import heldout_targets
 from tests.experiments.made import NAMES
 
@@ -49,3 +52,18 @@ def test_the_plan_names_its_tasks_its_recipe_and_its_code(monkeypatch: pytest.Mo
     assert plan.sources == identity.code_digest()
     assert plan.recipe.beta > 0
     assert "beta" in plan.model_dump_json()
+
+
+@pytest.mark.parametrize("what", ["train", "search", "choose", "measure"])
+def test_no_piece_is_made_by_other_code_than_the_plans(tmp_path: Path, what: str) -> None:
+    """Each is made in a process of its own, hours after the first one maybe."""
+    seed = Seed(Plan(capabilities=NAMES, sources="older"), 1, embedded_model(), tmp_path)
+    pieces = {
+        "train": lambda: adapters.train_one(seed.jobs[0]),
+        "search": lambda: course.search(seed),
+        "choose": lambda: course.choose(seed),
+        "measure": lambda: course.measure(seed, 0, 1),
+    }
+    with pytest.raises(TrainingError, match=r"^experiment: the package has changed since it began, .*--out$"):
+        pieces[what]()
+    identity.refuse_changed(Plan(sources=identity.code_digest()))

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_trace2evolve.commands.common import nearest_project, progress_bar
+from pytest_trace2evolve.commands.common import environments_of, nearest_project, progress_bar
 
 if TYPE_CHECKING:
     from pytest_trace2evolve.workflow.environments.registry import Environments
@@ -56,15 +56,11 @@ def _train(options: argparse.Namespace) -> int:
 
     # Before torch is loaded.
     os.environ.update({name: os.environ.get(name, value) for name, value in QUIET_THREADS.items()})
-    from pytest_trace2evolve.workflow.environments.generated import generated_offers
-    from pytest_trace2evolve.workflow.environments.registry import Environments
     from pytest_trace2evolve.workflow.training.course import refuse
     from pytest_trace2evolve.workflow.training.ordering import orders_of
-    from pytest_trace2evolve.worlds.registry import Worlds
 
     project = nearest_project(options)
-    offers = generated_offers(project.root, Worlds()) if project is not None else None
-    with contextlib.closing(Environments(offers)) as environments:
+    with contextlib.closing(environments_of(project)) as environments:
         orders = orders_of(environments, options, project, Path.cwd())
         if options.from_run is not None:
             orders = _left(orders)

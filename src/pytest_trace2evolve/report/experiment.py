@@ -262,7 +262,12 @@ def _router(results: Results) -> str:
     rows = [
         (code(label), *map(str, row)) for label, row in zip(labels, results.confusion.counts, strict=True)
     ]
-    alike = f"{results.rerouted} tasks otherwise in another seed" if results.rerouted else "every seed alike"
+    played = results.plan.tasks * len(results.plan.cells)
+    alike = (
+        f"{results.rerouted} of all {played} tasks otherwise in another seed"
+        if results.rerouted
+        else "every seed alike"
+    )
     return (
         f"Right on {results.confusion.right} of {results.confusion.total} tasks of one capability; rows are "
         "what they call for, columns what was chosen. The base routes, which no seed changes: each task "

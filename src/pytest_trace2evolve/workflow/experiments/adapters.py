@@ -14,7 +14,7 @@ from pytest_trace2evolve.errors import TrainingError
 from pytest_trace2evolve.records.adapter import ADAPTER_WEIGHTS, MANIFEST, AdapterManifest
 from pytest_trace2evolve.serving.folder import ADAPTER_CONFIG, read_model
 from pytest_trace2evolve.workflow.environments.registry import Environments
-from pytest_trace2evolve.workflow.experiments.identity import require_same
+from pytest_trace2evolve.workflow.experiments.identity import refuse_changed, require_same
 from pytest_trace2evolve.workflow.experiments.plan import POINTS, Plan, Training
 from pytest_trace2evolve.workflow.experiments.target import target_offers
 from pytest_trace2evolve.workflow.training.course import Order, make, plan_of, write_weights
@@ -69,6 +69,7 @@ def train_one(job: Job) -> None:
         OSError: something cannot be written.
     """
     end_with_parent()
+    refuse_changed(job.plan)
     environments = Environments(target_offers(job.plan.cells))
     names = job.training.environments
     order = Order(

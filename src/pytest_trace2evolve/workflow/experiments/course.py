@@ -39,7 +39,7 @@ from pytest_trace2evolve.workflow.experiments.evaluate import (
     Evaluation,
     Evaluator,
 )
-from pytest_trace2evolve.workflow.experiments.identity import code_digest, tasks_digest
+from pytest_trace2evolve.workflow.experiments.identity import code_digest, refuse_changed, tasks_digest
 from pytest_trace2evolve.workflow.experiments.kept import Seed, kept, read
 from pytest_trace2evolve.workflow.experiments.plan import (
     CAPABILITIES,
@@ -205,6 +205,7 @@ def search(seed: Seed) -> None:
         OSError: something cannot be written.
     """
     end_with_parent()
+    refuse_changed(seed.plan)
     with _served(seed, {}) as settings:
         evaluator = Evaluator(settings, Environments(), seed.plan.capabilities, seed.number)
         kept(seed.found, Found, lambda: _search(seed, evaluator))
@@ -219,6 +220,7 @@ def choose(seed: Seed) -> None:
         OSError: something cannot be written.
     """
     end_with_parent()
+    refuse_changed(seed.plan)
     plan = seed.plan
     shares = {name: seed.adapters / f"share_{name}" for name in plan.capabilities}
     for name, weight in zip(MERGES, (1 / len(shares), 1.0), strict=True):
@@ -238,6 +240,7 @@ def measure(seed: Seed, part: int, parts: int) -> None:
         OSError: something cannot be written.
     """
     end_with_parent()
+    refuse_changed(seed.plan)
     plan, environments = seed.plan, Environments()
     chosen, found = read(seed.chosen, Chosen), read(seed.found, Found)
     adapters = [adapter_at(one, point) for one in plan.trainings() for point in (1.0, *POINTS)]

@@ -20,12 +20,14 @@ READING = ("__init__", "figures", "identity", "intervals", "kept", "results")
 _MAKING = ("adapters", "agents", "arms", "course", "evaluate", "plan", "prompts", "target", "tasks", "wishes")
 PARTS = (
     "agents",
+    "capabilities/dictionary.py",
     "models",
     "rollout",
     "routing",
     "serving",
     "training/grpo",
     "workflow/routing",
+    "workflow/served.py",
     "workflow/training",
     *(f"workflow/experiments/{name}.py" for name in _MAKING),
 )
@@ -35,6 +37,20 @@ PARTS = (
 def code_digest() -> str:
     """Digest of the code that makes an experiment's pieces."""
     return sources_digest(PARTS)
+
+
+def refuse_changed(plan: Plan) -> None:
+    """See, where a piece is begun, that the code is still the plan's: each is made by a process of its own,
+    which reads what is on the disk by then.
+
+    Raises:
+        TrainingError: it has changed since the experiment began.
+    """
+    if plan.sources and code_digest() != plan.sources:
+        raise TrainingError(
+            "experiment: the package has changed since it began, and pieces of two versions tell nothing; "
+            "restore that version to go on, or begin anew with another --out"
+        )
 
 
 def tasks_digest(ids: Iterable[str]) -> str:
