@@ -137,7 +137,8 @@ def run(plan: Plan, base: Path, out: Path, parallel: int, told: Callable[[int, i
         for job in (job for seed in seeds for job in seed.jobs if job.done):
             job.manifest()  # before hours of work, and not behind them
         searches = [seed for seed in seeds if not seed.found.is_file()]
-        first = [*(partial(train_one, job) for job in jobs), *(partial(search, one) for one in searches)]
+        # The longest first: behind the trainings the last search would have the machine to itself.
+        first = [*(partial(search, one) for one in searches), *(partial(train_one, job) for job in jobs)]
         _at_once(first, parallel, seeds, told)
         unchosen = [partial(choose, seed) for seed in seeds if not seed.chosen.is_file()]
         _at_once(unchosen, parallel, seeds, told)
