@@ -35,11 +35,14 @@ from pytest_trace2evolve.report.inert import inert_line
 
 EXIT_USAGE = 2
 
+EXIT_INTERRUPTED = 130
+"""Of a command that Ctrl-C ended, as shells have it."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand; returns its exit status.
 
-    0 and more are the subcommand's own; 2 is bad input, told in one line on standard error.
+    0 and more are the subcommand's own; 2 is bad input and 130 Ctrl-C, told in one line on standard error.
     """
     options = _parser().parse_args(arguments)
     command: Callable[[argparse.Namespace], int] = options.command
@@ -49,6 +52,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader has gone (`… | head`); nothing more can be said to it, at exit neither.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except KeyboardInterrupt:
+        then = "; the same command goes on" if getattr(options, "goes_on", False) else ""
+        print(f"trace2evolve: interrupted{then}", file=sys.stderr)
+        return EXIT_INTERRUPTED
     except (Trace2EvolveError, OSError) as error:
         print(f"trace2evolve: {inert_line(str(error))}", file=sys.stderr)
         return EXIT_USAGE

@@ -1,6 +1,7 @@
 """`--t2e-evolve`: a session as it would be without, and then an evolution that learns from its failures."""
 
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from pytest_trace2evolve.errors import ModelFolderError
 from pytest_trace2evolve.options import OPTIONS
 from pytest_trace2evolve.participant import project_of, suites_under
 from pytest_trace2evolve.serving.folder import expanded
-from pytest_trace2evolve.workflow.evolving.options import DECIDING, OFF, PACING, SUITE
+from pytest_trace2evolve.workflow.evolving.options import DECIDING, OFF, PACING, SUITE, parted
 from pytest_trace2evolve.workflow.planning.local import names_folder
 
 PLUGIN_NAME = "trace2evolve-evolution"
@@ -48,6 +49,13 @@ _OF_THE_SESSION = frozenset(
     }
 )
 """Options of the session alone."""
+
+
+_STEPWISE = ("stepwise", "stepwise_skip", "stepwise_reset")
+
+_TYPED = ("-m", "--ignore", "--ignore-glob")
+"""Options that leave tests out and may stand in `addopts` for other tests: they are refused where they are
+typed."""
 
 
 class Watched:
@@ -109,7 +117,9 @@ def run_and_evolve(config: pytest.Config) -> int | pytest.ExitCode | None:
         pytest.ExitCode.INTERNAL_ERROR,
         pytest.ExitCode.USAGE_ERROR,
     ):
-        main([*asked, "--from-run", str(watched.folder), "--", *_session(config)])
+        command = [*asked, "--from-run", str(watched.folder), "--", *_session(config)]
+        if main(command) != 0:
+            print(f"trace2evolve: to go on from there: trace2evolve {shlex.join(command)}", file=sys.stderr)
     return status
 
 
@@ -135,7 +145,8 @@ def _refuse_a_part(config: pytest.Config) -> None:
         "--deselect": option.deselect,
         "-x (or --maxfail)": option.maxfail,
         "--lf": getattr(option, "lf", False),
-        "--sw": getattr(option, "stepwise", False),
+        **{f"--{name.replace('_', '-')}": getattr(option, name, False) for name in _STEPWISE},
+        **{word: True for word in map(str, config.invocation_params.args) if parted(word)[0] in _TYPED},
         **{str(one): True for one in config.args if "::" in str(one)},
     }
     for name, value in given.items():
@@ -174,6 +185,7 @@ def _session(config: pytest.Config) -> list[str]:
             found.append(f"{names[0]}={text}")
     if config.option.t2e_suite is None:
         found += [f"{SUITE}={name}" for name in _by_path(config)]
+    found += [f"-p{name}" for name in config.option.plugins]
     workers = getattr(config.option, "numprocesses", None)
     return [*found, f"-n{workers}"] if workers else found
 

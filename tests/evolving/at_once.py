@@ -47,6 +47,7 @@ class World:
         dies: At which process everything ends, as if it were killed.
         after: Whether that is once the process is over, instead of before it begins.
         silent: Sessions that leave no verdict.
+        cut: Why sessions ended before their time, by candidate; empty where tests were left out.
     """
 
     def __init__(self, root: Path) -> None:
@@ -58,6 +59,7 @@ class World:
         self.dies = ""
         self.after = False
         self.silent: set[str] = set()
+        self.cut: dict[str, str] = {}
         self.given: dict[str, list[str]] = {}
         self.told: list[tuple[Stage, str]] = []
 
@@ -86,6 +88,7 @@ class World:
             recipe=read_recipe("pocket", Path(given["--config"])).model_dump(mode="json"),
             difficulty={capability: int(given["--difficulty"])},
             candidate=given["--candidate"],
+            informed_by=(),
         )
 
     def session(self, work: Work) -> None:
@@ -129,7 +132,8 @@ class World:
             run=folder.name,
             time="2026-11-22T10:00:00+00:00",
             verdict=decision,
-            partial=False,
+            partial=candidate.id in self.cut,
+            stopped=self.cut.get(candidate.id, ""),
             policy="calibrated",
             goal=Goal.IMPROVE,
             candidate=candidate,

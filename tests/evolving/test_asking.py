@@ -4,12 +4,13 @@ import argparse
 import json
 import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.errors import ConfigError, PolicyError
+from pytest_trace2evolve.errors import ConfigError, LockError, PolicyError
 from pytest_trace2evolve.lock import LOCK_NAME, Lock, SuiteLock, render_lock
 from pytest_trace2evolve.serving.folder import folder_digest
 from pytest_trace2evolve.shipped import embedded_model
@@ -25,19 +26,27 @@ from tests.gate_helpers import write_candidate
 WEIGHTS = folder_digest(embedded_model())
 
 
-def write_results(folder: Path, run: str, suite: str = "a", domain: str = "support", count: int = 0) -> None:
-    """A run's results: who talked, and that many simulations of one task."""
+def write_results(
+    folder: Path,
+    run: str,
+    suite: str = "a",
+    domain: str = "support",
+    count: int = 0,
+    tasks: Sequence[str] = (),
+) -> None:
+    """A run's results: who talked, and that many simulations of task `t`, or one of each of some tasks."""
     folder.mkdir(parents=True, exist_ok=True)
     candidate = {"id": "v6", "digest": "d"}
     provenance = {"domain": domain, "provider": "trace2evolve", "run_id": run, "suite": suite}
     provenance |= {"candidate": candidate, "agent": {"arguments": {"weights": WEIGHTS}}}
     info = {"environment_info": {"domain_name": domain}, "trace2evolve": provenance}
-    task = {"id": "t", "user_scenario": {"instructions": "x"}}
+    played = [("t", number) for number in range(count)] + [(name, 0) for name in tasks]
     simulations = [
-        {"id": f"{run}-{number}", "task_id": "t", "trial": number, "termination_reason": "user_stop"}
-        for number in range(count)
+        {"id": f"{run}-{place}", "task_id": name, "trial": trial, "termination_reason": "user_stop"}
+        for place, (name, trial) in enumerate(played)
     ]
-    told = {"info": info, "tasks": [task], "simulations": simulations}
+    named = [{"id": name, "user_scenario": {"instructions": "x"}} for name in (tasks or ("t",))]
+    told = {"info": info, "tasks": named, "simulations": simulations}
     (folder / "results.json").write_text(json.dumps(told), encoding="utf-8")
 
 
@@ -187,17 +196,6 @@ def test_other_options_are_another_evolution(project: Project) -> None:
     assert len(found) == 5
 
 
-def test_addopts_name_suites_and_the_gate(project: Project) -> None:
-    write_suites(project.root, a="support", c="retail")
-    ini = project.root / "pytest.ini"
-    ini.write_text("[pytest]\naddopts = --t2e-suite c -q --t2e-gate=strict\n", encoding="utf-8")
-    assert simulations_of(project, asked(project).session) == 6
-    assert fresh_of(project, []) == 0
-    ini.write_text("[pytest]\naddopts = --t2e-gate off\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"^suites of several domains would be run"):
-        asked(project)
-
-
 def test_where_somebody_else_would_talk_nothing_is_learnt(project: Project, tmp_path: Path) -> None:
     ini = project.root / "pytest.ini"
     ini.write_text("[pytest]\nt2e_agent = oracle\n", encoding="utf-8")
@@ -238,6 +236,36 @@ def test_a_run_that_lacks_tasks_is_refused(project: Project) -> None:
         refuse_partial(run, project, suites)
     write_suites(project.root, split="discovery", a="support")
     refuse_partial(run, Project(root=project.root, suites_folder=project.suites_folder), suites)
+
+
+@pytest.mark.parametrize("held", [(), ("5", "6")])
+def test_a_run_that_lacks_tasks_of_its_guard_is_refused(project: Project, held: tuple[str, ...]) -> None:
+    """Without any, nobody would hold an adapter against the guard; without some, none could be promoted."""
+    write_suites(project.root, a="support")
+    lock = project.lock
+    splits = {**lock.suites["a"].splits, "synthetic": {"4": "x", "5": "x", "6": "x"}}
+    suite = lock.suites["a"].model_copy(update={"splits": splits})
+    (project.suites_folder / LOCK_NAME).write_text(render_lock(Lock(suites={"a": suite})), encoding="utf-8")
+    fresh = Project(root=project.root, suites_folder=project.suites_folder)
+    run = project.root / "run"
+    write_results(run, "r1", "a", tasks=("1", "2", "3", *held))
+    told = (
+        rf"^run run lacks {3 - len(held)} of 3 tasks of a::synthetic, by which its adapters would be judged"
+    )
+    with pytest.raises(ConfigError, match=told):
+        refuse_partial(run, fresh, [fresh.suite("a")])
+    write_results(run, "r1", "a", tasks=("1", "2", "3", "4", "5", "6"))
+    refuse_partial(run, fresh, [fresh.suite("a")])
+
+
+def test_a_locked_split_that_is_none_any_more_is_refused(project: Project) -> None:
+    write_suites(project.root, split="robust", a="support")
+    told = (
+        rf"^{project.suites_folder / 'a.toml'}: split 'robust' is in t2e.lock and in no registry; run "
+        r"'trace2evolve lock' if the change is meant$"
+    ).replace("t2e.lock", re.escape(LOCK_NAME))
+    with pytest.raises(LockError, match=told):
+        asked(project)
 
 
 def test_a_gate_that_the_settings_turn_off_is_refused(project: Project) -> None:
@@ -287,6 +315,17 @@ def test_a_base_talks_in_the_sessions_from_wherever_the_user_stands(project: Pro
     )
     assert simulations_of(project, asked(project).session) == 6
     assert simulations_of(project, order.session) == 6 + 3, "a model can play customers without a script"
+    spoken = asked(project, "--t2e-user-model=m").session
+    assert simulations_of(project, spoken) == 6, "the embedded model talks to none but those with a script"
+
+
+def test_a_customers_model_in_a_folder_is_where_the_user_said(project: Project, tmp_path: Path) -> None:
+    here = tmp_path / "elsewhere"
+    shutil.copytree(embedded_model(), here / "m")
+    for written in ("./m", "m", str(here / "m")):
+        found = asked(project, "--t2e-user-model", written, here=here).session
+        assert found == (f"--t2e-user-model={here / 'm'}",)
+    assert asked(project, "--t2e-user-model=far", here=here).session == ("--t2e-user-model=far",)
 
 
 def test_suites_of_several_domains_are_refused_before_they_are_run(project: Project) -> None:

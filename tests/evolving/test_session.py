@@ -47,11 +47,12 @@ def test_the_session_is_told_to_the_evolution(
         "--t2e-trials=1",
         "--t2e-gate=strict",
         "--t2e-summary=told.md",
+        *("-p", "no:cacheprovider"),
     )
     assert result.ret in (0, 1), result.stdout.str()
     common = ["--root", str(project.root), "evolve", "--candidate", "v0", "--base", str(base)]
     common += ["--most", "2", "--steps", "5"]
-    session = ["--", "--t2e-suite=desk", "--t2e-trials=1", "--t2e-gate=strict"]
+    session = ["--", "--t2e-suite=desk", "--t2e-trials=1", "--t2e-gate=strict", "-pno:cacheprovider"]
     run = project.runs[-1]
     assert asked == [[*common, "--dry-run", *session], [*common, "--from-run", str(run), *session]]
     assert len(project.runs) == 1
@@ -98,6 +99,20 @@ def trying(project: DeskProject, base: Path, run: Path, *session: str) -> None:
         evolving._rehearse(run)
 
 
+def test_where_learning_ends_early_the_command_that_goes_on_is_told(
+    project: DeskProject, models: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """And the session's status stands: the same session again would be another run."""
+    monkeypatch.setattr(evolution, "main", lambda arguments: 130 if "--from-run" in arguments else 0)
+    given = ["--t2e-evolve", f"--t2e-model={models / 'base'}", "--t2e-trials=1", "--t2e-gate=strict"]
+    result = project.pytester.runpytest_inprocess(*given)
+    assert result.ret in (0, 1)
+    told = (
+        f"to go on from there: trace2evolve --root {project.root} evolve --base {models / 'base'} --from-run"
+    )
+    assert f"{told} {project.runs[-1]} -- --t2e-trials=1 --t2e-gate=strict" in capfd.readouterr().err
+
+
 def test_an_impossible_budget_ends_it_before_the_session(
     project: DeskProject, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,6 +138,20 @@ def test_an_impossible_budget_ends_it_before_the_session(
         ),
         (["--t2e-evolve", "--t2e-model=m"], "--t2e-model m: --t2e-evolve trains adapters, and needs a model"),
         (["--t2e-evolve", "-k", "note"], "-k does not go with --t2e-evolve: adapters are judged against the"),
+        *(
+            (["--t2e-evolve", given], f"{told} does not go with --t2e-evolve: adapters are judged against")
+            for given, told in (
+                ("-mdiscovery", "-mdiscovery"),
+                ("--ignore=suites", "--ignore=suites"),
+                ("--ignore-glob=s*", "--ignore-glob=s*"),
+                ("--lf", "--lf"),
+                ("--maxfail=1", "-x (or --maxfail)"),
+                ("--deselect=x", "--deselect"),
+                ("--stepwise", "--stepwise"),
+                ("--sw-skip", "--stepwise-skip"),
+                ("--sw-reset", "--stepwise-reset"),
+            )
+        ),
         (["--t2e-evolve", "-x"], "-x (or --maxfail) does not go with --t2e-evolve: adapters are judged"),
         (
             ["--t2e-evolve", "suites/desk.toml::heldout::note"],

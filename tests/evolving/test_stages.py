@@ -1,6 +1,8 @@
 """The stages of an evolution, with sessions and trainings that are over at once; and what each refuses."""
 
 import json
+import re
+import shutil
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from pytest_trace2evolve.workflow.evolving import stages
 from pytest_trace2evolve.workflow.evolving.processes import Work
 from tests.adapter_folders import write_adapter
 from tests.evolving.at_once import ONE, PLAYED, TWO, WEIGHTS, World, digest_of, world
+from tests.evolving.test_asking import write_suites
 from tests.gate_helpers import write_candidate
 
 __all__ = ["world"]
@@ -158,6 +161,7 @@ def test_a_training_goes_on_with_the_threads_that_it_began_with(world: World) ->
         {"environments": {TWO: digest_of(TWO)}},
         {"environments": {ONE: "of another version"}},
         {"heldout": {}},
+        {"evidence": ("of another run",), "informed_by": ("support::discovery",)},
     ],
 )
 def test_an_adapter_that_has_come_under_the_name_meanwhile_is_not_ones_own(
@@ -172,6 +176,7 @@ def test_an_adapter_that_has_come_under_the_name_meanwhile_is_not_ones_own(
         "recipe": Recipe(steps=2).model_dump(mode="json"),
         "difficulty": {ONE: 2},
         "candidate": "v6",
+        "informed_by": (),
     }
     write_adapter(world.project.adapters.folder, ONE, **{**told, **changes})
     before = (world.project.adapters[ONE].path / "manifest.json").read_bytes()
@@ -203,11 +208,11 @@ def test_what_another_training_left_unfinished_is_left_alone(world: World) -> No
 def test_a_run_is_tried_as_a_baseline_before_anything_is_learnt_from_it(world: World) -> None:
     folder = world.project.root / "other"
     world.session(Work("v6", ["--candidate=v6", f"--t2e-run-folder={folder}"], folder))
-    session = ("--t2e-gate=strict", "-n2")
+    session = ("--t2e-gate=strict", "-n2", "--dist=load", "-pchecks", "-q")
     world.evolving(run=folder, session=session).run()
     assert world.ran == ["rehearsal", *ALL[1:]]
     given = world.given["rehearsal"]
-    assert given[2:6] == ["--t2e-gate=strict", "--candidate=v6", "-k", stages.NOTHING]
+    assert given[2:7] == ["--t2e-gate=strict", "-pchecks", "--candidate=v6", "-k", stages.NOTHING]
     assert given[-1] == f"--t2e-baseline={folder}"
 
 
@@ -276,6 +281,45 @@ def test_a_session_that_leaves_no_verdict_is_no_verdict(world: World) -> None:
     assert world.project.adapters[ONE].manifest.state is AdapterState.TRAINED
     world.silent = set()
     assert set(world.evolving().run().done) == set(Stage)
+
+
+@pytest.mark.parametrize("candidate", [f"v6+{ONE}", "v6+routed"])
+def test_a_session_that_was_cut_short_gives_no_verdict_yet(world: World, candidate: str) -> None:
+    """As by a budget: the same command with a larger one goes on."""
+    world.cut = {candidate: "the budget is spent"}
+    told = (
+        rf"^the session of {re.escape(candidate)} was not whole: the budget is spent; what is finished is "
+        "kept: give it what it lacks, and the same command goes on$"
+    )
+    with pytest.raises(TrainingError, match=told):
+        world.evolving().run()
+    if candidate != "v6+routed":
+        assert world.project.adapters[ONE].manifest.state is AdapterState.TRAINED
+    world.cut = {candidate: ""}
+    with pytest.raises(TrainingError, match=r"was not whole: tests were left out of it; what is"):
+        world.evolving().run()
+    world.cut = {}
+    state = world.evolving().run()
+    assert set(state.done) == set(Stage)
+    assert state.judged[candidate].state is AdapterState.PROMOTED
+    assert sorted(world.ran) == sorted([*ALL, candidate, candidate]), "nothing else is done again"
+
+
+def test_from_a_run_that_lacks_tasks_nothing_is_learnt(world: World) -> None:
+    (world.project.root / "suites").mkdir()
+    write_suites(world.project.root, a="support")
+    with pytest.raises(ConfigError, match=r"^run run lacks 3 of 3 tasks of a::heldout"):
+        world.evolving().run()
+    assert world.ran == ["v6"]
+
+
+def test_an_adapter_that_was_removed_is_told_as_gone(world: World) -> None:
+    world.evolving().run()
+    shutil.rmtree(world.project.adapters.folder / TWO)
+    text = evolved_text(world.evolving().run(), world.project.adapters)
+    [row] = [line for line in text.splitlines() if f"v6+{TWO}" in line]
+    assert "gone" in row
+    assert "discarded" in row
 
 
 def test_a_process_that_fails_ends_the_evolution(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -180,3 +180,27 @@ def test_trials_of_two_candidates_are_not_calibrated_as_one(
     error = capsys.readouterr().err
     assert "cannot be one side: candidate 'v1' and 'v2'" in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "then"),
+    [
+        ("evolve._evolve", ["evolve"], "; the same command goes on"),
+        ("train._train", ["train"], "; the same command goes on"),
+        ("experiment._trace", ["experiment", "trace"], "; the same command goes on"),
+        ("routing._routing", ["routing"], ""),
+    ],
+)
+def test_an_interruption_is_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+    arguments: list[str],
+    then: str,
+) -> None:
+    def interrupted(options: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"pytest_trace2evolve.commands.{command}", interrupted)
+    assert main(arguments) == 130
+    assert capsys.readouterr() == ("", f"trace2evolve: interrupted{then}\n")

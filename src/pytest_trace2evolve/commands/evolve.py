@@ -36,7 +36,7 @@ def add(commands: Any) -> None:
     evolve.add_argument(
         "session", nargs="*", metavar="-- OPTION", help="of each pytest session, as in -- -n 2"
     )
-    evolve.set_defaults(command=_evolve)
+    evolve.set_defaults(command=_evolve, goes_on=True)
 
 
 def _evolve(options: argparse.Namespace) -> int:

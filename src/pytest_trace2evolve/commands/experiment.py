@@ -9,9 +9,6 @@ from typing import Any
 
 from pytest_trace2evolve.commands.common import at_least, nearest_project, progress_bar
 
-STOPPED = 130
-"""Exit status of a command that was stopped by Ctrl-C, as shells have it."""
-
 
 def add(commands: Any) -> None:
     """Declare the command and what it can do."""
@@ -33,7 +30,7 @@ def add(commands: Any) -> None:
         "--out", type=Path, metavar="DIR", help="(default: .trace2evolve/experiments/trace in the project)"
     )
     trace.add_argument("--json", action="store_true", help="the results as JSON")
-    trace.set_defaults(command=_trace)
+    trace.set_defaults(command=_trace, goes_on=True)
 
 
 def _trace(options: argparse.Namespace) -> int:
@@ -70,12 +67,8 @@ def _trace(options: argparse.Namespace) -> int:
         )
     out = _out(options)
     print(plan_text(plan), end="", file=sys.stderr)
-    try:
-        with progress_bar("experiment", None) as show:
-            seeds = run(plan, base, out, parallel, lambda done, whole: show(done, "", whole))
-    except KeyboardInterrupt:
-        print("trace2evolve: stopped; the same command goes on", file=sys.stderr)
-        return STOPPED
+    with progress_bar("experiment", None) as show:
+        seeds = run(plan, base, out, parallel, lambda done, whole: show(done, "", whole))
     results = results_of(seeds)
     record = results.model_dump_json(indent=1) + "\n"
     pictures = {CURVE: curve_svg(results), ADAPTERS: adapters_svg(results)}

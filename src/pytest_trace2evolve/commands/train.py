@@ -48,7 +48,7 @@ def add(commands: Any) -> None:
     train.add_argument(
         "--heldout-rollouts", type=int, metavar="K", default=4, help="of each scenario (default: 4)"
     )
-    train.set_defaults(command=_train)
+    train.set_defaults(command=_train, goes_on=True)
 
 
 def _train(options: argparse.Namespace) -> int:

@@ -38,7 +38,7 @@ def evolved_text(state: Evolution, adapters: Adapters) -> str:
         table.add_row(
             Text(judged.candidate, "bold"),
             "–" if delta is None else f"{delta:+.2f}",
-            *_cells(adapters[name].manifest, capability),
+            *(_cells(adapters[name].manifest, capability) if name in set(adapters) else ("gone", "", "")),
             "no verdict" if judged.gate is None else judged.gate.value,
             f"{judged.state.value}{why}",
         )

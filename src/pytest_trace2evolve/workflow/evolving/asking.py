@@ -16,17 +16,18 @@ from pytest_trace2evolve.shipped import embedded_model
 from pytest_trace2evolve.training.grpo.recipe import read_recipe
 from pytest_trace2evolve.workflow.environments.generator import EASIEST
 from pytest_trace2evolve.workflow.environments.registry import Environments
-from pytest_trace2evolve.workflow.evolving.options import SUITE, read_session
+from pytest_trace2evolve.workflow.evolving.addopts import with_addopts
+from pytest_trace2evolve.workflow.evolving.options import SUITE, read_session, values_of
 from pytest_trace2evolve.workflow.evolving.order import EvolveOrder
 from pytest_trace2evolve.workflow.evolving.runs import refuse_undecided
 from pytest_trace2evolve.workflow.evolving.session import (
     gate_of,
-    given_of,
     policy_told,
     refuse_other_agent,
     refuse_several_domains,
     suites_of,
 )
+from pytest_trace2evolve.workflow.planning.local import names_folder
 from pytest_trace2evolve.workflow.project import Project
 from pytest_trace2evolve.workflow.recorded.looks import find_run
 from pytest_trace2evolve.workflow.recorded.sides import expand, mode_of, provenance
@@ -45,7 +46,8 @@ def read_order(
         ResultsError: the run is damaged.
     """
     _refuse_small(options)
-    session = read_session(options.session)
+    session = [_in_place(one, here) for one in read_session(options.session)]
+    session = with_addopts(project, session, based=options.base is not None)
     recipe = read_recipe(options.preset, options.config, seed=options.seed, steps=options.steps)
     for module, extra in (("trl", "train"), ("peft", "train"), ("matplotlib", "plot")):
         require(module, extra=extra)
@@ -67,7 +69,7 @@ def read_order(
     if run is None:
         refuse_several_domains(suites_of(project, session))
     else:
-        session += _suites_of_run(project, run, origins, session)
+        session += _suites_of_run(run, origins, session)
     suites = suites_of(project, session)
     refuse_undecided(project, suites)
     if options.base is None:
@@ -121,6 +123,15 @@ def content_of(
     )
 
 
+def _in_place(option: str, here: Path) -> str:
+    """An option of sessions as they can read it, which stand in the project's folder: a customer's model in a
+    folder by its whole path."""
+    name, _, model = option.partition("=")
+    if name != "--t2e-user-model" or not names_folder(model, here):
+        return option
+    return f"{name}={(here / expanded(Path(model))).resolve()}"
+
+
 def _refuse_small(options: argparse.Namespace) -> None:
     for option, value, least in (
         ("--most", options.most, 1),
@@ -156,13 +167,11 @@ def _candidate_of(run: Path, origins: Sequence[Provenance]) -> str:
     return found.pop()
 
 
-def _suites_of_run(
-    project: Project, run: Path, origins: Sequence[Provenance], session: Sequence[str]
-) -> list[str]:
+def _suites_of_run(run: Path, origins: Sequence[Provenance], session: Sequence[str]) -> list[str]:
     """The option by which the adapters' sessions run the suites of a run: of others it holds nothing that
     they could be compared with."""
     held = sorted({one.suite for one in origins if one.suite is not None})
-    named = given_of(project, session, SUITE)
+    named = values_of(session, SUITE)
     for name in named:
         if held and name not in held:
             raise ConfigError(

@@ -26,15 +26,18 @@ NARROWING = (
     "--maxfail",
     "--sw",
     "--stepwise",
+    "--sw-skip",
+    "--stepwise-skip",
+    "--sw-reset",
+    "--stepwise-reset",
     "--co",
     "--collect-only",
 )
 """Options of pytest by which a session leaves tests out."""
 
 _REFUSED: Mapping[str, str] = {
-    **dict.fromkeys(
-        ("--candidate", "--t2e-candidate", "--t2e-run-folder", "--t2e-baseline", "--t2e-evolve"), _OWN
-    ),
+    **dict.fromkeys(("--candidate", "--t2e-candidate", "--t2e-run-folder", "--t2e-baseline"), _OWN),
+    "--t2e-evolve": "a session of an evolution begins no other one; leave it out",
     "--t2e-model": "the sessions of an evolution talk with its base; name that with --base",
     **dict.fromkeys(
         ("--t2e-agent", "--t2e-replay", "--t2e-playback", "--t2e-base-url", "--t2e-adapter"), _NO_BASE
@@ -79,7 +82,8 @@ PACING = (
 )
 """Options of sessions that change how fast they come to it, or whether they do."""
 
-_OF_PYTEST = ("-n", "--numprocesses", "--maxprocesses", "--dist", "--tb", "--color", "-p", "-W", "-r")
+_WORKERS = ("-n", "--numprocesses", "--maxprocesses", "--dist")
+_OF_PYTEST = (*_WORKERS, "--tb", "--color", "-p", "-W", "-r")
 _ALONE = re.compile(r"-[qv]+|--quiet|--verbose|--no-header|--no-summary")
 
 TAKEN = (*DECIDING, *PACING, *_OF_PYTEST)
@@ -103,8 +107,8 @@ def read_session(given: Sequence[str]) -> list[str]:
         if _ALONE.fullmatch(one):
             found.append(one)
             continue
-        name, value = _parted(one)
-        if why := _REFUSED.get(name):
+        name, value = parted(one)
+        if why := refused(name):
             raise ConfigError(f"{one}: {why}")
         if name not in TAKEN:
             raise ConfigError(_not_taken(one, name))
@@ -118,7 +122,12 @@ def read_session(given: Sequence[str]) -> list[str]:
     return sorted(found, key=lambda one: one.partition("=")[0])
 
 
-def _parted(one: str) -> tuple[str, str | None]:
+def refused(name: str) -> str | None:
+    """Why no session of an evolution may have an option; None where it may, or is not known."""
+    return _REFUSED.get(name)
+
+
+def parted(one: str) -> tuple[str, str | None]:
     """An option's name and its value, where that stands in the same word."""
     if one.startswith("--") or len(one) < 3:
         name, is_given, value = one.partition("=")
@@ -158,6 +167,11 @@ def number_of(session: Sequence[str], option: str, least: int) -> int | None:
             raise ConfigError(f"{option} {text}: must be a whole number of {least} or more")
         return int(text)
     return None
+
+
+def without_workers(session: Sequence[str]) -> list[str]:
+    """The options of a session that runs in one process, and that nobody reads."""
+    return [one for one in session if not (one.startswith(_WORKERS) or _ALONE.fullmatch(one))]
 
 
 def values_of(session: Sequence[str], option: str) -> list[str]:

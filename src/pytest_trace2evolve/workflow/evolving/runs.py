@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.errors import ConfigError, LockError
 from pytest_trace2evolve.evidence.results import read_results
+from pytest_trace2evolve.lock import RENEW
 from pytest_trace2evolve.records.evidence import Provenance
 from pytest_trace2evolve.serving.folder import ModelFolder, folder_digest
 from pytest_trace2evolve.suites import Suite
@@ -61,8 +62,9 @@ def refuse_partial(run: Path, project: Project, suites: Sequence[Suite]) -> None
             for simulation in file.simulations
         }
         splits = project.lock.suites[one.name].splits
-        for split, guard in deciding(project, splits):
-            if (count := len(splits[split].keys() - held)) and not guard:
+        for split, _ in deciding(project, splits):
+            # Guards too: without their tasks an adapter could be promoted that nobody held against them.
+            if count := len(splits[split].keys() - held):
                 raise ConfigError(
                     f"run {run.name} lacks {count} of {len(splits[split])} tasks of {one.name}::{split}, by "
                     "which its adapters would be judged; run the whole suite, without options that narrow it "
@@ -75,8 +77,15 @@ def refuse_undecided(project: Project, suites: Sequence[Suite]) -> None:
 
     Raises:
         ConfigError: none can.
+        LockError: a locked split is none any more.
     """
     locked = {one.name: project.lock.suites[one.name].splits for one in suites}
+    for name, splits in locked.items():
+        if unknown := sorted(splits.keys() - project.splits.keys()):
+            raise LockError(
+                f"{project.suite_path(name)}: split {unknown[0]!r} is in {project.lock_path.name} and in no "
+                f"registry; {RENEW}"
+            )
     if not any(not guard for splits in locked.values() for _, guard in deciding(project, splits)):
         told = ", ".join(f"{name} ({', '.join(splits)})" for name, splits in locked.items())
         raise ConfigError(

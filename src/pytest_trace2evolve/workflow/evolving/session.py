@@ -1,6 +1,5 @@
 """What the pytest sessions of an evolution come to: their suites and simulations, who talks, who decides."""
 
-import itertools
 import tomllib
 from collections.abc import Sequence
 
@@ -11,14 +10,7 @@ from pytest_trace2evolve.suites import Suite
 from pytest_trace2evolve.workflow.evolving.options import NO_GATE, OFF, SUITE, number_of, values_of
 from pytest_trace2evolve.workflow.policies import find_policy
 from pytest_trace2evolve.workflow.project import Project
-from pytest_trace2evolve.workflow.pytest_ini import ini_value, ini_words
-
-
-def given_of(project: Project, session: Sequence[str], option: str) -> list[str]:
-    """What the sessions are given by an option, else what the project's `addopts` give it."""
-    words = ini_words(project.root, "addopts")
-    pairs = [f"{one}={after}" if one == option else one for one, after in itertools.pairwise([*words, ""])]
-    return values_of(session, option) or values_of(pairs, option)
+from pytest_trace2evolve.workflow.pytest_ini import ini_value
 
 
 def refuse_other_agent(project: Project, suites: Sequence[Suite]) -> None:
@@ -47,7 +39,7 @@ def gate_of(project: Project, session: Sequence[str]) -> str:
     Raises:
         ConfigError: the project's pytest settings turn the gate off.
     """
-    if given := given_of(project, session, "--t2e-gate"):
+    if given := values_of(session, "--t2e-gate"):
         return given[-1]
     own = ini_value(project.root, "t2e_gate")
     if own == OFF:
@@ -93,13 +85,12 @@ def fresh_of(project: Project, session: Sequence[str]) -> int:
 
 def suites_of(project: Project, session: Sequence[str]) -> list[Suite]:
     """The locked suites that one session runs: those that are named; else all whose customers follow a
-    script, and the others too where a model was named that can play them.
+    script, and the others too where a base was named: the embedded model talks to no others.
 
     Raises:
         SuiteError: a suite is unknown or broken.
     """
-    named = given_of(project, session, SUITE)
-    spoken = any(values_of(session, option) for option in ("--t2e-user-model", "--t2e-model"))
+    named, spoken = values_of(session, SUITE), values_of(session, "--t2e-model")
     found = [project.suite(name) for name in dict.fromkeys(named or project.suite_names)]
     return [one for one in found if one.name in project.lock.suites and (named or spoken or one.scripted)]
 

@@ -8,13 +8,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_trace2evolve.errors import ConfigError, ResultsError
+from pytest_trace2evolve.errors import ConfigError, ResultsError, TrainingError
 from pytest_trace2evolve.records.adapter import AdapterState
 from pytest_trace2evolve.records.evolving import Evolution, Judged, Stage
+from pytest_trace2evolve.records.run_verdict import RunVerdict
 from pytest_trace2evolve.workflow.capabilities.missing import missing_of
 from pytest_trace2evolve.workflow.environments.registry import Environments
 from pytest_trace2evolve.workflow.evolving.environments import a_first, ready
 from pytest_trace2evolve.workflow.evolving.keeping import free, locked, read_state, write_state
+from pytest_trace2evolve.workflow.evolving.options import without_workers
 from pytest_trace2evolve.workflow.evolving.order import OPENINGS, EvolveOrder
 from pytest_trace2evolve.workflow.evolving.processes import Work, run_all
 from pytest_trace2evolve.workflow.evolving.runs import (
@@ -45,8 +47,9 @@ FINE = (0, 1, *EXIT_STATUS.values())
 NOTHING = "selected_by_no_name"
 """The keyword of a session that runs no test."""
 
-NONE_SELECTED = (5,)
-"""Exit statuses of such a session."""
+NOT_REFUSED = (0, 1, 5)
+"""Exit statuses of such a session that nobody refused: 5 says that no test ran, which a plugin may see
+otherwise (one of coverage fails it)."""
 
 _OF_SESSIONS = re.compile(r"^trace2evolve: [\d,]+ of [\d,]+ done| · policy |^=+ .* in [\d.]+s")
 """Lines of a session that are told: how far it is, verdicts, and its end."""
@@ -171,12 +174,12 @@ class Evolving:
     def _rehearse(self, run: Path) -> None:
         """Begin a session that is held against the run, and select nothing: what pytest refuses is known
         before anything is learnt."""
-        given = [one for one in self.order.session if one.startswith("--")]
+        given = without_workers(self.order.session)
         folder = free(self.folder / "rehearsal")
         arguments = ["-m", "pytest", *given, f"--candidate={self.order.candidate}", "-k", NOTHING]
         arguments += [f"--t2e-run-folder={folder}", f"--t2e-baseline={run}"]
         log = self.folder / "rehearsal.log"
-        self._run(Stage.RUN, [Work("rehearsal", arguments, log, NONE_SELECTED, _OF_SESSIONS)])
+        self._run(Stage.RUN, [Work("rehearsal", arguments, log, NOT_REFUSED, _OF_SESSIONS)])
 
     def _capabilities(self) -> int:
         learnt = missing_of(self.project, self.state.folder, self.project.root)
@@ -231,7 +234,7 @@ class Evolving:
             if candidate in self.state.judged:
                 continue
             folder = self._run_of(f"gate-{name}", candidate, baseline=self.state.folder)
-            record = read_verdict(folder)
+            record = self._whole(read_verdict(folder))
             note_verdict(self.project, record)
             manifest = self.project.adapters[name].manifest
             why = "" if manifest.verdict is None else manifest.verdict.why
@@ -268,7 +271,7 @@ class Evolving:
             return 0
         candidate = f"{self.order.candidate}+routed"
         folder = self._run_of("gate-routed", candidate, baseline=self.state.folder)
-        record = read_verdict(folder)
+        record = self._whole(read_verdict(folder))
         gate = gate_of(record)
         routed = Judged(candidate=candidate, gate=gate, state=state_of(gate), run=record.run)
         self._judged(routed, simulations_in(folder))
@@ -288,6 +291,17 @@ class Evolving:
         self._keep(judged={**self.state.judged, one.candidate: one}, rollouts=self._with(played))
         why = f" ({one.why})" if one.why else ""
         self.told(Stage.GATE, f"{one.candidate}: {one.state.value}{why}")
+
+    @staticmethod
+    def _whole(record: RunVerdict) -> RunVerdict:
+        """A verdict on all that was asked for: of a session that ended before its time there is none yet."""
+        if record.partial:
+            raise TrainingError(
+                f"the session of {record.candidate.id} was not whole: "
+                f"{record.stopped or 'tests were left out of it'}; what is finished is kept: give it what it "
+                "lacks, and the same command goes on"
+            )
+        return record
 
     def _run_of(self, name: str, candidate: str, *, baseline: str | None) -> Path:
         """Run a session of a candidate; its folder."""

@@ -75,6 +75,8 @@ def _is_own(
         and manifest.recipe == recipe.model_dump(mode="json")
         and manifest.difficulty == {name: state.environments[name].difficulty for name in environment}
         and manifest.candidate == state.candidate
+        # What another evolution has trained it for says of what it is informed.
+        and (manifest.evidence, manifest.informed_by) in (((), ()), (state.runs, state.splits))
     )
 
 

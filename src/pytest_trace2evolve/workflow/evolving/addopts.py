@@ -1,0 +1,77 @@
+"""Options that every pytest session of a project gets, whatever it is given: `addopts` and PYTEST_ADDOPTS."""
+
+import itertools
+import os
+import re
+import shlex
+from collections.abc import Sequence
+
+from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.workflow.evolving.options import (
+    DECIDING,
+    NO_GATE,
+    OFF,
+    SUITE,
+    parted,
+    refused,
+    values_of,
+)
+from pytest_trace2evolve.workflow.project import Project
+from pytest_trace2evolve.workflow.pytest_ini import ini_words
+
+VARIABLE = "PYTEST_ADDOPTS"
+
+_OVERRULED = frozenset({"--candidate", "--t2e-candidate", "--t2e-run-folder", "--t2e-baseline"})
+"""Options of which each session is given its own, which counts."""
+
+_FOR_OTHER_TESTS = frozenset({"-m", "--ignore", "--ignore-glob", "--deselect"})
+"""Options that leave tests out, and stand in `addopts` for other tests than those of suites. A run that lacks
+tasks by which adapters are judged is refused all the same."""
+
+_EXIT_FIRST = re.compile(r"-[hlqsv]*x[a-zA-Z]*")
+"""How `-x` is written among other letters."""
+
+
+def with_addopts(project: Project, session: Sequence[str], *, based: bool) -> list[str]:
+    """A session's options, completed by those of `addopts` that change what comes of it.
+
+    Args:
+        session: As `read_session` gives them.
+        based: Whether each session is told which model talks.
+
+    Raises:
+        ConfigError: `addopts` holds an option with which no evolution could come to an end.
+    """
+    found = list(session)
+    for place, words in _places(project):
+        _refuse(place, words, based=based, gated=bool(values_of(session, "--t2e-gate")))
+    words = [word for _, held in _places(project) for word in held]
+    pairs = [f"{one}={after}" if one in DECIDING else one for one, after in itertools.pairwise([*words, ""])]
+    for name in DECIDING:
+        given, own = values_of(pairs, name), values_of(session, name)
+        if name == SUITE:
+            found += [f"{name}={one}" for one in dict.fromkeys(given) if one not in own]
+        elif given and not own:
+            found.append(f"{name}={given[-1]}")
+    return found
+
+
+def _places(project: Project) -> list[tuple[str, list[str]]]:
+    """Where such options stand, and the words that stand there, in the order in which pytest reads them."""
+    try:
+        own = shlex.split(os.environ.get(VARIABLE, ""))
+    except ValueError:  # a quotation without an end, which pytest refuses
+        own = []
+    settings = f"addopts in the pytest settings of {project.root}"
+    return [(settings, ini_words(project.root, "addopts")), (VARIABLE, own)]
+
+
+def _refuse(place: str, words: Sequence[str], *, based: bool, gated: bool) -> None:
+    for word, after in itertools.pairwise([*words, ""]):
+        name, value = ("-x", None) if _EXIT_FIRST.fullmatch(word) else parted(word)
+        if name == "--t2e-gate" and (after if value is None else value) == OFF and not gated:
+            raise ConfigError(f"{place}: {name} {OFF}: {NO_GATE}; leave it out")
+        if name in _OVERRULED | _FOR_OTHER_TESTS or (name == "--t2e-model" and based):
+            continue
+        if why := refused(name):
+            raise ConfigError(f"{place}: {word}: {why}")
