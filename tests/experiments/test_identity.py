@@ -1,5 +1,6 @@
 """What makes two experiments one: all code that makes pieces counts, and the plan names what is played."""
 
+from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from pytest_trace2evolve.workflow.experiments.kept import Seed
 from pytest_trace2evolve.workflow.experiments.plan import Plan
 from pytest_trace2evolve.workflow.experiments.tasks import heldout_targets
 from tests.experiments.made import NAMES
+from tests.unit.test_architecture import MODULES, PACKAGE, imported
 
 
 def test_every_file_here_makes_pieces_or_reads_them() -> None:
@@ -22,6 +24,39 @@ def test_every_file_here_makes_pieces_or_reads_them() -> None:
     making = {Path(one).stem for one in identity.PARTS if one.startswith("workflow/experiments/")}
     assert {one.stem for one in folder.glob("*.py")} == making | set(identity.READING)
     assert not making & set(identity.READING)
+
+
+BESIDE = {
+    *("__init__", "_optional", "_secrets", "errors", "shipped", "evidence/atomic"),
+    *("adapters", "candidates", "suites", "workflow/project", "worlds/registry"),  # where things lie
+    *("gate/columns", "judges/environments", "report/card", "report/environments", "report/training"),
+    *("workflow/capabilities/gather", "workflow/capabilities/mine", "workflow/capabilities/missing"),
+    *("commands/common", "training", "workflow/planning/local"),
+    *(f"workflow/experiments/{name}" for name in ("identity", "kept")),
+}
+"""What the code of pieces imports and what is not in its digest: it changes no scenario, answer or reward."""
+
+
+def test_all_that_the_code_of_pieces_imports_is_in_the_digest() -> None:
+    parts = [one.removesuffix(".py") for one in (*sources._PARTS, *identity.PARTS)]
+
+    def held(module: str) -> bool:
+        return any(module == part or module.startswith(f"{part}/") for part in parts)
+
+    files = {name.replace(".", "/").removeprefix(f"{PACKAGE}/"): text for name, text in MODULES.items()}
+    targets = {
+        target.replace(".", "/").removeprefix(f"{PACKAGE}/")
+        for name, text in files.items()
+        if held(name)
+        for target in imported(text, MODULES)
+    }
+    assert {one for one in targets if not held(one)} == {one.replace("__init__", PACKAGE) for one in BESIDE}
+
+
+def test_another_version_of_a_package_is_another_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = identity.code_digest()
+    monkeypatch.setattr(identity, "version", lambda name: "0.0" if name == "trl" else version(name))
+    assert identity.code_digest() != before
 
 
 @pytest.mark.parametrize("name", ["training/grpo/recipe.py", "workflow/experiments/wishes.py"])

@@ -1,6 +1,7 @@
 """Prompt evolution: sentences of the rulebook alone, drawn from a seed; a budget is spent exactly."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.script import Content
+from pytest_trace2evolve.workflow.experiments import prompts
 from pytest_trace2evolve.workflow.experiments.agents import Policy
 from pytest_trace2evolve.workflow.experiments.plan import CAPABILITIES
 from pytest_trace2evolve.workflow.experiments.prompts import LINES_MOST, Proposer, evolve, lacking
@@ -57,11 +59,13 @@ class Pretender:
     def __init__(self) -> None:
         self.numbers: list[int] = []
         self.played: list[tuple[str, int, int]] = []
+        self.targets_of: list[list[Target]] = []
 
     async def targets(
         self, policy: Policy, targets: Sequence[Target], first: int = 0
     ) -> tuple[list[float], list[Sequence[Message]]]:
         self.numbers += range(first, first + len(targets))
+        self.targets_of.append(list(targets))
         self.played.append((policy.instruction, len(targets), len(self.numbers)))
         useful = {one for rule in ("confirm", "once", "compare") for one in rulebook().rules[rule].wordings}
         knows = bool(useful & set(policy.instruction.splitlines()))
@@ -83,6 +87,48 @@ def test_the_budget_is_spent_exactly(budget: int) -> None:
         assert found.candidates > 1
     with pytest.raises(RuntimeError):
         asyncio.get_running_loop()  # nothing of it is left
+
+
+def test_what_is_left_is_spent_on_the_same_tasks_of_all_kinds() -> None:
+    pytest.importorskip("gepa")
+    pretender: Any = Pretender()
+    deciding = tasks("b", 2)
+    evolve(pretender, (tasks("a", 4), deciding), 301, 1, points=())
+    last, other = pretender.targets_of[-2:]
+    assert other not in (deciding, [])
+    assert [one.case.id for one in last][: len(other)] == [one.case.id for one in other]
+    assert len(last) - len(other) in (0, 1)
+    counts = Counter(one.cell.name for one in last)
+    assert [max(counts.values()) - counts[cell.name] <= 1 for cell in CELLS] == [True] * len(CELLS)
+    assert pretender.played[-1][0] != pretender.played[-2][0], "of the two best"
+
+
+@pytest.mark.parametrize("where", ["lacking", "rulebook"])
+def test_an_error_of_the_proposer_ends_the_search(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """GEPA would log it, spend the budget on other rounds, and find nothing."""
+    pytest.importorskip("gepa")
+    pretender: Any = Pretender()
+    given = tasks("a", 4), tasks("b", 2)
+
+    def broken(*given: Any) -> Any:
+        raise ValueError("no such rule")
+
+    monkeypatch.setattr(
+        Proposer if where == "rulebook" else prompts, "reworked" if where == "rulebook" else where, broken
+    )
+    with pytest.raises(ValueError, match=r"^no such rule$"):
+        evolve(pretender, given, 301, 1, points=())
+    assert len(pretender.numbers) < 60
+
+
+def test_arguments_of_any_kind_are_read() -> None:
+    target = tasks("lack", 1)[0]
+    calls = [
+        ToolCall(id="1", name="get_order_details", arguments={"order_id": ["#W1"]}),
+        ToolCall(id="2", name="cancel_pending_order", arguments={"order_id": {"id": 1}, "reason": "other"}),
+    ]
+    trace = [Message(role="user", content="Hi."), Message(role="assistant", tool_calls=calls)]
+    assert {"inspect", "survey"} <= set(lacking(target, trace))
 
 
 def test_an_instruction_is_known_when_the_rollouts_that_decide_on_it_are_spent() -> None:

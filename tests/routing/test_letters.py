@@ -122,3 +122,10 @@ def test_a_confusion_table_counts_every_task_once(pairs: list[tuple[str, str]]) 
     else:
         assert share is not None
         assert 0 <= share[1] <= share[0] + 1e-12 <= share[2] + 1e-12 <= 1 + 2e-12
+
+
+def test_what_a_router_never_chose_was_a_choice_all_the_same() -> None:
+    found = confusion_of([("a", NONE), ("b", "a")], ["a", "b", "both", NONE])
+    assert found.labels == ("a", "b", "both", NONE)
+    assert found.counts[2] == (0, 0, 0, 0)
+    assert found.total == 2

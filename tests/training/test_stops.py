@@ -24,8 +24,8 @@ def test_rewards_that_never_differ_end_it_whenever_it_is_asked(base: Path, tmp_p
         with pytest.raises(TrainingError) as error:
             train(plan, told=lambda step: told.append(step.step))
         assert str(error.value) == (
-            "step 2: every rollout of 2 steps had the reward 0.2: there is nothing to learn from; calibrate "
-            "the environment, or change its difficulty"
+            "step 2: rewards differed in no group so far (mean reward 0.20): there is nothing to learn from; "
+            "calibrate the environment, or change its difficulty"
         )
     assert told == [1, 2], "nothing is made of what was kept"
 
@@ -36,17 +36,32 @@ def test_top_rewards_do_not_end_it(base: Path, tmp_path: Path) -> None:
     assert [one["rollouts"] for one in done.curve] == [16] * 3, "drawn anew, as often as the recipe says"
 
 
-def test_groups_that_differ_no_more_end_it(base: Path, tmp_path: Path) -> None:
+def test_groups_that_each_have_one_reward_end_it(base: Path, tmp_path: Path) -> None:
     """All rollouts of a group are worth the same, and the next group's are worth something else."""
 
     def by_order(trace: Sequence[Message]) -> float:
         return int((trace[0].content or "")[-2]) / 10
 
     plan = toy_plan(base, tmp_path, by_order, steps=9, patience=3, kl_every=0, redraws=0)
-    with pytest.raises(TrainingError) as error:
+    with pytest.raises(
+        TrainingError, match=r"^step 3: rewards differed in no group so far \(mean reward 0\."
+    ):
         train(plan)
-    assert "rewards differed in 0.0% of the groups of 3 steps (mean reward" in str(error.value)
-    assert str(error.value).endswith("nothing is learnt any more; lower the rate, or change the difficulty")
+
+
+def test_groups_that_differ_no_more_end_it(base: Path, tmp_path: Path) -> None:
+    rewards, made = itertools.cycle([0.0, 0.8, 0.5]), [0]
+
+    def at_first(trace: Sequence[Message]) -> float:
+        return 0.2 if any(made) else next(rewards)
+
+    plan = toy_plan(base, tmp_path, at_first, steps=9, patience=3, kl_every=0, redraws=0)
+    with pytest.raises(TrainingError) as error:
+        train(plan, told=lambda step: made.append(step.step))
+    assert str(error.value) == (
+        "step 4: rewards differed in 0.0% of the groups of 3 steps (mean reward 0.20): nothing is learnt any "
+        "more; lower the rate, or change the difficulty"
+    )
 
 
 def test_a_reward_that_is_no_number_ends_it(base: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ class HeldOut(Record):
 
     Attributes:
         digest: Of the environment with held-out content.
-        model: Digest of the model, of the adapter behind a plus sign, and of its instruction.
+        model: Digest of the model, with its adapter's where it has one, of its system prompt and its tools.
         temperature: At which its answers were drawn.
         rewards: By scenario, from seed 0 on; of lost rollouts nothing.
         lost: Rollouts without a reward.

@@ -6,10 +6,14 @@ from collections.abc import Iterable
 from pytest_trace2evolve.records.routing import NONE, Confusion
 
 
-def confusion_of(pairs: Iterable[tuple[str, str]]) -> Confusion:
-    """The table of the oracle's labels and a router's choices, a pair a task."""
+def confusion_of(pairs: Iterable[tuple[str, str]], choices: Iterable[str] = ()) -> Confusion:
+    """The table of the oracle's labels and a router's choices, a pair a task.
+
+    Args:
+        choices: What the router could choose, whether it did or not.
+    """
     counts = Counter(pairs)
-    labels = sorted({label for pair in counts for label in pair})
+    labels = sorted({label for pair in counts for label in pair} | set(choices))
     labels = [*(one for one in labels if one != NONE), NONE]
     return Confusion(
         labels=tuple(labels), counts=tuple(tuple(counts[row, column] for column in labels) for row in labels)

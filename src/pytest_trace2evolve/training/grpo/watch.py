@@ -94,9 +94,9 @@ class Watch(TrainerCallback):
         step = recent[-1]["step"]
         if reward >= SOLVED or informative > COLLAPSED:
             return
-        if informative == 0 and len({round(one["reward"], 6) for one in recent}) == 1:
+        if not any(one["informative"] for one in self._curve):
             raise TrainingError(
-                f"step {step}: every rollout of {recipe.patience} steps had the reward {reward:g}: there is "
+                f"step {step}: rewards differed in no group so far (mean reward {reward:.2f}): there is "
                 "nothing to learn from; calibrate the environment, or change its difficulty"
             )
         raise TrainingError(

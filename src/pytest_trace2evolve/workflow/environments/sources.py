@@ -8,6 +8,7 @@ from importlib.resources.abc import Traversable
 from pytest_trace2evolve._canonical import digest
 
 _PARTS = (
+    "_canonical.py",
     "cases",
     "environments",
     "records",
@@ -16,9 +17,13 @@ _PARTS = (
     "users",
     "workflow/environments",
     "workflow/pocket",
+    "worlds/merge.py",
+    "worlds/overlay.py",
+    "worlds/retail_rules.py",
     "worlds/support",
 )
-"""Folders of the package; a change in one that changes nothing is taken for a change, never the reverse."""
+"""Folders and files of the package; a change in one that changes nothing is taken for a change, never the
+reverse."""
 
 
 @functools.cache

@@ -1,6 +1,7 @@
 """What makes two experiments one: the code that makes pieces, the tasks, and how adapters are trained."""
 
 from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -21,6 +22,7 @@ _MAKING = ("adapters", "agents", "arms", "course", "evaluate", "plan", "prompts"
 PARTS = (
     "agents",
     "capabilities/dictionary.py",
+    "commands/serve.py",
     "models",
     "rollout",
     "routing",
@@ -33,10 +35,20 @@ PARTS = (
 )
 """What pieces are made by, beside what scenarios are: folders and files of the package."""
 
+PACKAGES = ("torch", "transformers", "tokenizers", "trl", "peft", "gepa")
+"""What they are made by besides."""
+
 
 def code_digest() -> str:
-    """Digest of the code that makes an experiment's pieces."""
-    return sources_digest(PARTS)
+    """Digest of the code that makes an experiment's pieces, and of the versions of the packages below it."""
+    return digest([sources_digest(PARTS), [_version(name) for name in PACKAGES]])
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # whatever needs it says so
+        return ""
 
 
 def refuse_changed(plan: Plan) -> None:
@@ -48,8 +60,9 @@ def refuse_changed(plan: Plan) -> None:
     """
     if plan.sources and code_digest() != plan.sources:
         raise TrainingError(
-            "experiment: the package has changed since it began, and pieces of two versions tell nothing; "
-            "restore that version to go on, or begin anew with another --out"
+            "experiment: the package has changed since it began, or one below it "
+            f"({', '.join(PACKAGES)}), and pieces of two versions tell nothing; restore that version to go "
+            "on, or begin anew with another --out"
         )
 
 

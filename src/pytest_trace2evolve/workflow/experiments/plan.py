@@ -211,6 +211,8 @@ def settle_plan(plan: Plan, out: Path) -> None:
 
 def _named(field: str) -> str:
     """How a field of the plan is called where it differs."""
-    return {"sources": "version of the code", "base": "base model", "targets": "set of held-out tasks"}.get(
-        field, field.replace("_", " ")
-    )
+    return {
+        "sources": "version of the code, or of a package below it",
+        "base": "base model",
+        "targets": "set of held-out tasks",
+    }.get(field, field.replace("_", " "))

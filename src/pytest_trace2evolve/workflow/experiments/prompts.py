@@ -1,15 +1,17 @@
 """Prompt evolution by GEPA, with the rollouts that the other arms spend on training.
 
 The embedded model cannot write prompts, so nobody reflects in words: the proposer draws sentences from the
-rulebook in `training/pocket/rules.toml`, those first whose behaviour the failed rollouts lack. GEPA does the
-rest: minibatches, acceptance, the Pareto frontier.
+rulebook in `training/pocket/rules.toml`, those more often whose behaviour the failed rollouts lack. GEPA does
+the rest: minibatches, acceptance, the Pareto frontier.
 """
 
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from statistics import fmean
 from typing import Annotated, Any
 
@@ -108,13 +110,17 @@ class Proposer:
 
 
 class TargetAdapter:
-    """GEPA's view of target tasks: plays them, and says what failed ones lack."""
+    """GEPA's view of target tasks: plays them, says what failed ones lack, and draws the next instruction.
+
+    GEPA logs an error of the latter two and goes on with its rounds: `failed` keeps the first.
+    """
 
     propose_new_texts = None
 
-    def __init__(self, evaluator: Evaluator, runner: asyncio.Runner) -> None:
-        self._evaluator, self._runner = evaluator, runner
+    def __init__(self, evaluator: Evaluator, runner: asyncio.Runner, proposer: Proposer) -> None:
+        self._evaluator, self._runner, self._proposer = evaluator, runner, proposer
         self.spent = 0
+        self.failed: Exception | None = None
 
     def evaluate(self, batch: list[Target], candidate: dict[str, str], capture_traces: bool = False) -> Any:
         """One rollout a task; counts them."""
@@ -135,11 +141,25 @@ class TargetAdapter:
         self, candidate: dict[str, str], eval_batch: Any, components_to_update: list[str]
     ) -> dict[str, list[dict[str, Any]]]:
         """What each rollout showed, for the proposer."""
-        records = [
-            {"reward": reward, "lacks": [] if reward else lacking(target, trace)}
-            for target, trace, reward in eval_batch.trajectories
-        ]
+        with self._noted():
+            records = [
+                {"reward": reward, "lacks": [] if reward else lacking(target, trace)}
+                for target, trace, reward in eval_batch.trajectories
+            ]
         return dict.fromkeys(components_to_update, records)
+
+    def propose(self, *given: Any, **named: Any) -> dict[str, str]:
+        """The proposer's next texts."""
+        with self._noted():
+            return self._proposer(*given, **named)
+
+    @contextmanager
+    def _noted(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self.failed = self.failed or error
+            raise
 
 
 def lacking(target: Target, trace: Sequence[Message]) -> list[str]:
@@ -165,7 +185,7 @@ def evolve(
     """Search for an instruction with exactly `budget` rollouts.
 
     GEPA ends before a round that the budget might not cover; what is left then is played with the two best
-    instructions in turn, and the better of all their rollouts is the result.
+    instructions, the same tasks of all kinds, and the better of all their rollouts is the result.
 
     Args:
         evaluator: Plays.
@@ -177,32 +197,35 @@ def evolve(
     Raises:
         MissingExtraError: gepa is not installed.
         InfrastructureError: a rollout was lost.
+        Exception: whatever went wrong when an instruction was drawn.
     """
     gepa = require("gepa", extra="experiment")
     minibatches, deciding = tasks
     round_most = 2 * BATCH + len(deciding)
     with asyncio.Runner() as runner:
-        adapter = TargetAdapter(evaluator, runner)
+        adapter = TargetAdapter(evaluator, runner, Proposer(seed))
         result = gepa.optimize(
             seed_candidate={COMPONENT: ""},
             trainset=list(minibatches),
             valset=list(deciding),
             adapter=adapter,
-            custom_candidate_proposer=Proposer(seed),
+            custom_candidate_proposer=adapter.propose,
             reflection_minibatch_size=BATCH,
-            stop_callbacks=lambda state: adapter.spent + round_most > budget,
+            stop_callbacks=lambda state: bool(adapter.failed) or adapter.spent + round_most > budget,
             skip_perfect_score=False,
             logger=_Quiet(),
             seed=seed,
         )
+        if adapter.failed is not None:
+            raise adapter.failed
         scores = {
             place: [float(one) for one in result.val_subscores[place].values()]
             for place in range(result.num_candidates)
         }
         best = sorted(scores, key=lambda place: -fmean(scores[place]))[:2]
-        left = [list(minibatches)[place % len(minibatches)] for place in range(budget - adapter.spent)]
+        left, mixed = budget - adapter.spent, _mixed(minibatches)
         for turn, place in enumerate(best):
-            own = left[turn :: len(best)]
+            own = [mixed[one % len(mixed)] for one in range(len(range(turn, left, len(best))))]
             if own:
                 scores[place] += adapter.play(own, result.candidates[place][COMPONENT])[0]
     last = max(best, key=lambda place: fmean(scores[place]))
@@ -213,6 +236,14 @@ def evolve(
         candidates=result.num_candidates,
         score=fmean(scores[last]),
     )
+
+
+def _mixed(tasks: Sequence[Target]) -> list[Target]:
+    """Tasks of all kinds in turn: the first few of them are of each kind alike."""
+    kinds: dict[str, list[Target]] = {}
+    for one in tasks:
+        kinds.setdefault(one.cell.name, []).append(one)
+    return [one for group in zip_longest(*kinds.values()) for one in group if one is not None]
 
 
 def _best_until(result: Any, spent: float, deciding: int) -> str:

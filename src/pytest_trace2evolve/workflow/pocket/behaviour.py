@@ -53,11 +53,11 @@ def _inspected(case: Case, trace: Trace) -> bool | None:
     """Whether every order was read before it was changed."""
     if not (writes := _writes(trace)):
         return None
-    read: dict[object, int] = {}
+    read: dict[str, int] = {}
     for place, call in _calls(trace):
         if call.name == "get_order_details":
-            read.setdefault(call.arguments.get("order_id"), place)
-    return all(read.get(call.arguments.get("order_id"), place) < place for place, call in writes)
+            read.setdefault(_named(call, "order_id"), place)
+    return all(read.get(_named(call, "order_id"), place) < place for place, call in writes)
 
 
 def _confirmed(case: Case, trace: Trace) -> bool | None:
@@ -89,8 +89,13 @@ def _surveyed(case: Case, trace: Trace) -> bool | None:
     return set(orders) <= _read(trace, "get_order_details", "order_id")
 
 
-def _read(trace: Trace, tool: str, argument: str) -> set[object]:
-    return {call.arguments.get(argument) for _, call in _calls(trace) if call.name == tool}
+def _read(trace: Trace, tool: str, argument: str) -> set[str]:
+    return {_named(call, argument) for _, call in _calls(trace) if call.name == tool}
+
+
+def _named(call: ToolCall, argument: str) -> str:
+    """What an argument names; a model may give anything, lists too."""
+    return str(call.arguments.get(argument))
 
 
 def _account(case: Case, trace: Trace) -> bool | None:

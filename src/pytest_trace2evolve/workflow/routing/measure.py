@@ -56,9 +56,9 @@ class Routed:
     @property
     def confusion(self) -> Confusion:
         """Oracle labels against choices."""
-        return confusion_of(
-            (one.label, routing.chosen) for one, routing in zip(self.openings, self.routings, strict=True)
-        )
+        pairs = zip(self.openings, self.routings, strict=True)
+        choices = {name for one in self.routings for name in one.shares}
+        return confusion_of(((one.label, routing.chosen) for one, routing in pairs), choices)
 
     @property
     def silent(self) -> float:

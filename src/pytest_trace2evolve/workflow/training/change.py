@@ -11,6 +11,9 @@ from pytest_trace2evolve.records.heldout import HeldOut
 LEVEL = 0.95
 """Of the intervals."""
 
+ALIKE = 1e-9
+"""Standard deviation below which differences are equal but for rounding."""
+
 
 @dataclass(frozen=True)
 class Change:
@@ -41,7 +44,8 @@ def _change(before: HeldOut, after: HeldOut, figure: Callable[[float], float]) -
     """The mean over scenarios of what each gained.
 
     Student's interval for paired differences: rollouts of one scenario resemble each other, so a scenario
-    counts once, whatever the number of its rollouts.
+    counts once, whatever the number of its rollouts. Where all gained alike there is none: one without a
+    width would claim what two scenarios cannot show.
     """
     pairs = [
         (fmean(map(figure, one)), fmean(map(figure, other)))
@@ -52,7 +56,7 @@ def _change(before: HeldOut, after: HeldOut, figure: Callable[[float], float]) -
         raise ValueError("no scenario was played on both sides")
     gains = [other - one for one, other in pairs]
     mean_before, mean_after = (fmean(side) for side in zip(*pairs, strict=True))
-    if len(gains) < 2:
+    if len(gains) < 2 or stdev(gains) < ALIKE:
         return Change(mean_before, mean_after, None, None)
     from scipy.stats import t
 

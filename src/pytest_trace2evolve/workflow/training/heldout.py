@@ -24,10 +24,22 @@ from pytest_trace2evolve.records.script import Content
 from pytest_trace2evolve.serving.folder import ModelFolder, folder_digest
 from pytest_trace2evolve.workflow.environments.registry import Environments, played
 from pytest_trace2evolve.workflow.environments.rollouts import Group, roll_groups
+from pytest_trace2evolve.workflow.environments.sources import sources_digest
 from pytest_trace2evolve.workflow.served import served
 
 SCENARIOS, ROLLOUTS = 100, 4
 """Held-out scenarios, and rollouts of each, where nothing else is said."""
+
+_PLAYING = (
+    "agents",
+    "commands/serve.py",
+    "models",
+    "serving",
+    "workflow/served.py",
+    "workflow/training/heldout.py",
+)
+"""What a rollout is played by, beside what scenarios are: files of the package. With other code a kept
+measurement is none of today's base."""
 
 AT_ONCE = 64
 SEED = 1
@@ -211,7 +223,9 @@ def lost_of(capability: str, groups: Sequence[Group]) -> int:
 def _file(folder: Path, asked: _Asked) -> Path:
     wanted = asked.wanted
     much = [wanted.scenarios_of(asked.capability), wanted.rollouts]
-    key = digest([asked.environment, asked.model, asked.settings.temperature, *much])
+    key = digest(
+        [asked.environment, asked.model, asked.settings.temperature, *much, sources_digest(_PLAYING)]
+    )
     return folder / f"{asked.capability}-{key}.json"
 
 
