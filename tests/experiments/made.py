@@ -20,7 +20,7 @@ from pytest_trace2evolve.workflow.experiments.evaluate import Environmental, Eva
 from pytest_trace2evolve.workflow.experiments.figures import results_of
 from pytest_trace2evolve.workflow.experiments.identity import digests_of, tasks_digest
 from pytest_trace2evolve.workflow.experiments.kept import Seed
-from pytest_trace2evolve.workflow.experiments.plan import POINTS, Plan, settle_plan, shared_recipe
+from pytest_trace2evolve.workflow.experiments.plan import POINTS, Plan, shared_recipe, write_plan
 from pytest_trace2evolve.workflow.experiments.prompts import Found
 from pytest_trace2evolve.workflow.experiments.results import Results
 from pytest_trace2evolve.workflow.experiments.tasks import cells_of, heldout_targets
@@ -87,12 +87,12 @@ def evaluation(piece: Piece, seed: int) -> Evaluation:
 def environmental(arm: str, seed: int) -> Environmental:
     """What an arm's file of environments holds."""
     names = environments_for(PLAN, arm)
-    return Environmental(rewards={name: drawn(f"{arm} in {name}", seed, 2) for name in names}, rollouts=8)
+    return Environmental(rewards={name: drawn(f"{arm} in {name}", seed, 2) for name in names})
 
 
 def fill(out: Path) -> list[Seed]:
     """Write every piece."""
-    settle_plan(PLAN, out)
+    write_plan(PLAN, out)
     return [_filled(Seed(PLAN, number, out / "base", out)) for number in (1, 2)]
 
 

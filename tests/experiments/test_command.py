@@ -1,16 +1,20 @@
 """`trace2evolve experiment trace`: what it refuses, in one line, and what it says and writes."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from pytest_trace2evolve import _optional
 from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.evidence.atomic import alone_in
 from pytest_trace2evolve.report import experiment
+from pytest_trace2evolve.report.terminal import console
 from pytest_trace2evolve.workflow.experiments import course
 from pytest_trace2evolve.workflow.experiments.arms import ARMS, label_of
 from pytest_trace2evolve.workflow.experiments.plan import POINTS, Plan
+from pytest_trace2evolve.workflow.experiments.results import Results, earlier_seeds
 from tests.experiments.made import PLAN, fill, results
 
 
@@ -37,7 +41,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
         ),
         (
             ("--capability", "precondition_verification"),
-            "experiment: two different capabilities or more are wanted: one alone needs no router",
+            "experiment: two different capabilities or more are wanted, not precondition_verification: one",
         ),
         (("--control", "addition"), "experiment: unknown environment 'addition'; "),
         (
@@ -97,7 +101,9 @@ def test_a_finished_experiment_is_told_written_and_not_done_again(
     assert main(["experiment", "trace", "--out", str(out)]) == 0
     told = capsys.readouterr()
     assert "oracle-routed" in told.out
-    assert told.out.rstrip().endswith("report.md")
+    assert told.out.splitlines()[-1] == str(out / "report.md")
+    assert told.err.startswith("arm ")
+    assert told.err.splitlines()[-2].endswith("Control: multi_step_task_completion.")
     assert {one.name for one in out.iterdir() if one.is_file()} == {
         "plan.json",
         "results.json",
@@ -120,6 +126,8 @@ def test_the_report_says_what_a_reader_must_know(tmp_path: Path) -> None:
     assert "| `single-whole` |" not in text
     assert "| `single-whole (×2)` | 64 |" in text
     assert experiment.METHOD in text
+    assert text.startswith("2 seeds, ")
+    assert "were told before" not in text
     assert "the embedded model cannot write prompts" in text
     assert "32 of training the adapters it did not choose" in text
     assert "Right on 4 of 8 tasks of one capability" in text
@@ -160,3 +168,54 @@ def test_a_seed_that_was_routed_otherwise_is_told(tmp_path: Path) -> None:
     played = found.plan.tasks * len(found.plan.cells)
     told = f"each task counts once (3 of all {played} tasks otherwise in another seed)"
     assert told in experiment.results_markdown(found)
+
+
+def test_a_narrow_terminal_gets_whole_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = results(tmp_path)
+    for width in (80, 100, 120, 200):
+        monkeypatch.setattr(experiment, "terminal", partial(console, width=width, colour=False))
+        table = experiment.results_text(found).partition("The primary")[0]
+        assert "…" not in table
+        assert max(map(len, table.splitlines())) <= width
+        for arm in found.arms:
+            assert experiment.percent(arm.rewards.two).partition(" (")[0] in table
+    assert experiment.percent(found.arms[1].rewards.two) in table, "with room, with intervals"
+    monkeypatch.setattr(experiment, "terminal", partial(console, width=80, colour=False))
+    assert experiment.NARROW in experiment.results_text(found).replace("\n", " ")
+
+
+def test_one_seed_says_nothing_of_seeds(tmp_path: Path) -> None:
+    one = PLAN.model_copy(update={"seeds": 1})
+    text = experiment.results_markdown(results(tmp_path).model_copy(update={"plan": one}))
+    assert text.startswith("1 seed, ")
+    assert experiment.METHOD_OF_ONE in text
+    assert experiment.METHOD not in text
+
+
+def test_looks_before_more_seeds_are_told(tmp_path: Path) -> None:
+    file = tmp_path / "results.json"
+    assert earlier_seeds(file, 2) == ()
+    found = results(tmp_path / "out")
+    for plan, earlier in ((1, ()), (2, (1,)), (2, (1,)), (3, (1, 2))):
+        assert earlier_seeds(file, plan) == earlier
+        told = {"plan": PLAN.model_copy(update={"seeds": plan}), "earlier": earlier}
+        file.write_text(found.model_copy(update=told).model_dump_json())
+    text = experiment.results_markdown(Results.model_validate_json(file.read_text()))
+    assert "Results of 1 and 2 seeds were told before: whoever chose to have 3 had seen them." in text
+    file.write_text("{")
+    assert earlier_seeds(file, 2) == ()
+
+
+def test_another_process_in_the_folder_is_told_at_once(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    fill(out)
+    before = (out / "plan.json").read_bytes()
+    monkeypatch.setattr(course, "made_plan", lambda **given: PLAN.model_copy(update={"seeds": 3}))
+    monkeypatch.setattr(course, "folder_digest", lambda folder: "")
+    with alone_in(out):
+        assert main(["experiment", "trace", "--out", str(out)]) == 2
+    told = f"{out}: another process makes this experiment; wait for it to end, or give another --out"
+    assert capsys.readouterr().err.splitlines()[-1] == f"trace2evolve: {told}"
+    assert (out / "plan.json").read_bytes() == before

@@ -2,10 +2,10 @@
 
 import math
 import random
-from statistics import fmean, stdev
+from statistics import fmean, median, stdev
 
 import pytest
-from scipy.stats import t
+from scipy.stats import norm, t
 
 from pytest_trace2evolve.workflow.experiments.intervals import difference_of, mean_of
 
@@ -78,7 +78,7 @@ def test_a_table_that_is_none(table: list[list[float]]) -> None:
 @pytest.mark.parametrize(("seeds", "tasks", "left"), [(0.0, 0.3, 0.3), (0.1, 0.2, 0.3), (0.2, 0.1, 0.2)])
 def test_intervals_cover(seeds: float, tasks: float, left: float) -> None:
     drawn = random.Random(1)
-    covered = 0
+    covered, reaches = 0, []
     for _ in range(500):
         of_task = [drawn.gauss(0, tasks) for _ in range(30)]
         table = [
@@ -89,4 +89,8 @@ def test_intervals_cover(seeds: float, tasks: float, left: float) -> None:
         assert found.low is not None
         assert found.high is not None
         covered += found.low <= 0 <= found.high
+        reaches.append((found.high - found.low) / 2)
     assert covered / 500 > 0.91
+    # Student's factor has between two degrees of freedom, those of three seeds, and infinitely many.
+    deviation = math.sqrt(seeds**2 / 3 + tasks**2 / 30 + left**2 / 90)
+    assert norm.ppf(0.975) <= median(reaches) / deviation <= t.ppf(0.975, 2)

@@ -70,7 +70,7 @@ class Pretender:
     async def environmental(
         self, policy: Policy, difficulties: Mapping[str, int], scenarios: int, repeats: int
     ) -> Environmental:
-        return Environmental(rewards={name: drawn(policy, scenarios) for name in difficulties}, rollouts=1)
+        return Environmental(rewards={name: drawn(policy, scenarios) for name in difficulties})
 
 
 @pytest.fixture(name="served")
@@ -192,4 +192,3 @@ def test_choosing_and_measuring_with_the_embedded_model(tmp_path: Path) -> None:
         assert all(found.routed) == any(found.routed) == (piece.arm == "routed")
     rolled = read(seed.environmental("routed"), Environmental)
     assert {name: len(rewards) for name, rewards in rolled.rewards.items()} == dict.fromkeys(NAMES, 2)
-    assert rolled.rollouts == 2 * 2

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.records.completion import NOTHING_USED
 from pytest_trace2evolve.records.environment import GRADES
 from pytest_trace2evolve.records.heldout import HeldOut
+from pytest_trace2evolve.report import training
+from pytest_trace2evolve.report.terminal import console
 from pytest_trace2evolve.report.training import curve_picture, heldout_text, step_word
 from pytest_trace2evolve.serving.folder import ModelFolder, folder_digest, read_model
 from pytest_trace2evolve.shipped import embedded_model
@@ -90,6 +93,18 @@ CURVE = [
     }
     for step in range(1, 8)
 ]
+
+
+def test_a_narrow_terminal_gets_whole_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "conditional_detail_retrieval"
+    before, after = {name: held([[0.0], [0.2]], name)}, {name: held([[1.0], [0.5]], name)}
+    for width in (80, 160):
+        monkeypatch.setattr(training, "terminal", partial(console, width=width, colour=False))
+        heading, row = heldout_text([name], before, after).splitlines()[:2]
+        assert re.search(
+            r"^conditional_detail_retrieval +0\.10 → 0\.75 +\+65\.0 \(−\d+\.\d to \+100\.0\)", row
+        )
+        assert ("top share" in heading) == (width == 160)
 
 
 def test_equal_curves_give_equal_pictures() -> None:

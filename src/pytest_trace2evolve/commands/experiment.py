@@ -51,7 +51,8 @@ def _trace(options: argparse.Namespace) -> int:
     from pytest_trace2evolve.workflow.environments.registry import Environments
     from pytest_trace2evolve.workflow.experiments.course import plan_for, run
     from pytest_trace2evolve.workflow.experiments.figures import results_of
-    from pytest_trace2evolve.workflow.experiments.plan import CAPABILITIES, CONTROL
+    from pytest_trace2evolve.workflow.experiments.plan import CAPABILITIES, CONTROL, plan_in
+    from pytest_trace2evolve.workflow.experiments.results import earlier_seeds
 
     base = embedded_model()
     parallel = at_least("--parallel", options.parallel, 1)
@@ -66,10 +67,11 @@ def _trace(options: argparse.Namespace) -> int:
             tasks=None if options.tasks is None else at_least("--tasks", options.tasks, 2),
         )
     out = _out(options)
-    print(plan_text(plan), end="", file=sys.stderr)
+    plan = plan_in(plan, out, seeds_given=options.seeds is not None)
+    print(plan_text(plan), file=sys.stderr, flush=True)
     with progress_bar("experiment", None) as show:
         seeds = run(plan, base, out, parallel, lambda done, whole: show(done, "", whole))
-    results = results_of(seeds)
+    results = results_of(seeds, earlier=earlier_seeds(out / RESULTS, plan.seeds))
     record = results.model_dump_json(indent=1) + "\n"
     pictures = {CURVE: curve_svg(results), ADAPTERS: adapters_svg(results)}
     write_together(
@@ -79,7 +81,7 @@ def _trace(options: argparse.Namespace) -> int:
             **{out / name: picture.decode() for name, picture in pictures.items()},
         }
     )
-    print(record if options.json else f"{results_text(results)}{out / REPORT}")
+    print(record if options.json else f"{results_text(results)}\n{out / REPORT}")
     return 0
 
 

@@ -8,7 +8,7 @@ from rich.text import Text
 from pytest_trace2evolve.report.experiment_picture import ADAPTERS, CURVE
 from pytest_trace2evolve.report.markdown import code, fenced, table
 from pytest_trace2evolve.report.score import terminal
-from pytest_trace2evolve.report.terminal import rendered
+from pytest_trace2evolve.report.terminal import fits, rendered
 from pytest_trace2evolve.workflow.experiments.arms import (
     ARMS,
     MERGES,
@@ -33,7 +33,16 @@ METHOD = (
     "random factors (analysis of variance, Satterthwaite's degrees of freedom); where all rewards are equal, "
     "Wilson's over tasks. They hold one at a time."
 )
-"""How intervals are made."""
+"""How intervals are made of several seeds."""
+
+METHOD_OF_ONE = (
+    "Means over the tasks of one seed. Intervals are 95 %, over tasks within their cell: what another seed "
+    "would change is not in them; where all rewards are equal, Wilson's. They hold one at a time."
+)
+"""How they are made of one."""
+
+NARROW = "Means alone: for intervals this terminal is too narrow."
+"""What is said where they are left out."""
 
 RULES = (
     "`gepa` draws its sentences from the rulebook in `training/pocket/rules.toml`: the embedded model cannot "
@@ -76,16 +85,34 @@ def plan_text(plan: Plan) -> str:
 def results_text(results: Results) -> str:
     """A row an arm."""
     target = terminal()
-    shown = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for place in _SHOWN:
-        shown.add_column(_HEADINGS[place], justify="right" if place else "left", no_wrap=True)
-    for arm in results.arms:
-        row = _row(results.plan, arm)
-        shown.add_row(*(Text(row[place]) for place in _SHOWN))
-    target.print(shown)
+    shown = _arms(results)
+    wide = fits(shown, target)
+    target.print(shown if wide else _arms(results, _mean))
     target.print(_primary(results), soft_wrap=True, highlight=False)
-    target.print(f"[dim]{METHOD} {RULES}[/]", soft_wrap=True, highlight=False)
+    told = [method_of(results.plan), RULES] if wide else [NARROW, RULES]
+    target.print(f"[dim]{' '.join(told)}[/]", soft_wrap=True, highlight=False)
     return rendered(target)
+
+
+def method_of(plan: Plan) -> str:
+    """How the intervals of an experiment are made."""
+    return METHOD if plan.seeds > 1 else METHOD_OF_ONE
+
+
+def _arms(results: Results, cell: Callable[[str], str] = str) -> Table:
+    wide = cell is str
+    shown = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1 + wide, 0, 0))
+    for place in _SHOWN:
+        shown.add_column(_HEADINGS[place], justify="right" if place else "left", no_wrap=wide or not place)
+    for arm in results.arms:
+        first, *row = (_row(results.plan, arm)[place] for place in _SHOWN)
+        shown.add_row(Text(first), *(Text(cell(one)) for one in row))
+    return shown
+
+
+def _mean(told: str) -> str:
+    """A figure without its interval."""
+    return told.partition(" (")[0]
 
 
 _HEADINGS = (
@@ -99,7 +126,7 @@ _HEADINGS = (
     "environments",
 )
 _SHOWN = (0, 1, 2, 3, 5, 6, 7)
-"""Columns for which a terminal has room."""
+"""Columns of the terminal: means over all tasks are in the report, and their change is told here."""
 
 
 def _row(plan: Plan, arm: Arm) -> tuple[str, ...]:
@@ -142,9 +169,9 @@ def results_markdown(results: Results) -> str:
     cells = [cell.name for cell in plan.cells]
     parts = [
         (
-            f"{plan.seeds} seeds, {plan.rollouts} training rollouts an arm and seed, {plan.tasks} held-out "
-            f"tasks a cell ({len(cells)} cells), {plan.scenarios} held-out scenarios × {plan.repeats} "
-            f"rollouts an environment. {METHOD}"
+            f"{plan.seeds} seed{'s' * (plan.seeds > 1)}, {plan.rollouts} training rollouts an arm and seed, "
+            f"{plan.tasks} held-out tasks a cell ({len(cells)} cells), {plan.scenarios} held-out scenarios × "
+            f"{plan.repeats} rollouts an environment. {method_of(plan)}"
         ),
         table(_HEADINGS, [(code(name), *row) for name, *row in (_row(plan, arm) for arm in results.arms)]),
         _primary(results),
@@ -193,9 +220,16 @@ def results_markdown(results: Results) -> str:
 
 def _primary(results: Results) -> str:
     [found] = [one.rewards.every for one in results.against if one.arm == PRIMARY]
-    return (
+    told = (
         f"The primary comparison, named beforehand: `{ROUTED}` less `{PRIMARY}` on all tasks, "
         f"{points(found)} points. All others are looks beside it."
+    )
+    if not results.earlier:
+        return told
+    seeds = " and ".join(map(str, results.earlier))
+    return (
+        f"{told} Results of {seeds} seeds were told before: whoever chose to have {results.plan.seeds} had "
+        "seen them."
     )
 
 

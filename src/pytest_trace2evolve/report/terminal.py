@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.table import Table
 
 from pytest_trace2evolve.records.verdict import (
@@ -144,6 +145,12 @@ def rendered(target: Console) -> str:
     """What was printed on a console made by `console`, without trailing blanks."""
     assert isinstance(target.file, io.StringIO)
     return "\n".join(line.rstrip() for line in target.file.getvalue().splitlines())
+
+
+def fits(table: Table, target: Console) -> bool:
+    """Whether a console has room for a table, no cell of which may be cut."""
+    unbounded = target.options.update(width=10_000)
+    return Measurement.get(target, unbounded, table).maximum <= target.width
 
 
 def number(value: float | None) -> str:

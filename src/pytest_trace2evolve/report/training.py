@@ -10,7 +10,7 @@ from rich.text import Text
 from pytest_trace2evolve._optional import require
 from pytest_trace2evolve.records.heldout import HeldOut
 from pytest_trace2evolve.report.score import terminal
-from pytest_trace2evolve.report.terminal import rendered
+from pytest_trace2evolve.report.terminal import fits, rendered
 from pytest_trace2evolve.workflow.training.change import Change, reward_change, top_change
 
 SMOOTH = 5
@@ -22,16 +22,18 @@ def heldout_text(
 ) -> str:
     """A row an environment: those that were trained first."""
     target = terminal()
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column("held-out environment", no_wrap=True)
-    for heading in ("mean reward", "change (95 %)", "top share", "change (95 %)"):
-        table.add_column(heading, justify="right", no_wrap=True)
     names = [*capabilities, *(name for name in after if name not in capabilities)]
-    for name in names:
-        reward, top = reward_change(before[name], after[name]), top_change(before[name], after[name])
-        mark = "bold" if name in capabilities else ""
-        table.add_row(Text(name, mark), *_cells(reward), *_cells(top))
-    target.print(table)
+    rows = [
+        (
+            Text(name, "bold" if name in capabilities else ""),
+            *_cells(reward_change(before[name], after[name])),
+            *_cells(top_change(before[name], after[name])),
+        )
+        for name in names
+    ]
+    table = _table(rows, _HEADINGS)
+    # Where a terminal is narrow, the share of top rewards is left out: it tells least.
+    target.print(table if fits(table, target) else _table(rows, _HEADINGS[:3]))
     first = after[names[0]]
     sizes = sorted({len(one.rewards) for one in after.values()}, reverse=True)
     lost = sum(one.lost for side in (before, after) for one in side.values())
@@ -42,6 +44,18 @@ def heldout_text(
         soft_wrap=True,
     )
     return rendered(target)
+
+
+_HEADINGS = ("held-out environment", "mean reward", "change (95 %)", "top share", "change (95 %)")
+
+
+def _table(rows: Sequence[tuple[Text | str, ...]], headings: Sequence[str]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for place, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if place else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*row[: len(headings)])
+    return table
 
 
 def _cells(change: Change) -> tuple[str, str]:

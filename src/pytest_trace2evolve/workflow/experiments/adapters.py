@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_trace2evolve.errors import TrainingError
+from pytest_trace2evolve.evidence.atomic import write_atomic
 from pytest_trace2evolve.records.adapter import ADAPTER_WEIGHTS, MANIFEST, AdapterManifest
 from pytest_trace2evolve.serving.folder import ADAPTER_CONFIG, read_model
 from pytest_trace2evolve.workflow.environments.registry import Environments
@@ -85,9 +86,15 @@ def train_one(job: Job) -> None:
     if not job.out.exists():
         make(environments, order, stepped=keeper.stepped)
     job.manifest()
+    settings = (job.out / ADAPTER_CONFIG).read_text(encoding="utf-8")
     for point in POINTS:
+        if not (job.at(point) / ADAPTER_WEIGHTS).is_file():
+            raise TrainingError(
+                f"{job.at(point)}: the adapter as it was at {point:.0%} of its steps is gone; remove "
+                f"{job.out}, and it is trained again"
+            )
         # With its settings a kept adapter is whole: they come last.
-        shutil.copyfile(job.out / ADAPTER_CONFIG, job.at(point) / ADAPTER_CONFIG)
+        write_atomic(job.at(point) / ADAPTER_CONFIG, settings)
 
 
 class _Keeper:
@@ -108,14 +115,19 @@ class _Keeper:
     def _copy(self, point: float) -> None:
         from safetensors.torch import save_file
 
-        from pytest_trace2evolve.training.grpo.keeping import last_kept
+        from pytest_trace2evolve.training.grpo.keeping import last_kept, settle
 
         kept = last_kept(self._unfinished, self._identity)
         if kept is None or kept.step != round(point * self._job.training.steps):
             raise TrainingError(f"{self._unfinished}: what was kept at {point:.0%} of the steps is gone")
         folder = self._job.at(point)
-        folder.mkdir(parents=True, exist_ok=True)
-        save_file(dict(kept.weights), folder / ADAPTER_WEIGHTS, metadata={"format": "pt"})
+        fresh = folder.with_name(f".{folder.name}.new")
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir(parents=True)
+        save_file(dict(kept.weights), fresh / ADAPTER_WEIGHTS, metadata={"format": "pt"})
+        # A training that was killed behind the point comes by it again, with the same weights.
+        shutil.rmtree(folder, ignore_errors=True)
+        settle(fresh, folder)
 
 
 def end_with_parent() -> None:
@@ -148,6 +160,7 @@ def merge_weights(base: Path, adapters: Mapping[str, Path], weight: float, out: 
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
+    from pytest_trace2evolve.training.grpo.keeping import settle
     from pytest_trace2evolve.training.grpo.run import quiet
 
     fresh = out.with_name(f".{out.name}.new")
@@ -161,4 +174,4 @@ def merge_weights(base: Path, adapters: Mapping[str, Path], weight: float, out: 
         # The name by which adapters are written; their settings come last, and say that one is whole.
         model.base_model.add_weighted_adapter(names, [weight] * len(names), "default", combination_type="cat")
         write_weights(model, base.name, fresh)
-    fresh.rename(out)
+    settle(fresh, out)

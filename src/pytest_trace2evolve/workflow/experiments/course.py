@@ -1,10 +1,10 @@
 """A whole experiment, piece by piece: each is kept when it is done, and made once however often it is run."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from multiprocessing import active_children, get_context
 from pathlib import Path
@@ -48,7 +48,8 @@ from pytest_trace2evolve.workflow.experiments.plan import (
     SHARE,
     Plan,
     made_plan,
-    settle_plan,
+    plan_in,
+    write_plan,
 )
 from pytest_trace2evolve.workflow.experiments.prompts import Found, evolve
 from pytest_trace2evolve.workflow.experiments.tasks import (
@@ -125,14 +126,15 @@ def run(plan: Plan, base: Path, out: Path, parallel: int, told: Callable[[int, i
         told: Hears how many pieces of how many are there.
 
     Raises:
-        ConfigError: the folder holds another experiment, or a damaged piece.
+        ConfigError: the folder holds another experiment, or a damaged piece, or another process works there.
         TrainingError: a training came apart, or an adapter was trained otherwise than the plan says.
         InfrastructureError: a simulation was lost.
         OSError: something cannot be written.
     """
-    settle_plan(plan, out)
+    out.mkdir(parents=True, exist_ok=True)
     seeds = [Seed(plan, number, base, out) for number in range(1, plan.seeds + 1)]
-    with alone_in(out):
+    with _alone(out):
+        write_plan(plan_in(plan, out), out)
         jobs = [job for seed in seeds for job in seed.jobs if not job.done]
         for job in (job for seed in seeds for job in seed.jobs if job.done):
             job.manifest()  # before hours of work, and not behind them
@@ -147,6 +149,18 @@ def run(plan: Plan, base: Path, out: Path, parallel: int, told: Callable[[int, i
         parts = [partial(measure, seed, part, parallel) for seed in left for part in range(parallel)]
         _at_once(parts, parallel, seeds, told)
     return seeds
+
+
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    with ExitStack() as held:
+        try:
+            held.enter_context(alone_in(out, wait=False))
+        except BlockingIOError:
+            raise ConfigError(
+                f"{out}: another process makes this experiment; wait for it to end, or give another --out"
+            ) from None
+        yield
 
 
 def _at_once(

@@ -3,9 +3,6 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import Annotated
-
-from pydantic import Field
 
 from pytest_trace2evolve.errors import InfrastructureError
 from pytest_trace2evolve.models.settings import ModelSettings
@@ -55,10 +52,9 @@ class Evaluation(Record):
 
 
 class Environmental(Record):
-    """What a policy got in environments: (scenarios,) mean rewards, by capability, and rollouts in all."""
+    """What a policy got in environments: (scenarios,) mean rewards, by capability."""
 
     rewards: dict[str, tuple[Unit, ...]]
-    rollouts: Annotated[int, Field(ge=0)]
 
 
 def _routed(trace: Sequence[Message]) -> str:
@@ -147,7 +143,6 @@ class Evaluator:
             InfrastructureError: a rollout was lost: of the others alone nothing is said.
         """
         found: dict[str, tuple[float, ...]] = {}
-        rollouts = 0
         async with Agents(self._settings, self._world, self._skills) as talkers:
             for capability, difficulty in difficulties.items():
                 generator = self._environments.generator(capability, difficulty, Content.HELDOUT)
@@ -163,9 +158,8 @@ class Evaluator:
                     at_once=AT_ONCE,
                 )
                 _refuse_lost(capability, groups)
-                rollouts += sum(len(one.rewards) for one in groups)
                 found[capability] = tuple(fmean(one.rewards) for one in groups)
-        return Environmental(rewards=found, rollouts=rollouts)
+        return Environmental(rewards=found)
 
 
 def _refuse_lost(capability: str, groups: Sequence[Group]) -> None:

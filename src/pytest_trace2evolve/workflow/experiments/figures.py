@@ -29,8 +29,11 @@ from pytest_trace2evolve.workflow.experiments.results import Arm, Figures, Learn
 BASE = "base"
 
 
-def results_of(seeds: Sequence[Seed]) -> Results:
+def results_of(seeds: Sequence[Seed], earlier: Sequence[int] = ()) -> Results:
     """Put the pieces together.
+
+    Args:
+        earlier: After how many seeds results were told before.
 
     Raises:
         TrainingError: an adapter was trained otherwise than the plan says, or an arm did not get the rollouts
@@ -74,6 +77,7 @@ def results_of(seeds: Sequence[Seed]) -> Results:
         confusion=_confusion(plan, _read(seeds, Piece(ROUTED))[0]),
         rerouted=_rerouted(_read(seeds, Piece(ROUTED))),
         evaluated=_evaluated(seeds),
+        earlier=tuple(earlier),
     )
 
 

@@ -97,9 +97,15 @@ class Plan(Record):
     @model_validator(mode="after")
     def _possible(self) -> Self:
         if len(self.capabilities) < 2 or len(set(self.capabilities)) < len(self.capabilities):
-            raise ValueError("two different capabilities or more are wanted: one alone needs no router")
+            told = ", ".join(self.capabilities) or "none"
+            raise ValueError(
+                f"two different capabilities or more are wanted, not {told}: one alone needs no router"
+            )
         if self.control in self.capabilities:
-            raise ValueError(f"the control {self.control!r} is among the selected capabilities")
+            raise ValueError(
+                f"the control {self.control!r} is among the selected capabilities; name another with "
+                "--control"
+            )
         if self.rollouts % self.unit:
             near = max(1, round(self.rollouts / self.unit)) * self.unit
             raise ValueError(
@@ -182,18 +188,20 @@ def made_plan(**given: object) -> Plan:
         raise ConfigError(f"experiment: {own or complaint(error, 'plan')}") from None
 
 
-def settle_plan(plan: Plan, out: Path) -> None:
-    """Write the plan down, or see that the folder holds this very one; more seeds go on with fewer.
+def plan_in(plan: Plan, out: Path, *, seeds_given: bool = True) -> Plan:
+    """The plan with which a folder's experiment goes on: more seeds go on with fewer.
+
+    Args:
+        seeds_given: Whether somebody asked for so many; else those that the folder holds are taken.
 
     Raises:
-        ConfigError: the folder holds another experiment.
+        ConfigError: the folder holds another experiment, or more seeds than are asked for.
     """
     file = out / PLAN
     if not file.exists():
         if out.is_dir() and any(out.iterdir()):
             raise ConfigError(f"{out}: holds something else and no {PLAN}; give another --out")
-        write_atomic(file, plan.model_dump_json(indent=1) + "\n")
-        return
+        return plan
     try:
         kept = dict(json.loads(file.read_text(encoding="utf-8")))
     except (ValueError, TypeError):
@@ -206,7 +214,22 @@ def settle_plan(plan: Plan, out: Path) -> None:
             f"{out}: holds an experiment with another {_named(differing[0])}; go on with that, or give "
             "another --out"
         )
-    write_atomic(file, plan.model_dump_json(indent=1) + "\n")
+    held = int(kept.get("seeds", plan.seeds))
+    if held > plan.seeds and seeds_given:
+        raise ConfigError(
+            f"--seeds {plan.seeds}: {out} holds {held}, and results of some would stand for those of all; "
+            "leave it out, or give another --out"
+        )
+    return plan.model_copy(update={"seeds": max(held, plan.seeds)})
+
+
+def write_plan(plan: Plan, out: Path) -> None:
+    """Write down what a folder's experiment is.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    write_atomic(out / PLAN, plan.model_dump_json(indent=1) + "\n")
 
 
 def _named(field: str) -> str:

@@ -1,5 +1,6 @@
 """What an experiment found, as records: means of every arm with their intervals, and what goes with them."""
 
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
@@ -87,6 +88,7 @@ class Results(Record):
         confusion: Oracle labels against the router's first choice, on tasks of one capability, each once.
         rerouted: Tasks, of all cells, that not every seed routed alike.
         evaluated: Rollouts of all evaluations, which no budget holds.
+        earlier: After how many seeds results were told before: whoever adds seeds has seen them.
     """
 
     schema_version: int = 1
@@ -101,3 +103,17 @@ class Results(Record):
     confusion: Confusion
     rerouted: Natural
     evaluated: Natural
+    earlier: tuple[int, ...] = ()
+
+
+def earlier_seeds(file: Path, seeds: int) -> tuple[int, ...]:
+    """After how many seeds, other than so many, results were told before.
+
+    Args:
+        file: Results that were written last; where it is none, or cannot be read, none are known.
+    """
+    try:
+        last = Results.model_validate_json(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return ()
+    return tuple(one for one in dict.fromkeys([*last.earlier, last.plan.seeds]) if one != seeds)
