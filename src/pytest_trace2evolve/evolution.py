@@ -1,5 +1,6 @@
 """`--t2e-evolve`: a session as it would be without, and then an evolution that learns from its failures."""
 
+import argparse
 import shlex
 import sys
 from pathlib import Path
@@ -53,7 +54,7 @@ _OF_THE_SESSION = frozenset(
 
 _STEPWISE = ("stepwise", "stepwise_skip", "stepwise_reset")
 
-_TYPED = ("-m", "--ignore", "--ignore-glob")
+_TYPED = ("-m", "--deselect", "--ignore", "--ignore-glob")
 """Options that leave tests out and may stand in `addopts` for other tests: they are refused where they are
 typed."""
 
@@ -119,7 +120,8 @@ def run_and_evolve(config: pytest.Config) -> int | pytest.ExitCode | None:
     ):
         command = [*asked, "--from-run", str(watched.folder), "--", *_session(config)]
         if main(command) != 0:
-            print(f"trace2evolve: to go on from there: trace2evolve {shlex.join(command)}", file=sys.stderr)
+            told = "trace2evolve: of this run, without another session, that is:"
+            print(f"{told} trace2evolve {shlex.join(command)}", file=sys.stderr)
     return status
 
 
@@ -142,11 +144,10 @@ def _refuse_a_part(config: pytest.Config) -> None:
     option = config.option
     given = {
         "-k": option.keyword,
-        "--deselect": option.deselect,
         "-x (or --maxfail)": option.maxfail,
         "--lf": getattr(option, "lf", False),
         **{f"--{name.replace('_', '-')}": getattr(option, name, False) for name in _STEPWISE},
-        **{word: True for word in map(str, config.invocation_params.args) if parted(word)[0] in _TYPED},
+        **{word: True for word in map(str, config.invocation_params.args) if _leaves_out(word, option)},
         **{str(one): True for one in config.args if "::" in str(one)},
     }
     for name, value in given.items():
@@ -155,6 +156,12 @@ def _refuse_a_part(config: pytest.Config) -> None:
                 f"{name} does not go with --t2e-evolve: adapters are judged against the session's run, which "
                 "must be whole; leave it out"
             )
+
+
+def _leaves_out(word: str, option: argparse.Namespace) -> bool:
+    """Whether a word that was typed leaves tests out; an empty `-m` undoes that of `addopts`."""
+    name, _ = parted(word)
+    return name in _TYPED and (name != "-m" or bool(option.markexpr))
 
 
 def _evolve(config: pytest.Config) -> list[str]:

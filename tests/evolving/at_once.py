@@ -47,6 +47,7 @@ class World:
         dies: At which process everything ends, as if it were killed.
         after: Whether that is once the process is over, instead of before it begins.
         silent: Sessions that leave no verdict.
+        rehearsal: What a rehearsal says.
         cut: Why sessions ended before their time, by candidate; empty where tests were left out.
     """
 
@@ -60,6 +61,7 @@ class World:
         self.after = False
         self.silent: set[str] = set()
         self.cut: dict[str, str] = {}
+        self.rehearsal = ""
         self.given: dict[str, list[str]] = {}
         self.told: list[tuple[Stage, str]] = []
 
@@ -93,6 +95,8 @@ class World:
 
     def session(self, work: Work) -> None:
         if work.name == "rehearsal":
+            with work.log.open("a", encoding="utf-8") as log:
+                log.write(self.rehearsal)
             return
         given = dict(one.split("=", 1) for one in work.arguments if one.startswith("--") and "=" in one)
         folder, name = Path(given["--t2e-run-folder"]), given["--candidate"]

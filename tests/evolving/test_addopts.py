@@ -1,6 +1,7 @@
 """Options of an evolution's sessions that stand in `addopts` or PYTEST_ADDOPTS."""
 
 import re
+import shutil
 
 import pytest
 
@@ -61,6 +62,20 @@ def test_an_evolution_is_the_same_whether_they_stand_there_or_are_given(
     assert asked(project, "-n2").name != plain
 
 
+def test_a_customers_model_is_where_sessions_would_look_for_it(project: Project, place: Place) -> None:
+    shutil.copytree(embedded_model(), project.root / "customer")
+    place.holds("--t2e-user-model ./customer")
+    told = f"--t2e-user-model={project.root / 'customer'}"
+    assert asked(project).session == (told,)
+    assert asked(project, told).name == asked(project).name
+
+
+def test_the_variable_overrules_the_settings(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    Place("settings", project, monkeypatch).holds("--t2e-gate=off --t2e-trials=2")
+    Place("variable", project, monkeypatch).holds("--t2e-gate=strict")
+    assert set(asked(project).session) == {"--t2e-gate=strict", "--t2e-trials=2"}
+
+
 def test_suites_of_both_are_run_as_pytest_runs_them(project: Project, place: Place) -> None:
     place.holds("--t2e-suite a")
     assert simulations_of(project, asked(project, "--t2e-suite=b").session) == 12
@@ -85,6 +100,10 @@ def test_suites_of_both_are_run_as_pytest_runs_them(project: Project, place: Pla
         ),
         ("--t2e-gate=off", "--t2e-gate off: an adapter is promoted by the gate's verdict alone"),
         ("--t2e-trials=none", None),
+        ("--t2e-summary=told.md", "--t2e-summary=told.md: an evolution runs several sessions, and only one"),
+        ("--t2e-evolve-options='--most 2'", "--t2e-evolve-options=--most 2: it is for the session that evol"),
+        ("-o t2e_gate=off", "-o t2e_gate=off: sets what is read elsewhere; leave it out"),
+        ("--override-ini=addopts=", "--override-ini addopts=: sets what is read elsewhere; leave it out"),
     ],
 )
 def test_what_could_come_to_no_end_is_refused_there_too(
@@ -98,7 +117,15 @@ def test_what_could_come_to_no_end_is_refused_there_too(
 
 @pytest.mark.parametrize(
     "words",
-    ["-m 'not slow'", "--ignore=examples --strict-config", "-ra -vv --cov=x", "--candidate=v5", "-p x"],
+    [
+        "-m 'not slow'",
+        "--ignore=examples --strict-config",
+        "-ra -vv --cov=x",
+        "--candidate=v5",
+        "-p x",
+        "--maxfail=0",
+        "-o log_cli=true",
+    ],
 )
 def test_what_is_for_other_tests_or_overruled_stands(project: Project, place: Place, words: str) -> None:
     place.holds(words)

@@ -181,11 +181,25 @@ def test_what_could_come_to_no_end_is_refused(project: Project, session: list[st
         ["--t2e-suite=a", "-n2", "--t2e-temperature=1"],
         ["--t2e-temperature", "1.0", "-n", "8", "--t2e-suite", "a"],
         ["--t2e-temperature=0.5", "-q", "--t2e-suite=a", "--t2e-suite=a", "--t2e-temperature=1e0"],
-        ["--numprocesses=2", "--t2e-suite=a", "--t2e-temperature=1", "--t2e-concurrency=3", "-vv"],
+        [
+            "-p",
+            "one",
+            "--numprocesses=2",
+            "--t2e-suite=a",
+            "--t2e-temperature=1",
+            "--t2e-concurrency=3",
+            "-vv",
+        ],
     ],
 )
 def test_the_same_options_however_written_are_one_evolution(project: Project, session: list[str]) -> None:
     assert asked(project, *session).name == asked(project, "--t2e-suite=a", "--t2e-temperature=1").name
+
+
+def test_the_last_word_on_a_plugin_stays_the_last(project: Project) -> None:
+    for words in (["-p", "no:one", "-p", "one"], ["-pone", "-q", "-p", "no:one"]):
+        given = [one for one in asked(project, *words).session if one.startswith("-p")]
+        assert given == [f"-p{one.removeprefix('-p')}" for one in words if "one" in one]
 
 
 def test_other_options_are_another_evolution(project: Project) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pytest_trace2evolve.cli import main
 from pytest_trace2evolve.errors import ConfigError, InfrastructureError
 from pytest_trace2evolve.records.admission import AdmissionReport, CheckLine
 from pytest_trace2evolve.records.calibration import Calibration, Outcome
@@ -13,6 +14,7 @@ from pytest_trace2evolve.records.evolving import Ready
 from pytest_trace2evolve.serving.folder import read_model
 from pytest_trace2evolve.shipped import embedded_model
 from pytest_trace2evolve.training.grpo.recipe import Recipe
+from pytest_trace2evolve.workflow.environments import required
 from pytest_trace2evolve.workflow.environments.registry import Environments
 from pytest_trace2evolve.workflow.evolving import environments as own
 from pytest_trace2evolve.workflow.project import Project
@@ -36,13 +38,26 @@ def project(tmp_path: Path) -> Project:
 def test_nothing_is_trained_that_shares_content_with_what_decides(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own, "admit", lambda *given, **others: report(passed=False))
+    monkeypatch.setattr(required, "admit", lambda *given, **others: report(passed=False))
     told = (
         rf"^environment '{NAME}' is not admitted, and nothing is trained in it: held-out content: order "
         rf"#W1 of task 'held' is in the scenario of seed 3; see trace2evolve environment check {NAME}$"
     )
     with pytest.raises(ConfigError, match=told):
         own.ready(Environments(), [NAME], read_model(embedded_model()), "", project)
+
+
+def test_nor_is_it_by_the_command_that_trains(
+    project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(project.root)
+    monkeypatch.setattr(required, "admit", lambda *given, **others: report(passed=False))
+    assert main(["train", "--capability", NAME]) == 2
+    told = (
+        f"trace2evolve: environment '{NAME}' is not admitted, and nothing is trained in it: held-out content"
+    )
+    assert capsys.readouterr().err.startswith(told)
+    assert not (project.root / "adapters").exists()
 
 
 def test_held_out_tasks_of_the_project_are_looked_for(
@@ -56,8 +71,8 @@ def test_held_out_tasks_of_the_project_are_looked_for(
         firsts.append(others["first"])
         return report(passed=True)
 
-    monkeypatch.setattr(own, "admit", admit)
-    monkeypatch.setattr(own, "held_out_of", lambda found: [f"a task of {found.root.name}"])
+    monkeypatch.setattr(required, "admit", admit)
+    monkeypatch.setattr(required, "held_out_of", lambda found: [f"a task of {found.root.name}"])
     played: list[int] = []
     found = own.ready(
         Environments(), [NAME], read_model(embedded_model()), "", project, first=7, played=played.append
@@ -77,7 +92,7 @@ def test_another_base_is_calibrated_once(
     shutil.copytree(embedded_model(), other)
     settings = json.loads((other / "generation_config.json").read_text())
     (other / "generation_config.json").write_text(json.dumps({**settings, "max_new_tokens": 40}))
-    monkeypatch.setattr(own, "admit", lambda *given, **others: report(passed=True))
+    monkeypatch.setattr(required, "admit", lambda *given, **others: report(passed=True))
     monkeypatch.setattr(own, "CALIBRATION", (2, 2))
     heard: list[tuple[str, int, int]] = []
     played: list[int] = []
@@ -123,7 +138,7 @@ def test_another_base_is_calibrated_once(
 
 def test_scenarios_are_looked_at_that_are_trained_in_and_nobody_knows() -> None:
     recipe = Recipe()
-    drawn = {own.a_first(recipe) for _ in range(50)}
+    drawn = {required.a_first(recipe) for _ in range(50)}
     assert len(drawn) > 40
-    assert all(100_000 <= one <= 200_000 - own.CHECKED for one in drawn)
-    assert own.a_first(Recipe(scenarios=8)) == 100_000
+    assert all(100_000 <= one <= 200_000 - required.CHECKED for one in drawn)
+    assert required.a_first(Recipe(scenarios=8)) == 100_000

@@ -107,9 +107,7 @@ def test_where_learning_ends_early_the_command_that_goes_on_is_told(
     given = ["--t2e-evolve", f"--t2e-model={models / 'base'}", "--t2e-trials=1", "--t2e-gate=strict"]
     result = project.pytester.runpytest_inprocess(*given)
     assert result.ret in (0, 1)
-    told = (
-        f"to go on from there: trace2evolve --root {project.root} evolve --base {models / 'base'} --from-run"
-    )
+    told = f"that is: trace2evolve --root {project.root} evolve --base {models / 'base'} --from-run"
     assert f"{told} {project.runs[-1]} -- --t2e-trials=1 --t2e-gate=strict" in capfd.readouterr().err
 
 
@@ -146,7 +144,7 @@ def test_an_impossible_budget_ends_it_before_the_session(
                 ("--ignore-glob=s*", "--ignore-glob=s*"),
                 ("--lf", "--lf"),
                 ("--maxfail=1", "-x (or --maxfail)"),
-                ("--deselect=x", "--deselect"),
+                ("--deselect=x", "--deselect=x"),
                 ("--stepwise", "--stepwise"),
                 ("--sw-skip", "--stepwise-skip"),
                 ("--sw-reset", "--stepwise-reset"),

@@ -216,6 +216,20 @@ def test_a_run_is_tried_as_a_baseline_before_anything_is_learnt_from_it(world: W
     assert given[-1] == f"--t2e-baseline={folder}"
 
 
+def test_a_rehearsal_that_breaks_down_is_told(world: World) -> None:
+    """pytest itself ends with a traceback where a plugin cannot be imported, and with status 1."""
+    folder = world.project.root / "other"
+    world.session(Work("v6", ["--candidate=v6", f"--t2e-run-folder={folder}"], folder))
+    world.rehearsal = "Traceback (most recent call last):\n  ...\nImportError: no such plugin\n"
+    log = world.evolving(run=folder).folder / "rehearsal.log"
+    with pytest.raises(
+        TrainingError, match=rf"^rehearsal broke down: ImportError: no such plugin; see {log}$"
+    ):
+        world.evolving(run=folder).run()
+    world.rehearsal = "1 deselected in 0.01s\n"
+    assert set(world.evolving(run=folder).run().done) == set(Stage), "what it said before is over"
+
+
 def test_of_two_promoted_adapters_of_a_capability_the_new_one_is_routed_to(world: World) -> None:
     write_adapter(
         world.project.adapters.folder,
@@ -287,16 +301,17 @@ def test_a_session_that_leaves_no_verdict_is_no_verdict(world: World) -> None:
 def test_a_session_that_was_cut_short_gives_no_verdict_yet(world: World, candidate: str) -> None:
     """As by a budget: the same command with a larger one goes on."""
     world.cut = {candidate: "the budget is spent"}
+    log = world.evolving().folder / f"gate-{candidate.removeprefix('v6+')}.log"
     told = (
-        rf"^the session of {re.escape(candidate)} was not whole: the budget is spent; what is finished is "
-        "kept: give it what it lacks, and the same command goes on$"
+        rf"^the session of {re.escape(candidate)} was not whole: the budget is spent \(see {log}\); what is "
+        "finished is kept: give it what it lacks, and the same command goes on$"
     )
     with pytest.raises(TrainingError, match=told):
         world.evolving().run()
     if candidate != "v6+routed":
         assert world.project.adapters[ONE].manifest.state is AdapterState.TRAINED
     world.cut = {candidate: ""}
-    with pytest.raises(TrainingError, match=r"was not whole: tests were left out of it; what is"):
+    with pytest.raises(TrainingError, match=r"was not whole: tests were left out of it \(see"):
         world.evolving().run()
     world.cut = {}
     state = world.evolving().run()

@@ -118,6 +118,26 @@ def test_a_finished_experiment_is_told_written_and_not_done_again(
     assert first == {one: one.read_bytes() for one in first}  # equal results give equal files
 
 
+def test_a_folder_is_told_with_all_its_seeds_and_earlier_looks(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+    out = tmp_path / "out"
+    fill(out)
+    one = PLAN.model_copy(update={"seeds": 1})
+    earlier = results(tmp_path / "other").model_copy(update={"plan": one})
+    (out / "results.json").write_text(earlier.model_dump_json())
+    monkeypatch.setattr(course, "made_plan", lambda **given: one)  # whatever is the default
+    monkeypatch.setattr("pytest_trace2evolve.shipped.embedded_model", lambda: tmp_path)
+    monkeypatch.setattr(course, "folder_digest", lambda folder: "")
+    assert main(["experiment", "trace", "--out", str(out), "--seeds", "1"]) == 2
+    assert f"--seeds 1: {out} holds 2, and results of some would" in capsys.readouterr().err
+    assert main(["experiment", "trace", "--out", str(out)]) == 0
+    report = (out / "report.md").read_text()
+    assert report.startswith("2 seeds, ")
+    assert "Results were told before, of 1 seed: whoever chose to have 2 had seen them." in report
+
+
 def test_the_report_says_what_a_reader_must_know(tmp_path: Path) -> None:
     text = experiment.results_markdown(results(tmp_path))
     for arm in set(ARMS) - {"single-whole"}:
@@ -201,7 +221,7 @@ def test_looks_before_more_seeds_are_told(tmp_path: Path) -> None:
         told = {"plan": PLAN.model_copy(update={"seeds": plan}), "earlier": earlier}
         file.write_text(found.model_copy(update=told).model_dump_json())
     text = experiment.results_markdown(Results.model_validate_json(file.read_text()))
-    assert "Results of 1 and 2 seeds were told before: whoever chose to have 3 had seen them." in text
+    assert "Results were told before, of 1 seed; of 2 seeds: whoever chose to have 3 had seen them." in text
     file.write_text("{")
     assert earlier_seeds(file, 2) == ()
 

@@ -81,7 +81,9 @@ def test_a_folder_holds_one_experiment(tmp_path: Path) -> None:
     assert plan_in(Plan(seeds=1), out) == Plan(seeds=1)
     write_plan(Plan(seeds=1), out)
     assert plan_in(Plan(seeds=2), out).seeds == 2, "more seeds go on with fewer"
-    write_plan(Plan(seeds=4), out)
+    write_plan(Plan(seeds=30), out)
+    assert plan_in(Plan(), out) == Plan(), "what was only asked for can be taken back"
+    (out / "seed-4" / "adapters").mkdir(parents=True)
     assert plan_in(Plan(), out, seeds_given=False).seeds == 4, "and nobody loses any unasked"
     told = rf"^--seeds 3: {out} holds 4, and results of some would stand for those of all; leave it out, or"
     with pytest.raises(ConfigError, match=told):

@@ -9,12 +9,13 @@ import pytest
 
 from pytest_trace2evolve import _optional
 from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.evidence.atomic import alone_in
 from pytest_trace2evolve.records.adapter import AdapterManifest
 from pytest_trace2evolve.serving.folder import folder_digest, read_adapter, read_model
 from pytest_trace2evolve.shipped import embedded_model
 from pytest_trace2evolve.training.grpo.rates import LAST_SHARE, share
-from pytest_trace2evolve.training.grpo.recipe import PRESETS, Recipe, read_recipe
+from pytest_trace2evolve.training.grpo.recipe import PRESETS, Recipe, Vllm, read_recipe, recipe_toml
 from pytest_trace2evolve.workflow.training import course, ordering
 from pytest_trace2evolve.workflow.training.course import Order
 from tests.adapter_folders import write_adapter
@@ -145,6 +146,18 @@ def test_the_rate_rises_and_falls_on_lines() -> None:
 
 def test_presets_are_whole_recipes() -> None:
     assert read_recipe("pocket") == Recipe(beta=0.05)
+
+
+def test_a_recipe_is_written_as_it_is_read(tmp_path: Path) -> None:
+    """What an evolution hands on to its trainings; where vLLM is, no adapter says."""
+    made = Recipe(rate=1e-5, targets=("q_proj",), vllm=Vllm(server="http://127.0.0.1:8000", memory=0.5))
+    file = tmp_path / "recipe.toml"
+    file.write_text(recipe_toml(made))
+    assert read_recipe("gpu", file) == made
+    assert "vllm" not in made.model_dump()
+    file.write_text("[vllm]\nmemory = 2\n")
+    with pytest.raises(ConfigError, match=r"recipe.toml: recipe\.vllm\.memory: Input should be less than or"):
+        read_recipe("gpu", file)
     gpu = read_recipe("gpu", seed=7)
     assert (gpu.seed, gpu.rank, gpu.targets, gpu.dtype) == (7, 16, "all-linear", "bfloat16")
     assert set(PRESETS) == {"pocket", "gpu"}

@@ -53,7 +53,11 @@ def test_the_interval_is_students_of_the_paired_differences(before: Any, draws: 
     assert found.difference == pytest.approx(gains.mean())
     wanted = stats.ttest_1samp(gains, 0).confidence_interval(0.95) if gains.std() > 1e-8 else None
     if wanted is None:
-        assert (found.low, found.high) == (None, None), "equal gains show no certainty"
+        assert found.low is not None
+        assert found.high is not None
+        none = stats.binomtest(0, len(gains)).proportion_ci(0.95, method="wilson").high
+        assert found.low == pytest.approx(max(-1, gains.mean() - none)), "equal gains show no certainty"
+        assert found.high == pytest.approx(min(1, gains.mean() + none))
     else:
         assert found.low == pytest.approx(max(-1, wanted.low))
         assert found.high == pytest.approx(min(1, wanted.high))
@@ -75,7 +79,7 @@ def test_the_table_has_the_trained_environment_first() -> None:
     assert lines[1].startswith("trained")
     assert "0.18 → 0.97" in lines[1]
     assert re.search(r"\+78\.3 \(\+\d+\.\d to \+\d+\.\d\)", lines[1])
-    assert re.search(r" \+0\.0 +0\.00 → 0\.00 +\+0\.0$", lines[2]), "nothing is known of what did not vary"
+    assert "+0.0 (−56.1 to +56.1)" in lines[2], "three scenarios that did not vary say little"
     assert lines[3] == (
         "3 scenarios × 2 rollouts each, before and after; temperature 0.7; intervals by scenario."
     )
@@ -157,9 +161,15 @@ def test_the_base_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     )
     heldout.measure(Environments(), replace(sides, instruction="Be kind."), wanted)
     assert len(asked) == 7, "with another instruction it is another agent"
+    monkeypatch.setattr(heldout, "versions", lambda: ["torch of tomorrow"])
+    heldout.measure(Environments(), sides, wanted)
+    assert len(asked) == 9, "with another version of what plays it is another measurement"
+    monkeypatch.setattr(heldout, "sources_digest", lambda parts: "other code")
+    heldout.measure(Environments(), sides, wanted)
+    assert len(asked) == 11, "and with other code"
     monkeypatch.setattr(SupportWorld, "policy", lambda world: "Be strict.")
     heldout.measure(Environments(), sides, wanted)
-    assert len(asked) == 9, "and with another policy"
+    assert len(asked) == 13, "and with another policy"
 
 
 def test_too_many_lost_rollouts_end_a_measurement() -> None:

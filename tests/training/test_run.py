@@ -3,15 +3,19 @@
 import os
 import subprocess
 import sys
+from dataclasses import fields
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from trl import GRPOConfig
 
-from pytest_trace2evolve.errors import TrainingError
+from pytest_trace2evolve.errors import MissingExtraError, TrainingError
+from pytest_trace2evolve.training.grpo import run
 from pytest_trace2evolve.training.grpo.keeping import Kept, keep, last_kept
-from pytest_trace2evolve.training.grpo.recipe import Drawing
+from pytest_trace2evolve.training.grpo.recipe import Drawing, Recipe, Vllm
 from pytest_trace2evolve.training.grpo.run import train
 from pytest_trace2evolve.training.grpo.trainer import CustomerTrainer
 from tests.training.toy import toy_plan
@@ -127,6 +131,38 @@ def test_vllm_wants_a_gpu(base: Path, tmp_path: Path) -> None:
         "drawing vllm-colocate needs a GPU, and torch finds none; use --preset pocket, or set drawing to "
         "transformers"
     )
+
+
+def test_vllm_is_reached_as_the_recipe_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(run, "require", lambda module, extra: None)
+    own = Vllm(server="http://127.0.0.1:8000", parallel=2, memory=0.5, length=9000)
+    told = run._vllm(Recipe(drawing=Drawing.VLLM_SERVER, vllm=own))
+    assert told == {
+        "use_vllm": True,
+        "vllm_mode": "server",
+        "vllm_server_base_url": "http://127.0.0.1:8000",
+        "vllm_tensor_parallel_size": 2,
+        "vllm_gpu_memory_utilization": 0.5,
+        "vllm_max_model_length": 9000,
+    }
+    assert told.keys() <= {one.name for one in fields(GRPOConfig)}, "trl knows them"
+    plain = run._vllm(Recipe(drawing=Drawing.VLLM_COLOCATE))
+    assert (plain["vllm_mode"], plain["vllm_server_base_url"], plain["vllm_max_model_length"]) == (
+        "colocate",
+        None,
+        None,
+    )
+    assert run._vllm(Recipe()) == {}
+
+
+def test_vllm_wants_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    if find_spec("vllm") is not None:
+        pytest.skip("vllm is installed")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(MissingExtraError) as error:
+        run._vllm(Recipe(drawing=Drawing.VLLM_COLOCATE))
+    assert str(error.value) == "'vllm' is not installed; run: pip install 'pytest-trace2evolve[vllm]'"
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="vLLM draws on a GPU, and torch finds none")

@@ -241,12 +241,22 @@ def test_ratios_are_clipped_and_the_divergence_is_that_from_the_base(
     # Old log-probabilities far enough away that both ends of the clipping are reached.
     olds = [now + 0.5 * torch.sin(torch.arange(len(now)) * 2.0) for now in logps]
     wide = torch.nn.utils.rnn.pad_sequence(olds, batch_first=True)
-    with torch.no_grad():
-        loss = seen.trainer.compute_loss(seen.trainer.model, {**seen.batch, "old_per_token_logps": wide})
-    wanted = loss_by_hand("dapo", logps, olds, owns, seen.batch["advantages"].tolist())
-    free = loss_by_hand("dapo", logps, logps, owns, seen.batch["advantages"].tolist())
-    assert float(loss) == pytest.approx(float(wanted), abs=1e-5)
-    assert abs(float(wanted) - float(free)) > 1e-3, "the ratios count"
+    trained = {name: one for name, one in seen.trainer.model.named_parameters() if one.requires_grad}
+    for one in trained.values():
+        one.grad = None
+    loss = seen.trainer.compute_loss(seen.trainer.model, {**seen.batch, "old_per_token_logps": wide})
+    loss.backward()
+    advantages = seen.batch["advantages"].tolist()
+    alive = [logps_by_hand(model, prompt, answer, 1.0) for prompt, answer, _ in parts]
+    wanted = loss_by_hand("dapo", alive, olds, owns, advantages)
+    wanted.backward()
+    free = loss_by_hand("dapo", logps, logps, owns, advantages)
+    assert float(loss.detach()) == pytest.approx(float(wanted.detach()), abs=1e-5)
+    assert abs(float(wanted.detach()) - float(free)) > 1e-3, "the ratios count"
+    told = dict(model.named_parameters())
+    for name, one in trained.items():
+        assert one.grad is not None
+        torch.testing.assert_close(one.grad, told[name].grad, atol=2e-6, rtol=2e-4, msg=name)
     apart = [float(k3(now, other, own).sum()) for now, other, own in zip(logps, others, owns, strict=True)]
     divergence = sum(apart) / sum(map(sum, owns))
     assert divergence > 1e-4

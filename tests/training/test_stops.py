@@ -4,6 +4,7 @@ import itertools
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from pytest_trace2evolve.errors import TrainingError
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.serving.live import FoldedModel
 from pytest_trace2evolve.training.grpo.run import train
+from pytest_trace2evolve.training.grpo.watch import Watch
 from tests.training.toy import toy_plan
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -62,6 +64,26 @@ def test_groups_that_differ_no_more_end_it(base: Path, tmp_path: Path) -> None:
         "step 4: rewards differed in 0.0% of the groups of 3 steps (mean reward 0.20): nothing is learnt any "
         "more; lower the rate, or change the difficulty"
     )
+
+
+def test_a_gradient_that_is_no_number_ends_it_before_it_reaches_the_weights(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loss can be finite where its gradient is not."""
+    seen: list[torch.Tensor] = []
+    before = Watch.on_pre_optimizer_step
+
+    def broken(watch: Watch, *given: Any, model: Any = None, **others: Any) -> None:
+        weights = [one for one in model.parameters() if one.grad is not None]
+        weights[-1].grad.view(-1)[0] = float("inf")
+        seen[:] = [weights[-1], weights[-1].detach().clone()]
+        before(watch, *given, model=model, **others)
+
+    monkeypatch.setattr(Watch, "on_pre_optimizer_step", broken)
+    with pytest.raises(TrainingError) as error:
+        train(toy_plan(base, tmp_path, steps=2))
+    assert str(error.value) == ("step 1: the gradient is no number: the training came apart; lower the rate")
+    assert torch.equal(*seen)
 
 
 def test_a_reward_that_is_no_number_ends_it(base: Path, tmp_path: Path) -> None:

@@ -56,6 +56,7 @@ def _train(options: argparse.Namespace) -> int:
 
     # Before torch is loaded.
     os.environ.update({name: os.environ.get(name, value) for name, value in QUIET_THREADS.items()})
+    from pytest_trace2evolve.workflow.environments.required import a_first, require_admitted
     from pytest_trace2evolve.workflow.training.course import refuse
     from pytest_trace2evolve.workflow.training.ordering import orders_of
 
@@ -66,6 +67,8 @@ def _train(options: argparse.Namespace) -> int:
             orders = _left(orders)
         for order in orders:
             refuse(order)
+            if project is not None:
+                require_admitted(environments, order.capabilities, project, a_first(order.recipe))
         for order in orders:
             _trained(environments, order)
     return 0
@@ -114,4 +117,4 @@ def _trained(environments: "Environments", order: "Order") -> None:
         f"in {trained.seconds / 60:.1f} minutes"
     )
     if made.after:
-        print(heldout_text(order.capabilities, made.before, made.after), end="")
+        print(heldout_text(order.capabilities, made.before, made.after))

@@ -226,11 +226,9 @@ def _primary(results: Results) -> str:
     )
     if not results.earlier:
         return told
-    seeds = " and ".join(map(str, results.earlier))
-    return (
-        f"{told} Results of {seeds} seeds were told before: whoever chose to have {results.plan.seeds} had "
-        "seen them."
-    )
+    seeds = "; of ".join(f"{one} seed{'s' * (one > 1)}" for one in results.earlier)
+    chosen = f"whoever chose to have {results.plan.seeds} had seen them"
+    return f"{told} Results were told before, of {seeds}: {chosen}."
 
 
 def _besides(results: Results) -> str:

@@ -3,6 +3,7 @@
 The code path is the same everywhere; a small model on a CPU and a large one on GPUs differ in these values.
 """
 
+import json
 import tomllib
 from collections.abc import Mapping
 from enum import StrEnum
@@ -25,6 +26,22 @@ class Drawing(StrEnum):
 
 
 Count = Annotated[int, Field(ge=1)]
+
+
+class Vllm(Record):
+    """How vLLM is reached where it draws; nothing of it changes what is learnt.
+
+    Attributes:
+        server: Address of the server of `vllm-server`, as in `http://127.0.0.1:8000`; empty: trl's default.
+        parallel: GPUs that share a copy of the model, of `vllm-colocate`.
+        memory: Share of a GPU's memory that it takes, of `vllm-colocate`.
+        length: Tokens of a prompt and its rollout at most; 0: as many as the model can.
+    """
+
+    server: Annotated[str, Field(pattern=r"^(https?://\S+)?$")] = ""
+    parallel: Count = 1
+    memory: Annotated[float, Field(gt=0, le=1)] = 0.3
+    length: Annotated[int, Field(ge=0)] = 0
 
 
 class Recipe(Record):
@@ -63,6 +80,7 @@ class Recipe(Record):
         kl_every: Steps between two measurements of the KL divergence from the base; 0: never.
         keep_every: Steps between two keepings.
         patience: Steps without any group whose rewards differ after which a training ends.
+        vllm: How vLLM is reached; no part of what is written down of a training.
     """
 
     groups: Count = 8
@@ -96,6 +114,7 @@ class Recipe(Record):
     keep_every: Count = 10
     patience: Count = 8
     seed: Annotated[int, Field(ge=0, lt=1 << 32)] = 1
+    vllm: Vllm = Field(default_factory=Vllm, exclude=True)
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -144,6 +163,15 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 }
 """What each preset changes of the recipe's own values. `gpu`: what the paper used (arXiv 2604.05336), not
 measured here."""
+
+
+def recipe_toml(recipe: Recipe) -> str:
+    """A recipe as the TOML that `read_recipe` reads."""
+    tables = {"": recipe.model_dump(mode="json"), "\n[vllm]\n": recipe.vllm.model_dump(mode="json")}
+    return "".join(
+        heading + "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
+        for heading, values in tables.items()
+    )
 
 
 def read_recipe(preset: str, config: Path | None = None, **given: object) -> Recipe:

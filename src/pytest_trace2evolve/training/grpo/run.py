@@ -1,5 +1,6 @@
 """One training from its recipe to an adapter's weights; goes on from what an interrupted one kept."""
 
+import gc
 import os
 import tempfile
 import warnings
@@ -121,8 +122,15 @@ def _train(plan: Plan, scratch: Path, told: Callable[[Any], None]) -> Trained:
             trainer.train()
     finally:
         trainer.close()
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    return Trained(model.eval(), curve, bool(trainer.accelerator.is_main_process))
+    model, writes = trainer.accelerator.unwrap_model(trainer.model), trainer.accelerator.is_main_process
+    if torch.cuda.is_available():
+        # Whoever measures next needs the room: a server of its own loads the base there.
+        model = model.cpu()
+        watch.trainer = None
+        del trainer, optimizer
+        gc.collect()
+        torch.cuda.empty_cache()
+    return Trained(model.eval(), curve, bool(writes))
 
 
 def _trainer(kind: Any, plan: Plan, done: int, scratch: Path, watch: Any) -> Any:
@@ -186,14 +194,7 @@ def _settings(recipe: Recipe, steps: int, scratch: Path) -> Any:
             f"{rollouts} rollouts a step cannot be shared out to {processes} processes, {each} a backward "
             f"pass; set backward to what divides {rollouts // processes}"
         )
-    if recipe.drawing.value.startswith("vllm") and not torch.cuda.is_available():
-        raise TrainingError(
-            f"drawing {recipe.drawing.value} needs a GPU, and torch finds none; use --preset pocket, or set "
-            f"drawing to {Drawing.TRANSFORMERS.value}"
-        )
-    vllm: dict[str, Any] = {}
-    if recipe.drawing.value.startswith("vllm"):
-        vllm = {"use_vllm": True, "vllm_mode": recipe.drawing.value.partition("-")[2]}
+    vllm = _vllm(recipe)
     most = "max_tokens" if vllm else "max_new_tokens"
     on_cpu = not torch.cuda.is_available()
     return GRPOConfig(
@@ -227,6 +228,28 @@ def _settings(recipe: Recipe, steps: int, scratch: Path) -> Any:
         dataloader_pin_memory=False,
         **vllm,
     )
+
+
+def _vllm(recipe: Recipe) -> dict[str, Any]:
+    """trl's settings of vLLM; none where it does not draw."""
+    import torch
+
+    if not recipe.drawing.value.startswith("vllm"):
+        return {}
+    if not torch.cuda.is_available():
+        raise TrainingError(
+            f"drawing {recipe.drawing.value} needs a GPU, and torch finds none; use --preset pocket, or set "
+            f"drawing to {Drawing.TRANSFORMERS.value}"
+        )
+    require("vllm", extra="vllm")
+    return {
+        "use_vllm": True,
+        "vllm_mode": recipe.drawing.value.partition("-")[2],
+        "vllm_server_base_url": recipe.vllm.server or None,
+        "vllm_tensor_parallel_size": recipe.vllm.parallel,
+        "vllm_gpu_memory_utilization": recipe.vllm.memory,
+        "vllm_max_model_length": recipe.vllm.length or None,
+    }
 
 
 def _loaded(base: Path, recipe: Recipe) -> tuple[Any, Any]:

@@ -3,6 +3,7 @@
 import functools
 import importlib.resources
 from collections.abc import Iterator
+from importlib import metadata
 from importlib.resources.abc import Traversable
 
 from pytest_trace2evolve._canonical import digest
@@ -24,6 +25,22 @@ _PARTS = (
 )
 """Folders and files of the package; a change in one that changes nothing is taken for a change, never the
 reverse."""
+
+
+PACKAGES = ("torch", "transformers", "tokenizers", "trl", "peft", "gepa")
+"""Packages by which models are trained and asked."""
+
+
+def versions() -> list[str]:
+    """The versions of `PACKAGES`; of one that is not installed nothing, and whatever needs it says so."""
+    return [_version(name) for name in PACKAGES]
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 @functools.cache

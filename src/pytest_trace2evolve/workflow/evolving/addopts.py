@@ -5,10 +5,13 @@ import os
 import re
 import shlex
 from collections.abc import Sequence
+from pathlib import Path
 
 from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.serving.folder import expanded
 from pytest_trace2evolve.workflow.evolving.options import (
     DECIDING,
+    GATE,
     NO_GATE,
     OFF,
     SUITE,
@@ -16,13 +19,14 @@ from pytest_trace2evolve.workflow.evolving.options import (
     refused,
     values_of,
 )
+from pytest_trace2evolve.workflow.planning.local import names_folder
 from pytest_trace2evolve.workflow.project import Project
 from pytest_trace2evolve.workflow.pytest_ini import ini_words
 
 VARIABLE = "PYTEST_ADDOPTS"
 
 _OVERRULED = frozenset({"--candidate", "--t2e-candidate", "--t2e-run-folder", "--t2e-baseline"})
-"""Options of which each session is given its own, which counts."""
+"""Options of which the sessions of the gate are given their own, which count."""
 
 _FOR_OTHER_TESTS = frozenset({"-m", "--ignore", "--ignore-glob", "--deselect"})
 """Options that leave tests out, and stand in `addopts` for other tests than those of suites. A run that lacks
@@ -43,17 +47,36 @@ def with_addopts(project: Project, session: Sequence[str], *, based: bool) -> li
         ConfigError: `addopts` holds an option with which no evolution could come to an end.
     """
     found = list(session)
+    held: list[str] = []
+    gate = ""
     for place, words in _places(project):
-        _refuse(place, words, based=based, gated=bool(values_of(session, "--t2e-gate")))
-    words = [word for _, held in _places(project) for word in held]
-    pairs = [f"{one}={after}" if one in DECIDING else one for one, after in itertools.pairwise([*words, ""])]
+        _refuse(place, words, based=based)
+        here = [in_place(one, project.root) for one in _given(words)]
+        gate = place if values_of(here, GATE) else gate
+        held += here
     for name in DECIDING:
-        given, own = values_of(pairs, name), values_of(session, name)
+        given, own = values_of(held, name), values_of(session, name)
         if name == SUITE:
             found += [f"{name}={one}" for one in dict.fromkeys(given) if one not in own]
         elif given and not own:
             found.append(f"{name}={given[-1]}")
+    if OFF in values_of(found, GATE)[-1:]:
+        raise ConfigError(f"{gate}: {GATE} {OFF}: {NO_GATE}; leave it out")
     return found
+
+
+def in_place(option: str, here: Path) -> str:
+    """An option as sessions can read it, whose place is the project's folder: a model that lies in a folder
+    for the customers is named by its whole path."""
+    name, _, model = option.partition("=")
+    if name != "--t2e-user-model" or not names_folder(model, here):
+        return option
+    return f"{name}={(here / expanded(Path(model))).resolve()}"
+
+
+def _given(words: Sequence[str]) -> list[str]:
+    """Words of which each option that decides has its value behind an equals sign."""
+    return [f"{one}={after}" if one in DECIDING else one for one, after in itertools.pairwise([*words, ""])]
 
 
 def _places(project: Project) -> list[tuple[str, list[str]]]:
@@ -66,12 +89,15 @@ def _places(project: Project) -> list[tuple[str, list[str]]]:
     return [(settings, ini_words(project.root, "addopts")), (VARIABLE, own)]
 
 
-def _refuse(place: str, words: Sequence[str], *, based: bool, gated: bool) -> None:
+def _refuse(place: str, words: Sequence[str], *, based: bool) -> None:
     for word, after in itertools.pairwise([*words, ""]):
         name, value = ("-x", None) if _EXIT_FIRST.fullmatch(word) else parted(word)
-        if name == "--t2e-gate" and (after if value is None else value) == OFF and not gated:
-            raise ConfigError(f"{place}: {name} {OFF}: {NO_GATE}; leave it out")
+        value = after if value is None else value
+        if name in ("-o", "--override-ini") and value.startswith(("t2e_", "addopts")):
+            raise ConfigError(f"{place}: {name} {value}: sets what is read elsewhere; leave it out")
         if name in _OVERRULED | _FOR_OTHER_TESTS or (name == "--t2e-model" and based):
+            continue
+        if name == "--maxfail" and value == "0":
             continue
         if why := refused(name):
             raise ConfigError(f"{place}: {word}: {why}")

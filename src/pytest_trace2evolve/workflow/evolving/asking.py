@@ -16,7 +16,7 @@ from pytest_trace2evolve.shipped import embedded_model
 from pytest_trace2evolve.training.grpo.recipe import read_recipe
 from pytest_trace2evolve.workflow.environments.generator import EASIEST
 from pytest_trace2evolve.workflow.environments.registry import Environments
-from pytest_trace2evolve.workflow.evolving.addopts import with_addopts
+from pytest_trace2evolve.workflow.evolving.addopts import in_place, with_addopts
 from pytest_trace2evolve.workflow.evolving.options import SUITE, read_session, values_of
 from pytest_trace2evolve.workflow.evolving.order import EvolveOrder
 from pytest_trace2evolve.workflow.evolving.runs import refuse_undecided
@@ -27,7 +27,6 @@ from pytest_trace2evolve.workflow.evolving.session import (
     refuse_several_domains,
     suites_of,
 )
-from pytest_trace2evolve.workflow.planning.local import names_folder
 from pytest_trace2evolve.workflow.project import Project
 from pytest_trace2evolve.workflow.recorded.looks import find_run
 from pytest_trace2evolve.workflow.recorded.sides import expand, mode_of, provenance
@@ -46,7 +45,7 @@ def read_order(
         ResultsError: the run is damaged.
     """
     _refuse_small(options)
-    session = [_in_place(one, here) for one in read_session(options.session)]
+    session = [in_place(one, here) for one in read_session(options.session)]
     session = with_addopts(project, session, based=options.base is not None)
     recipe = read_recipe(options.preset, options.config, seed=options.seed, steps=options.steps)
     for module, extra in (("trl", "train"), ("peft", "train"), ("matplotlib", "plot")):
@@ -121,15 +120,6 @@ def content_of(
             "gate": policy_told(project, gate_of(project, session)),
         }
     )
-
-
-def _in_place(option: str, here: Path) -> str:
-    """An option of sessions as they can read it, which stand in the project's folder: a customer's model in a
-    folder by its whole path."""
-    name, _, model = option.partition("=")
-    if name != "--t2e-user-model" or not names_folder(model, here):
-        return option
-    return f"{name}={(here / expanded(Path(model))).resolve()}"
 
 
 def _refuse_small(options: argparse.Namespace) -> None:

@@ -1,24 +1,21 @@
 """The environments of an evolution: none shares held-out content, and each at a difficulty to learn at."""
 
 import asyncio
-import secrets
 from collections.abc import Callable, Sequence
 
-from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.models.chat import ChatModel
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.records.calibration import Calibration, Outcome
 from pytest_trace2evolve.records.evolving import Ready
 from pytest_trace2evolve.serving.folder import ModelFolder, folder_digest
 from pytest_trace2evolve.shipped import embedded_model
-from pytest_trace2evolve.training.grpo.recipe import Recipe
-from pytest_trace2evolve.workflow.environments.admit import admit, held_out_of
 from pytest_trace2evolve.workflow.environments.asking import SEED
 from pytest_trace2evolve.workflow.environments.calibrate import Ask, calibrate
 from pytest_trace2evolve.workflow.environments.generator import EASIEST
 from pytest_trace2evolve.workflow.environments.kept import fitting, keep
 from pytest_trace2evolve.workflow.environments.registry import BUILT_IN_NAMES, Environments
-from pytest_trace2evolve.workflow.evolving.order import CALIBRATION, CHECKED
+from pytest_trace2evolve.workflow.environments.required import require_admitted
+from pytest_trace2evolve.workflow.evolving.order import CALIBRATION
 from pytest_trace2evolve.workflow.project import Project
 from pytest_trace2evolve.workflow.served import served
 
@@ -46,15 +43,7 @@ def ready(
         ConfigError: an environment is not admitted: nothing may be trained in it.
         InfrastructureError: too many rollouts were lost.
     """
-    held_out = held_out_of(project)
-    for name in names:
-        admission = admit(environments, name, seeds=CHECKED, held_out=held_out, first=first)
-        if not admission.passed:
-            why = next(f"{one.check}: {one.detail}" for one in admission.checks if not one.passed)
-            raise ConfigError(
-                f"environment {name!r} is not admitted, and nothing is trained in it: {why}; "
-                f"see trace2evolve environment check {name}"
-            )
+    require_admitted(environments, names, project, first)
     weights = folder_digest(base.path)
     kept = project.root / ".trace2evolve" / "environments"
     found: dict[str, Ready] = {}
@@ -73,12 +62,6 @@ def ready(
     if wanted := [name for name in names if name not in found]:
         _calibrate(environments, wanted, base, instruction, told, calibrated)
     return [found[name] for name in names]
-
-
-def a_first(recipe: Recipe) -> int:
-    """A drawn first scenario of those that are trained in: code that was written to pass known scenarios does
-    not know which are looked at."""
-    return recipe.first_scenario + secrets.randbelow(max(1, recipe.scenarios - CHECKED + 1))
 
 
 def _ready(one: Calibration) -> Ready:

@@ -42,7 +42,11 @@ _REFUSED: Mapping[str, str] = {
     **dict.fromkeys(
         ("--t2e-agent", "--t2e-replay", "--t2e-playback", "--t2e-base-url", "--t2e-adapter"), _NO_BASE
     ),
-    **dict.fromkeys(("--t2e-record", "--t2e-save-baseline", "--t2e-baseline-mode"), _ONE_RUN),
+    **dict.fromkeys(
+        ("--t2e-record", "--t2e-save-baseline", "--t2e-baseline-mode", "--t2e-summary"), _ONE_RUN
+    ),
+    "--t2e-evolve-options": "it is for the session that evolves, and none of these does; leave it out",
+    "--t2e-freeze": "it writes cases, and an evolution's stay as they are; leave it out",
     "--t2e-stages": "a run that may stop early is no baseline of the adapters' sessions; leave it out",
     "--t2e-cache": "it keeps the answers of one model, and the routed candidate asks several; leave it out",
     "--t2e-route": "it says nothing in sessions that route to nobody, and most are such; leave it out",
@@ -51,12 +55,12 @@ _REFUSED: Mapping[str, str] = {
 """Options that an evolution's sessions may not be given, and why; of others that are no `TAKEN` it is only
 told that they are none."""
 
-SUITE = "--t2e-suite"
+SUITE, GATE = "--t2e-suite", "--t2e-gate"
 
 DECIDING = (
     SUITE,
     "--t2e-trials",
-    "--t2e-gate",
+    GATE,
     "--t2e-goal",
     "--t2e-user-model",
     "--t2e-user-base-url",
@@ -117,9 +121,10 @@ def read_session(given: Sequence[str]) -> list[str]:
                 raise ConfigError(f"{name}: needs a value")
             value = left.pop(0)
         found.append(f"{name}={value}" if name.startswith("--") else f"{name}{value}")
-    if OFF in values_of(found, "--t2e-gate")[-1:]:
-        raise ConfigError(f"--t2e-gate={OFF}: {NO_GATE}; leave it out")
-    return sorted(found, key=lambda one: one.partition("=")[0])
+    if OFF in values_of(found, GATE)[-1:]:
+        raise ConfigError(f"{GATE}={OFF}: {NO_GATE}; leave it out")
+    # Of one option the order counts: the last value, or the last word on a plugin.
+    return sorted(found, key=lambda one: one.partition("=")[0] if one.startswith("--") else one[:2])
 
 
 def refused(name: str) -> str | None:

@@ -15,9 +15,6 @@ from pytest_trace2evolve.workflow.environments.generator import EASIEST, HARDEST
 from pytest_trace2evolve.workflow.environments.registry import BUILT_IN_NAMES
 from pytest_trace2evolve.workflow.evolving.options import decided_by
 
-CHECKED = 60
-"""Scenarios of each environment that are held against held-out content before anything is trained."""
-
 CALIBRATION = (24, 8)
 """Scenarios, and rollouts of each, by which a difficulty is picked where none was."""
 

@@ -7,7 +7,7 @@ from pytest_trace2evolve._canonical import digest, digest_text
 from pytest_trace2evolve.errors import ConfigError, PolicyError
 from pytest_trace2evolve.gate.policy import DEFAULT_POLICY, POLICIES
 from pytest_trace2evolve.suites import Suite
-from pytest_trace2evolve.workflow.evolving.options import NO_GATE, OFF, SUITE, number_of, values_of
+from pytest_trace2evolve.workflow.evolving.options import GATE, NO_GATE, OFF, SUITE, number_of, values_of
 from pytest_trace2evolve.workflow.policies import find_policy
 from pytest_trace2evolve.workflow.project import Project
 from pytest_trace2evolve.workflow.pytest_ini import ini_value
@@ -39,7 +39,7 @@ def gate_of(project: Project, session: Sequence[str]) -> str:
     Raises:
         ConfigError: the project's pytest settings turn the gate off.
     """
-    if given := values_of(session, "--t2e-gate"):
+    if given := values_of(session, GATE):
         return given[-1]
     own = ini_value(project.root, "t2e_gate")
     if own == OFF:

@@ -14,7 +14,8 @@ from pytest_trace2evolve.records.evolving import Evolution, Judged, Stage
 from pytest_trace2evolve.records.run_verdict import RunVerdict
 from pytest_trace2evolve.workflow.capabilities.missing import missing_of
 from pytest_trace2evolve.workflow.environments.registry import Environments
-from pytest_trace2evolve.workflow.evolving.environments import a_first, ready
+from pytest_trace2evolve.workflow.environments.required import a_first
+from pytest_trace2evolve.workflow.evolving.environments import ready
 from pytest_trace2evolve.workflow.evolving.keeping import free, locked, read_state, write_state
 from pytest_trace2evolve.workflow.evolving.options import without_workers
 from pytest_trace2evolve.workflow.evolving.order import OPENINGS, EvolveOrder
@@ -54,6 +55,9 @@ otherwise (one of coverage fails it)."""
 _OF_SESSIONS = re.compile(r"^trace2evolve: [\d,]+ of [\d,]+ done| · policy |^=+ .* in [\d.]+s")
 """Lines of a session that are told: how far it is, verdicts, and its end."""
 
+_BROKE_DOWN = re.compile(r"^Traceback \(most recent call last\):", re.MULTILINE)
+"""What Python says of a process whose error nobody caught."""
+
 KEPT_EVERY = 60.0
 """Seconds after which the minutes of a stage that works on are written down."""
 
@@ -92,7 +96,7 @@ class Evolving:
 
         Raises:
             ConfigError: nothing failed, nothing is missing, or another process works on it.
-            TrainingError: a session or a training failed; names its log.
+            TrainingError: a session or a training failed, or a session was not whole.
             ResultsError: what is kept is damaged, or of other content.
             OSError: something cannot be written.
         """
@@ -179,7 +183,11 @@ class Evolving:
         arguments = ["-m", "pytest", *given, f"--candidate={self.order.candidate}", "-k", NOTHING]
         arguments += [f"--t2e-run-folder={folder}", f"--t2e-baseline={run}"]
         log = self.folder / "rehearsal.log"
+        before = log.stat().st_size if log.exists() else 0
         self._run(Stage.RUN, [Work("rehearsal", arguments, log, NOT_REFUSED, _OF_SESSIONS)])
+        said = log.read_bytes()[before:].decode("utf-8", errors="replace") if log.exists() else ""
+        if _BROKE_DOWN.search(said):  # Python's own status for that is 1 too
+            raise TrainingError(f"rehearsal broke down: {said.strip().splitlines()[-1]}; see {log}")
 
     def _capabilities(self) -> int:
         learnt = missing_of(self.project, self.state.folder, self.project.root)
@@ -234,7 +242,7 @@ class Evolving:
             if candidate in self.state.judged:
                 continue
             folder = self._run_of(f"gate-{name}", candidate, baseline=self.state.folder)
-            record = self._whole(read_verdict(folder))
+            record = self._verdict(f"gate-{name}", folder)
             note_verdict(self.project, record)
             manifest = self.project.adapters[name].manifest
             why = "" if manifest.verdict is None else manifest.verdict.why
@@ -271,7 +279,7 @@ class Evolving:
             return 0
         candidate = f"{self.order.candidate}+routed"
         folder = self._run_of("gate-routed", candidate, baseline=self.state.folder)
-        record = self._whole(read_verdict(folder))
+        record = self._verdict("gate-routed", folder)
         gate = gate_of(record)
         routed = Judged(candidate=candidate, gate=gate, state=state_of(gate), run=record.run)
         self._judged(routed, simulations_in(folder))
@@ -292,14 +300,15 @@ class Evolving:
         why = f" ({one.why})" if one.why else ""
         self.told(Stage.GATE, f"{one.candidate}: {one.state.value}{why}")
 
-    @staticmethod
-    def _whole(record: RunVerdict) -> RunVerdict:
-        """A verdict on all that was asked for: of a session that ended before its time there is none yet."""
+    def _verdict(self, name: str, folder: Path) -> RunVerdict:
+        """What a session left: on all that was asked for, since of one that ended before its time there is
+        none yet."""
+        record = read_verdict(folder)
         if record.partial:
+            why, log = record.stopped or "tests were left out of it", self.folder / f"{name}.log"
             raise TrainingError(
-                f"the session of {record.candidate.id} was not whole: "
-                f"{record.stopped or 'tests were left out of it'}; what is finished is kept: give it what it "
-                "lacks, and the same command goes on"
+                f"the session of {record.candidate.id} was not whole: {why} (see {log}); what is finished is "
+                "kept: give it what it lacks, and the same command goes on"
             )
         return record
 

@@ -1,6 +1,5 @@
 """The adapters of an evolution: their names, what each training is told, and whose an adapter is."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,7 +8,7 @@ from pytest_trace2evolve.evidence.atomic import write_atomic
 from pytest_trace2evolve.records.adapter import MANIFEST, AdapterManifest
 from pytest_trace2evolve.records.evolving import Evolution
 from pytest_trace2evolve.serving.folder import folder_digest
-from pytest_trace2evolve.training.grpo.recipe import Recipe
+from pytest_trace2evolve.training.grpo.recipe import Recipe, recipe_toml
 from pytest_trace2evolve.workflow.environments.registry import Environments
 from pytest_trace2evolve.workflow.evolving.order import EvolveOrder
 from pytest_trace2evolve.workflow.evolving.processes import Work
@@ -75,7 +74,7 @@ def _is_own(
         and manifest.recipe == recipe.model_dump(mode="json")
         and manifest.difficulty == {name: state.environments[name].difficulty for name in environment}
         and manifest.candidate == state.candidate
-        # What another evolution has trained it for says of what it is informed.
+        # Another evolution's would count as informed by other splits than ours.
         and (manifest.evidence, manifest.informed_by) in (((), ()), (state.runs, state.splits))
     )
 
@@ -92,8 +91,7 @@ def training_of(
         OSError: the recipe cannot be written.
     """
     config = folder / "recipe.toml"
-    told = recipe_of(order, state).model_dump(mode="json")
-    write_atomic(config, "".join(f"{key} = {json.dumps(value)}\n" for key, value in told.items()))
+    write_atomic(config, recipe_toml(recipe_of(order, state)))
     arguments = [
         *("-m", "pytest_trace2evolve", "--root", str(project.root), "train"),
         *("--capability", capability, "--name", name, "--base", str(order.base.path)),

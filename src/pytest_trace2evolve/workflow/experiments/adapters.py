@@ -171,7 +171,7 @@ def merge_weights(base: Path, adapters: Mapping[str, Path], weight: float, out: 
         model: Any = PeftModel.from_pretrained(network, adapters[names[0]], adapter_name=names[0])
         for name in names[1:]:
             model.load_adapter(adapters[name], name)
-        # The name by which adapters are written; their settings come last, and say that one is whole.
+        # The name by which adapters are written.
         model.base_model.add_weighted_adapter(names, [weight] * len(names), "default", combination_type="cat")
         write_weights(model, base.name, fresh)
     settle(fresh, out)

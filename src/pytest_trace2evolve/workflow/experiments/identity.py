@@ -1,7 +1,6 @@
 """What makes two experiments one: the code that makes pieces, the tasks, and how adapters are trained."""
 
 from collections.abc import Iterable
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -11,7 +10,7 @@ from pytest_trace2evolve.errors import ConfigError, TrainingError
 from pytest_trace2evolve.records.adapter import MANIFEST, AdapterManifest
 from pytest_trace2evolve.records.script import Content
 from pytest_trace2evolve.workflow.environments.registry import Environments
-from pytest_trace2evolve.workflow.environments.sources import sources_digest
+from pytest_trace2evolve.workflow.environments.sources import PACKAGES, sources_digest, versions
 from pytest_trace2evolve.workflow.experiments.plan import Plan, Training
 from pytest_trace2evolve.workflow.experiments.target import target_offers
 
@@ -35,20 +34,10 @@ PARTS = (
 )
 """What pieces are made by, beside what scenarios are: folders and files of the package."""
 
-PACKAGES = ("torch", "transformers", "tokenizers", "trl", "peft", "gepa")
-"""What they are made by besides."""
-
 
 def code_digest() -> str:
     """Digest of the code that makes an experiment's pieces, and of the versions of the packages below it."""
-    return digest([sources_digest(PARTS), [_version(name) for name in PACKAGES]])
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:  # whatever needs it says so
-        return ""
+    return digest([sources_digest(PARTS), versions()])
 
 
 def refuse_changed(plan: Plan) -> None:

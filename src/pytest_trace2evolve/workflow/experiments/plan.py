@@ -192,7 +192,7 @@ def plan_in(plan: Plan, out: Path, *, seeds_given: bool = True) -> Plan:
     """The plan with which a folder's experiment goes on: more seeds go on with fewer.
 
     Args:
-        seeds_given: Whether somebody asked for so many; else those that the folder holds are taken.
+        seeds_given: Whether somebody asked for so many; else as many as the folder has begun are taken.
 
     Raises:
         ConfigError: the folder holds another experiment, or more seeds than are asked for.
@@ -214,7 +214,8 @@ def plan_in(plan: Plan, out: Path, *, seeds_given: bool = True) -> Plan:
             f"{out}: holds an experiment with another {_named(differing[0])}; go on with that, or give "
             "another --out"
         )
-    held = int(kept.get("seeds", plan.seeds))
+    begun = [int(one.parent.name.removeprefix("seed-")) for one in out.glob("seed-[1-9]*/*")]
+    held = max(begun, default=0)
     if held > plan.seeds and seeds_given:
         raise ConfigError(
             f"--seeds {plan.seeds}: {out} holds {held}, and results of some would stand for those of all; "

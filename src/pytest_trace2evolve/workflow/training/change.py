@@ -44,8 +44,9 @@ def _change(before: HeldOut, after: HeldOut, figure: Callable[[float], float]) -
     """The mean over scenarios of what each gained.
 
     Student's interval for paired differences: rollouts of one scenario resemble each other, so a scenario
-    counts once, whatever the number of its rollouts. Where all gained alike there is none: one without a
-    width would claim what two scenarios cannot show.
+    counts once, whatever the number of its rollouts. Where all gained alike it is as wide as Wilson's
+    interval of so many scenarios of which none differs: one without a width would claim what two scenarios
+    cannot show.
     """
     pairs = [
         (fmean(map(figure, one)), fmean(map(figure, other)))
@@ -56,10 +57,14 @@ def _change(before: HeldOut, after: HeldOut, figure: Callable[[float], float]) -
         raise ValueError("no scenario was played on both sides")
     gains = [other - one for one, other in pairs]
     mean_before, mean_after = (fmean(side) for side in zip(*pairs, strict=True))
-    if len(gains) < 2 or stdev(gains) < ALIKE:
+    if len(gains) < 2:
         return Change(mean_before, mean_after, None, None)
-    from scipy.stats import t
+    from scipy.stats import norm, t
 
-    reach = float(t.ppf((1 + LEVEL) / 2, len(gains) - 1)) * stdev(gains) / math.sqrt(len(gains))
+    if stdev(gains) < ALIKE:
+        share = float(norm.ppf((1 + LEVEL) / 2)) ** 2 / len(gains)
+        reach = share / (1 + share)
+    else:
+        reach = float(t.ppf((1 + LEVEL) / 2, len(gains) - 1)) * stdev(gains) / math.sqrt(len(gains))
     middle = fmean(gains)
     return Change(mean_before, mean_after, max(-1.0, middle - reach), min(1.0, middle + reach))

@@ -24,7 +24,7 @@ from pytest_trace2evolve.records.script import Content
 from pytest_trace2evolve.serving.folder import ModelFolder, folder_digest
 from pytest_trace2evolve.workflow.environments.registry import Environments, played
 from pytest_trace2evolve.workflow.environments.rollouts import Group, roll_groups
-from pytest_trace2evolve.workflow.environments.sources import sources_digest
+from pytest_trace2evolve.workflow.environments.sources import sources_digest, versions
 from pytest_trace2evolve.workflow.served import served
 
 SCENARIOS, ROLLOUTS = 100, 4
@@ -224,7 +224,14 @@ def _file(folder: Path, asked: _Asked) -> Path:
     wanted = asked.wanted
     much = [wanted.scenarios_of(asked.capability), wanted.rollouts]
     key = digest(
-        [asked.environment, asked.model, asked.settings.temperature, *much, sources_digest(_PLAYING)]
+        [
+            asked.environment,
+            asked.model,
+            asked.settings.temperature,
+            *much,
+            sources_digest(_PLAYING),
+            versions(),
+        ]
     )
     return folder / f"{asked.capability}-{key}.json"
 
