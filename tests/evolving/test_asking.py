@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.errors import ConfigError, LockError, PolicyError
+from pytest_trace2evolve import _optional
+from pytest_trace2evolve.errors import ConfigError, LockError, MissingExtraError, PolicyError
 from pytest_trace2evolve.lock import LOCK_NAME, Lock, SuiteLock, render_lock
 from pytest_trace2evolve.serving.folder import folder_digest
 from pytest_trace2evolve.shipped import embedded_model
@@ -194,6 +195,20 @@ def test_what_could_come_to_no_end_is_refused(project: Project, session: list[st
 )
 def test_the_same_options_however_written_are_one_evolution(project: Project, session: list[str]) -> None:
     assert asked(project, *session).name == asked(project, "--t2e-suite=a", "--t2e-temperature=1").name
+
+
+@pytest.mark.parametrize(("module", "extra"), [("trl", "train"), ("peft", "train"), ("matplotlib", "plot")])
+def test_a_missing_extra_is_told_before_anything_is_played(
+    project: Project, monkeypatch: pytest.MonkeyPatch, module: str, extra: str
+) -> None:
+    def absent(wanted: str) -> None:
+        if wanted == module:
+            raise ModuleNotFoundError(name=wanted)
+
+    monkeypatch.setattr(_optional, "quiet_import", absent)
+    told = rf"^'{module}' is not installed; run: pip install 'pytest-trace2evolve\[{extra}\]'$"
+    with pytest.raises(MissingExtraError, match=told):
+        asked(project)
 
 
 def test_the_last_word_on_a_plugin_stays_the_last(project: Project) -> None:

@@ -6,12 +6,15 @@ from types import SimpleNamespace
 
 import pytest
 
+from pytest_trace2evolve import cli
 from pytest_trace2evolve.cli import main
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.records.capability import Assessment, CapabilityReport
 from pytest_trace2evolve.workflow.capabilities import missing
 from pytest_trace2evolve.workflow.capabilities.missing import missing_of
+from pytest_trace2evolve.workflow.environments.registry import Environments
 from pytest_trace2evolve.workflow.project import Project
+from pytest_trace2evolve.workflow.training.ordering import orders_of
 
 
 def assessment(name: str, *, selected: bool) -> Assessment:
@@ -50,6 +53,30 @@ def test_selected_capabilities_are_missing(own: Project, monkeypatch: pytest.Mon
     learnt = missing_of(own, "r1", own.root)
     assert [(one.name, one.delta) for one in learnt.missing] == [("reading", 0.6)]
     assert (learnt.failed, learnt.traces) == (5, 9)
+
+
+def test_what_a_run_lacks_is_what_its_adapters_are_trained_for(
+    own: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One each, by Δ, for what has an environment; whose failures named it goes into the manifest."""
+    names = ("tool_calling_precision", "reading", "precondition_verification")
+    found(monkeypatch, 5, *(assessment(name, selected=True) for name in names))
+    asked = ["train", "--from-run", "r1", "--steps", "3"]
+    options = cli._parser().parse_args(asked)
+    task = SimpleNamespace(id="t")
+    gathered = SimpleNamespace(
+        conducts=[SimpleNamespace(run="r1", task=task)] * 2,
+        splits={"t": [("desk", "discovery")], "sealed": [("desk", "heldout")]},
+    )
+    monkeypatch.setattr(missing, "gather", lambda *given, **others: gathered)
+    orders = orders_of(Environments(), options, own, own.root)
+    assert [(one.name, one.capabilities) for one in orders] == [
+        (name, [name]) for name in names if name != "reading"
+    ]
+    for one in orders:
+        assert (one.evidence, one.informed_by) == (("r1",), ("desk::discovery",))
+        assert one.recipe.steps == 3
+        assert one.out == own.root / "adapters" / one.name
 
 
 @pytest.mark.parametrize(

@@ -4,16 +4,19 @@ import json
 import shutil
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pytest_trace2evolve import _optional
+from pytest_trace2evolve.adapters import Adapters
 from pytest_trace2evolve.cli import main
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.evidence.atomic import alone_in
-from pytest_trace2evolve.records.adapter import AdapterManifest
+from pytest_trace2evolve.records.adapter import ADAPTER_WEIGHTS, AdapterManifest
 from pytest_trace2evolve.serving.folder import folder_digest, read_adapter, read_model
 from pytest_trace2evolve.shipped import embedded_model
+from pytest_trace2evolve.training.grpo import keeping
 from pytest_trace2evolve.training.grpo.rates import LAST_SHARE, share
 from pytest_trace2evolve.training.grpo.recipe import PRESETS, Recipe, Vllm, read_recipe, recipe_toml
 from pytest_trace2evolve.workflow.training import course, ordering
@@ -161,6 +164,39 @@ def test_a_recipe_is_written_as_it_is_read(tmp_path: Path) -> None:
     gpu = read_recipe("gpu", seed=7)
     assert (gpu.seed, gpu.rank, gpu.targets, gpu.dtype) == (7, 16, "all-linear", "bfloat16")
     assert set(PRESETS) == {"pocket", "gpu"}
+
+
+@pytest.mark.parametrize("where", ["measure", "settled"])
+@pytest.mark.filterwarnings("ignore")
+def test_an_adapter_that_was_killed_on_its_way_is_none_until_it_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """While it is measured, and when all of it is written but for its name."""
+    config = tmp_path / "recipe.toml"
+    config.write_text("groups = 2\nrollouts = 4\nkl_every = 0\nthreads = 1\nsteps = 1\n")
+    asked = ["train", "--capability", CAPABILITY, "--config", str(config), "--heldout", "0"]
+    assert main([*asked, "--name", "whole"]) == 0
+    adapters = Adapters(tmp_path / "adapters")
+
+    settle = keeping.settle
+
+    def killed(fresh: Any, final: Any, *given: Any, **named: Any) -> None:
+        if where == "measure" or final == adapters.folder / CAPABILITY:
+            raise KeyboardInterrupt
+        settle(fresh, final)  # of a keeping
+
+    with monkeypatch.context() as patched:
+        patched.setattr(*((course, "measure") if where == "measure" else (keeping, "settle")), killed)
+        measured = ["--heldout", "1", "--heldout-others", "0", "--heldout-rollouts", "1"]
+        assert main([*asked, *(measured if where == "measure" else [])]) == 130
+    assert list(adapters) == ["whole"]
+    left = {one.name for one in adapters.folder.iterdir()} - {"whole"}
+    assert left == {f".{CAPABILITY}.new", f".{CAPABILITY}.unfinished"}
+    assert main(asked) == 0
+    assert list(adapters) == [CAPABILITY, "whole"]
+    one, other = (adapters.folder / name / ADAPTER_WEIGHTS for name in (CAPABILITY, "whole"))
+    assert one.read_bytes() == other.read_bytes()
+    assert {path.name for path in adapters.folder.iterdir()} == {CAPABILITY, "whole"}
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -176,6 +176,7 @@ def budget_text(order: EvolveOrder, budget: Budget) -> str:
     ]
     limited = f"; limits: {', '.join(limits)}" if limits else ""
     return (
-        f"evolving {order.candidate} on {order.base.name}: {order.most} adapters at most, up to "
+        f"evolving {order.candidate} on {order.base.name}: {order.most} adapter{'s' * (order.most > 1)} at "
+        "most, up to "
         f"{budget.total:,} rollouts ({parts}), minutes on two cores {minutes}{limited}"
     )
