@@ -70,7 +70,7 @@ class AdapterManifest(Record):
     """What is written beside an adapter's weights.
 
     Attributes:
-        capability: What it was trained for.
+        capability: What it was trained for; of several its own name, and `environments` names them.
         base: The base model's name, and `base_digest` the digest of its folder.
         environments: Digests of the environments that it was trained in, by capability.
         difficulty: Of these environments, by capability.

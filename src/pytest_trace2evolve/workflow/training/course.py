@@ -241,7 +241,7 @@ def _measured(before: HeldOut, after: HeldOut) -> Measured:
 def _write_story(environments: Environments, made: Made, folder: Path) -> None:
     order, trained = made.order, made.trained
     manifest = AdapterManifest(
-        capability=order.name,
+        capability=order.name if len(order.capabilities) > 1 else order.capabilities[0],
         base=order.base.name,
         base_digest=folder_digest(order.base.path),
         environments={
