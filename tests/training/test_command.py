@@ -159,7 +159,7 @@ def test_a_recipe_is_written_as_it_is_read(tmp_path: Path) -> None:
     assert read_recipe("gpu", file) == made
     assert "vllm" not in made.model_dump()
     file.write_text("[vllm]\nmemory = 2\n")
-    with pytest.raises(ConfigError, match=r"recipe.toml: recipe\.vllm\.memory: Input should be less than or"):
+    with pytest.raises(ConfigError, match=r"recipe\.toml: vllm\.memory: Input should be less than or equal to 1, not 2"):
         read_recipe("gpu", file)
     gpu = read_recipe("gpu", seed=7)
     assert (gpu.seed, gpu.rank, gpu.targets, gpu.dtype) == (7, 16, "all-linear", "bfloat16")
