@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -159,11 +160,26 @@ def test_a_recipe_is_written_as_it_is_read(tmp_path: Path) -> None:
     assert read_recipe("gpu", file) == made
     assert "vllm" not in made.model_dump()
     file.write_text("[vllm]\nmemory = 2\n")
-    with pytest.raises(ConfigError, match=r"recipe\.toml: vllm\.memory: Input should be less than or equal to 1, not 2"):
+    with pytest.raises(
+        ConfigError, match=r"recipe\.toml: vllm\.memory: Input should be less than or equal to 1, not 2"
+    ):
         read_recipe("gpu", file)
     gpu = read_recipe("gpu", seed=7)
     assert (gpu.seed, gpu.rank, gpu.targets, gpu.dtype) == (7, 16, "all-linear", "bfloat16")
     assert set(PRESETS) == {"pocket", "gpu"}
+
+
+def test_sides_are_measured_at_once_where_a_small_base_has_cores_for_itself(tmp_path: Path) -> None:
+    base = read_model(embedded_model())
+    order = Order([CAPABILITY], CAPABILITY, base, tmp_path / CAPABILITY, Recipe(), {CAPABILITY: 1})
+    assert course._apart(order)
+    beside_others = order.recipe.model_copy(update={"threads": 1})
+    assert not course._apart(replace(order, recipe=beside_others))
+    large = tmp_path / "large"
+    large.mkdir()
+    with (large / "model.safetensors").open("wb") as file:
+        file.truncate(course.SMALL + 1)
+    assert not course._apart(replace(order, base=replace(base, path=large)))
 
 
 @pytest.mark.parametrize("where", ["measure", "settled"])

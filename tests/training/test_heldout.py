@@ -1,5 +1,7 @@
 """Held-out rewards: their change and its interval, the table, the picture, and what is kept of the base."""
 
+import asyncio
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -148,7 +150,7 @@ def test_the_base_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     sides = heldout.Sides(base, adapter, kept=kept)
     wanted = heldout.Wanted({CAPABILITY: 1}, scenarios=2, rollouts=2)
     told: list[int] = []
-    first = heldout.measure(Environments(), sides, wanted, told=lambda side, done: told.append(done))
+    first = heldout.measure(Environments(), sides, wanted, told=told.append)
     assert asked == [f"pocket {CAPABILITY} 2", f"pocket+trained {CAPABILITY} 2"]
     assert told == [4, 4, 8, 8]
     assert heldout.measure(Environments(), sides, wanted) == first
@@ -170,6 +172,55 @@ def test_the_base_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(SupportWorld, "policy", lambda world: "Be strict.")
     heldout.measure(Environments(), sides, wanted)
     assert len(asked) == 13, "and with another policy"
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_both_sides_are_played_at_once_where_each_has_a_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, apart: bool
+) -> None:
+    served: list[tuple[list[str], int | None]] = []
+    order: list[str] = []
+
+    @contextmanager
+    def server(
+        base: ModelFolder, adapters: Mapping[str, Path], *, threads: int | None = None, **_: Any
+    ) -> Iterator[ModelSettings]:
+        served.append((list(adapters), threads))
+        yield ModelSettings(model=base.name, base_url=f"http://127.0.0.1:{len(served)}/v1", weights="w")
+
+    async def played(one: Any, told: Any) -> HeldOut:
+        order.append(f"{one.settings.model} at {one.settings.base_url[17:18]}")
+        told(2)
+        await asyncio.sleep(0)
+        told(4)
+        order.append(one.settings.model)
+        return held([[0.2, 0.5], [1.0, 0.0]], one.capability)
+
+    monkeypatch.setattr(heldout, "served", server)
+    monkeypatch.setattr(heldout, "_played", played)
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    base = read_model(embedded_model())
+    wanted = heldout.Wanted({CAPABILITY: 1}, scenarios=2, rollouts=2)
+    told: list[int] = []
+    sides = heldout.Sides(base, tmp_path, apart=apart)
+    before, after = heldout.measure(Environments(), sides, wanted, told=told.append)
+    assert before == after == {CAPABILITY: held([[0.2, 0.5], [1.0, 0.0]], CAPABILITY)}
+    assert (told[-1], told) == (8, sorted(told)), "what is done only grows"
+    if apart:
+        assert served == [(["pocket+trained"], 3), ([], 3)], "half the cores each"
+        assert order == ["pocket at 2", "pocket+trained at 1", "pocket", "pocket+trained"]
+    else:
+        assert served == [(["pocket+trained"], None)]
+        assert order == ["pocket at 1", "pocket", "pocket+trained at 1", "pocket+trained"]
+
+    async def fails(one: Any, told: Any) -> HeldOut:
+        if one.settings.model == "pocket":
+            await asyncio.sleep(60)
+        raise InfrastructureError("it went away")
+
+    monkeypatch.setattr(heldout, "_played", fails)
+    with pytest.raises(InfrastructureError, match=r"^it went away$"):
+        heldout.measure(Environments(), replace(sides, apart=True), wanted)
 
 
 def test_too_many_lost_rollouts_end_a_measurement() -> None:

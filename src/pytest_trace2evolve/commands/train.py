@@ -107,7 +107,7 @@ def _trained(environments: "Environments", order: "Order") -> None:
             environments,
             order,
             stepped=stepped,
-            told=lambda side, done: show(done, f"held out, {side}", total),
+            told=lambda done: show(done, "held out", total),
         )
     if made is None:
         return

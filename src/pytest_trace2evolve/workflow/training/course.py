@@ -37,6 +37,9 @@ from pytest_trace2evolve.workflow.training.heldout import (
     measure,
 )
 
+SMALL = 1 << 28
+"""Bytes of a base's weights up to which two servers of it take hardly more memory than one."""
+
 CURVE, PICTURE = "curve.json", "curve.svg"
 """What each step was like, beside the weights, and its picture."""
 
@@ -98,7 +101,7 @@ def make(
     order: Order,
     *,
     stepped: Callable[[Any], None] = lambda step: None,
-    told: Told = lambda side, done: None,
+    told: Told = lambda done: None,
 ) -> Made | None:
     """Train, measure, and write the adapter's folder; goes on from what an interrupted call left.
 
@@ -131,7 +134,7 @@ def make(
         before: dict[str, HeldOut] = {}
         after: dict[str, HeldOut] = {}
         if order.heldout:
-            sides = Sides(order.base, fresh, order.instruction, order.kept)
+            sides = Sides(order.base, fresh, order.instruction, order.kept, apart=_apart(order))
             before, after = measure(environments, sides, order.measured, told=told)
         made = Made(order, trained, before, after)
         _write_story(environments, made, fresh)
@@ -229,6 +232,12 @@ def write_weights(model: Any, base: str, folder: Path) -> None:
     }
     save_file(weights, folder / ADAPTER_WEIGHTS, metadata={"format": "pt"})
     (folder / ADAPTER_WEIGHTS).chmod(0o644)
+
+
+def _apart(order: Order) -> bool:
+    """Whether both sides are measured at once: the training has cores for itself, and its base is small."""
+    weights = sum(file.stat().st_size for file in order.base.path.glob("*.safetensors"))
+    return order.recipe.threads > 1 and weights <= SMALL
 
 
 def _measured(before: HeldOut, after: HeldOut) -> Measured:
