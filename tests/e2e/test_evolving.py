@@ -102,11 +102,17 @@ def test_a_red_run_ends_with_a_trained_gated_and_routed_adapter(
     assert manifest["informed_by"] == ["small::discovery"]
     assert (manifest["candidate"], manifest["steps"], len(manifest["heldout"])) == ("v6", 1, 6)
     assert manifest["verdict"]["candidate"] == f"v6+{NAME}"
-    for name in ("run", f"gate-{NAME}", "gate-routed"):
-        [results] = (folder / name).glob("**/results.json")
-        assert len(json.loads(results.read_text())["simulations"]) == 6
-    routed = json.loads(next((folder / "gate-routed").glob("**/results.json")).read_text())["simulations"]
-    assert {one["messages"][0]["routing"]["chosen"] for one in routed} <= {NAME, "none"}
+    played = {
+        name: [json.loads(file.read_text()) for file in (folder / name / "simulations").glob("*.json")]
+        for name in ("run", f"gate-{NAME}", "gate-routed")
+    }
+    assert [len(simulations) for simulations in played.values()] == [6, 6, 6]
+    routed = [
+        [said["routing"]["chosen"] for said in one["messages"] if "routing" in said]
+        for one in played["gate-routed"]
+    ]
+    assert [len(once) for once in routed] == [1] * 6
+    assert {once[0] for once in routed} <= {NAME, "none"}
 
     written = {path: path.stat().st_mtime_ns for path in (root / "adapters").rglob("*")}
     assert main(asked) == 0
