@@ -1,6 +1,7 @@
 """Fixtures shared by all tests."""
 
 import asyncio
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +23,10 @@ from pytest_trace2evolve.worlds.registry import Worlds
 from tests.fake_world import FakeWorld
 
 pytest_plugins = ["pytester"]
+
+# A shell without job control hands on an ignored Ctrl-C to what it starts in the background.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long an example takes says more about the machine than about the law.
 settings.register_profile("suite", deadline=None)
