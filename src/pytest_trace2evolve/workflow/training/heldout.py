@@ -58,7 +58,7 @@ class Sides:
         instruction: The candidate's, which agents get behind the policy.
         kept: Where measurements of the base are kept; None keeps none.
         apart: Each side has a server of its own, and both are played at once: faster where one server leaves
-            cores idle, for twice the memory.
+            cores idle, for the memory of another.
     """
 
     base: ModelFolder
