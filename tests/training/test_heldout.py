@@ -214,13 +214,13 @@ def test_both_sides_are_played_at_once_where_each_has_a_server(
         assert order == ["pocket at 1", "pocket", "pocket+trained at 1", "pocket+trained"]
 
     async def fails(one: Any, told: Any) -> HeldOut:
-        if one.settings.model == "pocket":
+        if one.settings.model != "pocket":
             await asyncio.sleep(60)
         raise InfrastructureError("it went away")
 
     monkeypatch.setattr(heldout, "_played", fails)
     with pytest.raises(InfrastructureError, match=r"^it went away$"):
-        heldout.measure(Environments(), replace(sides, apart=True), wanted)
+        heldout.measure(Environments(), sides, wanted)
 
 
 def test_too_many_lost_rollouts_end_a_measurement() -> None:

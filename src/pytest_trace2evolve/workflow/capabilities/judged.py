@@ -1,10 +1,10 @@
 """Labels by a judge: discovery, merging and N independent runs; their cost is told before, and counted."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from pytest_trace2evolve.capabilities.conduct import Conduct
 from pytest_trace2evolve.capabilities.dictionary import BUILT_IN
@@ -17,8 +17,7 @@ from pytest_trace2evolve.records.completion import NOTHING_USED, Usage
 from pytest_trace2evolve.records.protocols import Answers, Model
 from pytest_trace2evolve.workflow.capabilities.gather import Gathered
 from pytest_trace2evolve.workflow.capabilities.mine import Labelled
-
-T = TypeVar("T")
+from pytest_trace2evolve.workflow.together import all_of
 
 RUNS = 10
 """Independent runs of the labeller (N)."""
@@ -163,7 +162,7 @@ class Judged:
             outcomes[one.passed].append(one)
         tasks = {one.task.id for one in gathered.conducts}
         proposals: list[Capability] = []
-        answers = await _all(
+        answers = await all_of(
             self._ask(
                 propose,
                 asked.discovery_messages(
@@ -202,7 +201,7 @@ class Judged:
             return asked.read_labels(answer, one.simulation.id, one.trace, capabilities)
 
         numbers = range(1, self._settings.runs + 1)
-        found = await _all(labelled(one, run) for run in numbers for one in gathered.conducts)
+        found = await all_of(labelled(one, run) for run in numbers for one in gathered.conducts)
         size = len(gathered.conducts)
         return [
             LabelRun(
@@ -225,13 +224,3 @@ class Judged:
         if not completion.cached:
             self.used += completion.usage
         return completion.content
-
-
-async def _all(jobs: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """All results in order; the first error ends the others, and is raised as it is."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(job) for job in jobs]
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-    return [task.result() for task in tasks]

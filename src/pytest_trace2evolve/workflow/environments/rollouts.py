@@ -1,6 +1,5 @@
 """Groups of rollouts: agents play the same scenarios many times over, many at once."""
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -10,6 +9,7 @@ from pytest_trace2evolve.records.completion import Usage
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import Agent
 from pytest_trace2evolve.records.wire import usage_of
+from pytest_trace2evolve.workflow.together import all_of
 
 MakeAgent = Callable[[int], Agent]
 """Makes the agent of one rollout by its number, which no other rollout of the run has."""
@@ -108,13 +108,7 @@ async def roll_groups(
             done += 1
             told(done)
 
-    try:
-        async with asyncio.TaskGroup() as workers:
-            for _ in range(min(at_once, len(jobs))):
-                workers.create_task(work())
-    except ExceptionGroup as several:
-        # One cause is enough to say: what fails for all fails for each in the same words.
-        raise several.exceptions[0] from None
+    await all_of(work() for _ in range(min(at_once, len(jobs))))
     return [Group(seed, rollouts) for seed, rollouts in found.items()]
 
 

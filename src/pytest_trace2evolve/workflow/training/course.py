@@ -38,7 +38,7 @@ from pytest_trace2evolve.workflow.training.heldout import (
 )
 
 SMALL = 1 << 28
-"""Bytes of a base's weights up to which a second server takes little more than its libraries do: 1 GB."""
+"""Bytes of a base's weights up to which most of a second server's memory is its libraries'."""
 
 CURVE, PICTURE = "curve.json", "curve.svg"
 """What each step was like, beside the weights, and its picture."""

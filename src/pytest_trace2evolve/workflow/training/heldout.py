@@ -28,6 +28,7 @@ from pytest_trace2evolve.workflow.environments.registry import Environments, pla
 from pytest_trace2evolve.workflow.environments.rollouts import Group, roll_groups
 from pytest_trace2evolve.workflow.environments.sources import sources_digest, versions
 from pytest_trace2evolve.workflow.served import served
+from pytest_trace2evolve.workflow.together import all_of
 
 SCENARIOS, ROLLOUTS = 100, 4
 """Held-out scenarios, and rollouts of each, where nothing else is said."""
@@ -107,18 +108,17 @@ def measure(
         ModelFolderError: the base or the adapter cannot be served.
         InfrastructureError: too many rollouts were lost.
     """
-    name = sides.base.name
-    adapters = {} if sides.adapter is None else {_adapted(name): sides.adapter}
+    adapters = {} if sides.adapter is None else {_adapted(sides.base.name): sides.adapter}
     apart = sides.apart and sides.adapter is not None
     threads = max(1, (os.cpu_count() or 1) // 2) if apart else None
     with ExitStack() as servers:
         at = servers.enter_context(served(sides.base, adapters, seed=SEED, at_once=AT_ONCE, threads=threads))
-        addresses = {"after": at, "before": at}
-        if apart:
-            addresses["before"] = servers.enter_context(
-                served(sides.base, {}, seed=SEED, at_once=AT_ONCE, threads=threads)
-            )
-        return asyncio.run(_both(environments, sides, wanted, addresses, told))
+        alone = served(sides.base, {}, seed=SEED, at_once=AT_ONCE, threads=threads)
+        players = {"before": servers.enter_context(alone) if apart else at}
+        if sides.adapter is not None:
+            weights = f"{at.weights}+{folder_digest(sides.adapter)}"
+            players["after"] = replace(at, model=_adapted(at.model), weights=weights)
+        return asyncio.run(_both(environments, sides, wanted, players, told))
 
 
 def _adapted(base: str) -> str:
@@ -127,21 +127,14 @@ def _adapted(base: str) -> str:
 
 
 async def _both(
-    environments: Environments,
-    sides: Sides,
-    wanted: Wanted,
-    addresses: Mapping[str, ModelSettings],
-    told: Told,
+    environments: Environments, sides: Sides, wanted: Wanted, players: Mapping[str, ModelSettings], told: Told
 ) -> tuple[dict[str, HeldOut], dict[str, HeldOut]]:
+    """What `before` and `after` do, by how each is asked: at once, or one after the other."""
     found: dict[str, dict[str, HeldOut]] = {"before": {}, "after": {}}
     done = dict.fromkeys(found, 0)
+    turn = asyncio.Semaphore(len(players) if sides.apart else 1)
 
     async def play(side: str) -> None:
-        settings = addresses[side]
-        if side == "after":
-            assert sides.adapter is not None
-            weights = f"{settings.weights}+{folder_digest(sides.adapter)}"
-            settings = replace(settings, model=_adapted(settings.model), weights=weights)
         for capability, difficulty in wanted.difficulties.items():
             begun = done[side]
 
@@ -149,24 +142,21 @@ async def _both(
                 done[side] = begun + count
                 told(sum(done.values()))
 
-            asked = _Asked(environments, capability, difficulty, sides.instruction, settings, wanted)
-            kept = _kept(sides.kept, asked) if side == "before" else None
-            found[side][capability] = kept or await _played(asked, tell)
-            if side == "before" and kept is None and sides.kept is not None:
-                write_atomic(_file(sides.kept, asked), found[side][capability].model_dump_json() + "\n")
+            asked = _Asked(environments, capability, difficulty, sides.instruction, players[side], wanted)
+            kept = sides.kept if side == "before" else None
+            measured = _kept(kept, asked)
+            if measured is None:
+                measured = await _played(asked, tell)
+                if kept is not None:
+                    write_atomic(_file(kept, asked), measured.model_dump_json() + "\n")
+            found[side][capability] = measured
             tell(wanted.scenarios_of(capability) * wanted.rollouts)
 
-    played = list(found) if sides.adapter is not None else ["before"]
-    if sides.apart:
-        try:
-            async with asyncio.TaskGroup() as both:
-                for side in played:
-                    both.create_task(play(side))
-        except ExceptionGroup as several:
-            raise several.exceptions[0] from None
-    else:
-        for side in played:
+    async def in_turn(side: str) -> None:
+        async with turn:
             await play(side)
+
+    await all_of(in_turn(side) for side in players)
     return found["before"], found["after"]
 
 
