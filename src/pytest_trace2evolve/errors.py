@@ -133,6 +133,18 @@ class ParticipantError(Trace2EvolveError):
     """An agent or a user gave no message: the simulation ends, and it is theirs."""
 
 
+class AgentCodeError(ParticipantError):
+    """An agent's own code raised, or returned no message: the simulation ends, and the agent failed it.
+
+    Attributes:
+        frames: The frames of the traceback, as text; empty if nothing was raised.
+    """
+
+    def __init__(self, message: str, frames: str = "") -> None:
+        super().__init__(message)
+        self.frames = frames
+
+
 class ContextWindowError(ParticipantError):
     """The conversation no longer fits the model."""
 

@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError
 from pytest_trace2evolve._canonical import canonical_json, digest, digest_text
 from pytest_trace2evolve.errors import LockError
 from pytest_trace2evolve.records.base import Record, complaint
-from pytest_trace2evolve.records.evidence import LockParts
+from pytest_trace2evolve.records.evidence import Code, LockParts, code_differences
 from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.suites import Suite
 
@@ -21,7 +21,8 @@ RENEW = "run 'trace2evolve lock' if the change is meant"
 class SuiteLock(Record):
     """What one suite means: its tasks' digests by split, and digests of the world around them.
 
-    `provider_version` is recorded for people and not part of `digest`.
+    `provider_version` is recorded for people. `code` identifies the implementation of the world's tools;
+    older locks have none. Neither is part of `digest`.
     """
 
     definition: str
@@ -32,12 +33,13 @@ class SuiteLock(Record):
     policy: str
     tools: str
     data: str
+    code: Code | None = None
     splits: dict[str, dict[str, str]]
 
     @property
     def digest(self) -> str:
         """Identifies the suite's content; evidence carries it."""
-        return digest(self.model_dump(mode="json", exclude={"provider_version"}))
+        return digest(self.model_dump(mode="json", exclude={"provider_version", "code"}))
 
     @property
     def parts(self) -> LockParts:
@@ -57,8 +59,10 @@ class Lock(Record):
     suites: dict[str, SuiteLock] = Field(default_factory=dict)
 
 
-def lock_suite(suite: Suite, world: World, path: Path, scorer_version: int) -> SuiteLock:
-    """The lock of a suite as its file and its world are now.
+def lock_suite(
+    suite: Suite, world: World, path: Path, scorer_version: int, code: Code | None = None
+) -> SuiteLock:
+    """The lock of a suite as its file, its world and the code of the world's tools are now.
 
     Raises:
         SuiteError: the suite does not fit the world.
@@ -77,6 +81,7 @@ def lock_suite(suite: Suite, world: World, path: Path, scorer_version: int) -> S
         policy=digest_text(world.policy(solo=suite.solo)),
         tools=digest(tools),
         data=world.data_digest(),
+        code=code,
         splits={
             split: {task_id: tasks[task_id].digest_in(solo=suite.solo) for task_id in ids}
             for split, ids in splits.items()
@@ -100,6 +105,8 @@ def changes(locked: SuiteLock, current: SuiteLock) -> Iterator[str]:
         old, new = getattr(locked, field), getattr(current, field)
         if old != new:
             yield f"its {field.replace('_', ' ')} changed from {old} to {new}"
+    if changed := list(code_differences(locked.code, current.code)):
+        yield f"the implementation of its tools changed ({', '.join(changed)})"
     if locked.definition != current.definition:
         yield "its settings changed"
 
@@ -145,7 +152,9 @@ def render_lock(lock: Lock) -> str:
     blocks = []
     for name in sorted(lock.suites):
         suite = lock.suites[name]
-        head = canonical_json(suite.model_dump(mode="json", exclude={"splits"}))[1:-1]
+        absent = {"code"} if suite.code is None else set()
+        fields = suite.model_dump(mode="json", exclude={"splits", *absent})
+        head = canonical_json(fields)[1:-1]
         blocks.append(f'{canonical_json(name)}:{{{head},"splits":{{\n{_splits(suite.splits)}\n}}}}')
     return "\n".join([*lines, ",\n".join(blocks), "}}", ""])
 

@@ -13,18 +13,26 @@ from typing import Any
 import pytest
 
 from pytest_trace2evolve import xdist
+from pytest_trace2evolve.candidates import Candidate
 from pytest_trace2evolve.choices import read_judge, read_options, refuse_empty
 from pytest_trace2evolve.collect import SuiteFile, TaskItem, planned_suite
 from pytest_trace2evolve.errors import ConfigError, Trace2EvolveError
 from pytest_trace2evolve.evidence.account import MAIN, Account
 from pytest_trace2evolve.options import DESTINATIONS
+from pytest_trace2evolve.records.evidence import Identity
 from pytest_trace2evolve.staging import staged_run
+from pytest_trace2evolve.workflow.locked import LockedSuite
 from pytest_trace2evolve.workflow.planning.live import CHAT, DEFAULT_CONCURRENCY
 from pytest_trace2evolve.workflow.planning.plan import Plan, Shared
 from pytest_trace2evolve.workflow.planning.planner import make_plan
 from pytest_trace2evolve.workflow.planning.served import LocalServers, at_servers, folders
 from pytest_trace2evolve.workflow.project import Project
-from pytest_trace2evolve.workflow.running.agents import BUILT_IN_AGENTS, AgentFactory, refuse_without_solo
+from pytest_trace2evolve.workflow.running.agents import (
+    BUILT_IN_AGENTS,
+    AgentFactory,
+    identify,
+    refuse_without_solo,
+)
 from pytest_trace2evolve.workflow.running.start import refuse_damaged, start
 from pytest_trace2evolve.workflow.running.trials import Runner
 from pytest_trace2evolve.worlds.registry import Worlds
@@ -103,6 +111,7 @@ class Participant:
                 shared=shared,
                 listing=bool(self.config.option.collectonly),
                 stage=0 if self.staged is None else self.staged.number,
+                identify=self._identify,
             )
             if not self.config.option.collectonly:
                 refuse_without_solo(plan, self.agents)
@@ -129,6 +138,12 @@ class Participant:
         if self.counts is not None and shared is None:
             for server in self.servers.running:
                 server.watch(partial(self._server_ended, self.counts))
+
+    def _identify(self, suite: LockedSuite, agent: str, candidate: Candidate) -> Identity:
+        """Who takes part in the simulations of a suite."""
+        world = self.project.world(suite.suite, self.worlds)
+        code = self.worlds.code(suite.suite.provider, suite.domain)
+        return identify(suite, agent, candidate, agents=self.agents, world=world, code=code)
 
     @staticmethod
     def _server_ended(counts: Account, told: str) -> None:

@@ -17,7 +17,7 @@ from pytest_trace2evolve.evidence.baselines import evidence_digest, read_evidenc
 from pytest_trace2evolve.gate.comparable import differences
 from pytest_trace2evolve.gate.decide import MIN_MEASURED
 from pytest_trace2evolve.gate.pairs import natural_order
-from pytest_trace2evolve.records.evidence import Evidence, Provenance, SimulationEvidence
+from pytest_trace2evolve.records.evidence import Evidence, Provenance, SimulationEvidence, code_differences
 from pytest_trace2evolve.records.score import Status
 
 
@@ -191,6 +191,8 @@ def unmergeable(old: Evidence, run: Provenance, tasks: Mapping[str, str]) -> Ite
         before, after = getattr(origin.agent, name), getattr(run.agent, name)
         if before != after:
             yield f"agent {name} {_shown(before)} and {_shown(after)}"
+    if changed := list(code_differences(origin.agent.code, run.agent.code)):
+        yield f"code of the agent ({', '.join(changed)})"
     digests = {record.task_id: record.task_digest for record in old.simulations}
     yield from differences(origin, run, baseline_tasks=digests, candidate_tasks=tasks, same_tasks=False)
     if None in (origin.lock, run.lock):

@@ -9,7 +9,7 @@ tool errors and time. Versions of packages are recorded and never compared.
 from collections.abc import Iterator, Mapping
 
 from pytest_trace2evolve.gate.pairs import natural_order
-from pytest_trace2evolve.records.evidence import Provenance
+from pytest_trace2evolve.records.evidence import Provenance, code_differences
 
 _FIELDS = ("domain", "provider", "suite", "scorer_version", "judge", "max_steps", "max_errors", "timeout")
 _USER_FIELDS = ("implementation", "model", "guidelines")
@@ -41,6 +41,12 @@ def differences(
     yield from lock_differences(baseline, candidate, *tasks, same_tasks=same_tasks)
     for name, (old, new) in _user(baseline, candidate):
         yield from _told(name, old, new)
+    for part, old_code, new_code in (
+        ("world", baseline.world, candidate.world),
+        ("user", baseline.user.code, candidate.user.code),
+    ):
+        if changed := list(code_differences(old_code, new_code)):
+            yield f"code of the {part} ({', '.join(changed)}): measure the baseline again"
 
 
 def agent_differences(one: Provenance, other: Provenance) -> Iterator[str]:
@@ -51,6 +57,8 @@ def agent_differences(one: Provenance, other: Provenance) -> Iterator[str]:
         yield from _told("candidate's text", one.candidate.digest, other.candidate.digest)
     for name in (*_USER_FIELDS[:2], "arguments"):
         yield from _told(f"agent {name}", getattr(one.agent, name), getattr(other.agent, name))
+    if changed := list(code_differences(one.agent.code, other.agent.code)):
+        yield f"code of the agent ({', '.join(changed)})"
 
 
 def lock_differences(
@@ -98,6 +106,15 @@ def unrecorded(baseline: Provenance, candidate: Provenance) -> str:
         # A lock holds the policy; without one, a file's own record of it is all there is.
         old, new = baseline.policy or baseline.lock, candidate.policy or candidate.lock
         pairs["policy"] = (old, new)
+    pairs |= {
+        f"code of the {part}": (old, new)
+        for part, old, new in (
+            ("world", baseline.world, candidate.world),
+            ("agent", baseline.agent.code, candidate.agent.code),
+            ("user", baseline.user.code, candidate.user.code),
+        )
+        if any(code is not None and code.files for code in (old, new))
+    }
     missing = {
         "baseline": [name for name, (old, new) in pairs.items() if old is None and new is not None],
         "candidate": [name for name, (old, new) in pairs.items() if new is None and old is not None],

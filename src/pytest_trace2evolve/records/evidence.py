@@ -1,9 +1,11 @@
 """What the gate reads: compact records of simulations, without their messages."""
 
-from typing import Annotated, NamedTuple, Self
+from collections.abc import Iterator
+from typing import Annotated, Any, NamedTuple, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
+from pytest_trace2evolve._canonical import digest
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.completion import Usage
 from pytest_trace2evolve.records.message import Requestor
@@ -120,16 +122,72 @@ class Mode(NamedTuple):
         return f"{self.domain}, solo" if self.solo else self.domain
 
 
+class Code(Record):
+    """Identifies the code behind an agent, a user or a world; see `identity.code_of`.
+
+    Attributes:
+        files: Digests of project files by path.
+        distributions: Versions of installed distributions by name.
+        fingerprint: What the code declares of itself instead of both.
+        unknown: Why the code cannot be identified; empty if it can.
+    """
+
+    files: dict[str, str] = Field(default_factory=dict)
+    distributions: dict[str, str] = Field(default_factory=dict)
+    fingerprint: str | None = None
+    unknown: str = ""
+
+    @property
+    def digest(self) -> str | None:
+        """One digest of everything; None if the code cannot be identified."""
+        return None if self.unknown else digest(self.model_dump(mode="json"))
+
+
+def code_differences(old: Code | None, new: Code | None) -> Iterator[str]:
+    """Files and distributions that differ; nothing if either side is not recorded or not identified."""
+    if old is None or new is None or old.unknown or new.unknown or old == new:
+        return
+    if (old.fingerprint, new.fingerprint) != (None, None):
+        yield f"fingerprint {old.fingerprint!r} and {new.fingerprint!r}"
+        return
+    for before, after in ((old.files, new.files), (old.distributions, new.distributions)):
+        yield from (name for name in sorted({*before, *after}) if before.get(name) != after.get(name))
+
+
 class Settings(Record):
     """What a model or script was run with; None means not recorded.
 
-    `guidelines` is a digest of the text that a simulated user was told to follow.
+    Attributes:
+        guidelines: Digest of the text that a simulated user follows.
+        code: The code of an agent or user that is not built in.
     """
 
     implementation: str | None = None
     model: str | None = None
     arguments: dict[str, object] | None = None
     guidelines: str | None = None
+    code: Code | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_absent_code(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Records written before `code` existed keep their digests."""
+        record: dict[str, Any] = dump(self)
+        if record.get("code") is None:
+            record.pop("code", None)
+        return record
+
+
+class Identity(Record):
+    """Who takes part in the simulations of a suite, apart from the candidate.
+
+    Attributes:
+        agent, user: What is recorded of an agent that is no model, and of its user.
+        world: The code behind the world's tools.
+    """
+
+    agent: Settings = Settings()
+    user: Settings = Settings()
+    world: Code | None = None
 
 
 class LockParts(Record):
@@ -148,6 +206,7 @@ class Provenance(Record):
 
     Attributes:
         lock: Digest of the suite's lock; `lock_parts` holds digests of its parts.
+        world: The code of the world that the simulations ran in.
         provider_version: Version of the provider's package: recorded, never compared.
         policy: Digest of the policy's text where a foreign results file carries it.
         max_steps, max_errors: Budgets of a simulation.
@@ -162,6 +221,7 @@ class Provenance(Record):
     suite: str | None = None
     lock: str | None = None
     lock_parts: LockParts | None = None
+    world: Code | None = None
     provider_version: str | None = None
     policy: str | None = None
     scorer_version: int | None = None

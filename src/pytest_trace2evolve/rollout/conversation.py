@@ -7,17 +7,30 @@ upstream: a timeout also cuts off an answer that is being waited for.
 """
 
 import asyncio
+import socket
+import ssl
 import time
+import traceback
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from pytest_trace2evolve.errors import ContextWindowError, InfrastructureError, ParticipantError
+from pytest_trace2evolve.errors import (
+    AgentCodeError,
+    ContextWindowError,
+    InfrastructureError,
+    ParticipantError,
+    Trace2EvolveError,
+)
 from pytest_trace2evolve.records.message import GREETING, STOP, USER_STOPS, Message, ToolCall
 from pytest_trace2evolve.records.protocols import Agent, User, World, WorldSession
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation, TerminationReason
+
+MAX_FRAMES = 20
+"""Frames of an agent's traceback that are kept."""
 
 
 @dataclass(frozen=True)
@@ -58,18 +71,20 @@ async def converse(
     """Run one simulation of `task`; in solo mode `user` is never asked.
 
     Returns:
-        The simulation, unscored. Where the agent or the user raises `InfrastructureError` or
-        `ParticipantError`, its termination reason says which, and whose, and its trace ends there. So it
-        does where the timeout passes while one of them is waited for.
+        The simulation, unscored. If the agent or the user raises `InfrastructureError` or
+        `ParticipantError`, its termination reason says which, and whose, and its trace ends there. The same
+        holds if the timeout passes while one of them is awaited. Any other exception of the agent is its own
+        failure (`agent_error`), with the traceback in `info`; a network error is `InfrastructureError`.
 
     Raises:
         WorldError: the task's initial state does not fit the world.
+        Exception: whatever the user or the world raises.
     """
     started_at = datetime.now(UTC).isoformat()
     session = world.open(solo=solo)
     session.initialise(task.initial_state)
     progress = _Progress()
-    note = None
+    info: dict[str, str] = {}
     deadline = asyncio.timeout(limits.timeout)
     try:
         async with deadline:
@@ -79,13 +94,40 @@ async def converse(
             raise
         reason = TerminationReason.TIMEOUT
     except InfrastructureError as error:
-        reason, note = TerminationReason.INFRASTRUCTURE_ERROR, str(error)
+        reason, info = TerminationReason.INFRASTRUCTURE_ERROR, {"error": str(error)}
     except ContextWindowError as error:
-        reason, note = TerminationReason.CONTEXT_WINDOW_EXCEEDED, str(error)
+        reason, info = TerminationReason.CONTEXT_WINDOW_EXCEEDED, {"error": str(error)}
+    except AgentCodeError as error:
+        reason, info = TerminationReason.AGENT_ERROR, _info_of(error)
     except ParticipantError as error:
         theirs = solo or _agent_is_next(progress.trace[-1])
         reason = TerminationReason.AGENT_ERROR if theirs else TerminationReason.USER_ERROR
-        note = str(error)
+        info = {"error": str(error)}
+    return _simulation(task, reason, info, progress, started_at, trial, seed)
+
+
+def failed_to_start(
+    task: Task, error: AgentCodeError, *, trial: int = 0, seed: int | None = None
+) -> Simulation:
+    """The simulation of an agent that could not be made: `agent_error`, without messages."""
+    started_at = datetime.now(UTC).isoformat()
+    reason = TerminationReason.AGENT_ERROR
+    return _simulation(task, reason, _info_of(error), _Progress(), started_at, trial, seed)
+
+
+def _info_of(error: AgentCodeError) -> dict[str, str]:
+    return {"error": str(error), **({"traceback": error.frames} if error.frames else {})}
+
+
+def _simulation(
+    task: Task,
+    reason: TerminationReason,
+    info: Mapping[str, str],
+    progress: _Progress,
+    started_at: str,
+    trial: int,
+    seed: int | None,
+) -> Simulation:
     record = {
         "id": str(uuid.uuid4()),
         "task_id": task.id,
@@ -101,7 +143,7 @@ async def converse(
         "trial": trial,
         "seed": seed,
     }
-    return Simulation.model_validate(record if note is None else {**record, "info": {"error": note}})
+    return Simulation.model_validate({**record, "info": info} if info else record)
 
 
 async def _turns(
@@ -131,19 +173,87 @@ async def _turns(
 async def _speak(agent: Agent, user: User | None, progress: _Progress) -> TerminationReason | None:
     """Let whoever's turn it is say the next message; why the simulation ends with it, if it does."""
     if user is None:
-        message = progress.say(await agent.respond(progress.trace))
+        message = progress.say(await _reply(agent, progress.trace))
         if message.tool_calls:
             return None
         # There is nobody to read a text: one that is not the end is against the protocol.
         done = STOP in (message.content or "")
         return TerminationReason.AGENT_STOP if done else TerminationReason.AGENT_ERROR
     if _agent_is_next(progress.trace[-1]):
-        message = progress.say(await agent.respond(progress.trace))
+        message = progress.say(await _reply(agent, progress.trace))
         stops = not message.tool_calls and (message.content or "").strip() == STOP
         return TerminationReason.AGENT_STOP if stops else None
     message = progress.say(await user.respond(progress.trace))
     stops = not message.tool_calls and any(mark in (message.content or "") for mark in USER_STOPS)
     return TerminationReason.USER_STOP if stops else None
+
+
+async def _reply(agent: Agent, trace: Sequence[Message]) -> Message:
+    """The agent's next message.
+
+    Raises:
+        AgentCodeError: its code raised, or returned something else.
+        InfrastructureError: it could not reach a service.
+    """
+    with agent_code(agent, "respond"):
+        message = await agent.respond(trace)
+    if not isinstance(message, Message):
+        raise AgentCodeError(f"respond returned {type(message).__name__}, not a Message")
+    return message
+
+
+@contextmanager
+def agent_code(owner: object, what: str) -> Iterator[None]:
+    """Run code of an agent: an exception is the agent's failure, unless it is a network error.
+
+    Args:
+        owner: The agent, or its factory. An exception of one of this package is the package's own.
+        what: The method that runs, for messages.
+
+    Raises:
+        AgentCodeError: it raised; `SystemExit` counts, and so does a cancellation that nobody asked for.
+        InfrastructureError: it could not reach a service: see `is_network_error`.
+    """
+    try:
+        yield
+    except Trace2EvolveError:
+        raise
+    except BaseException as error:
+        is_own = getattr(owner, "__module__", "").partition(".")[0] == __name__.partition(".")[0]
+        is_ended = isinstance(error, asyncio.CancelledError) and _is_cancelled()
+        if is_own or is_ended or isinstance(error, GeneratorExit):
+            raise
+        said = f"{type(error).__name__}: {error}".rstrip(": ")
+        if is_network_error(error):
+            raise InfrastructureError(f"the agent's {what} could not reach a service: {said}") from error
+        raise AgentCodeError(said, _frames(error)) from error
+
+
+def is_network_error(error: BaseException) -> bool:
+    """Whether an exception, or one that caused it, says that a service was out of reach or overloaded."""
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        if isinstance(current, ConnectionError | TimeoutError | socket.gaierror | ssl.SSLError):
+            return True
+        response = getattr(current, "response", None)
+        status = getattr(current, "status_code", getattr(response, "status_code", None))
+        if isinstance(status, int) and (status in (408, 429) or status >= 500):
+            return True
+        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
+    return False
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _frames(error: BaseException) -> str:
+    """The frames of a traceback outside this module, the innermost last."""
+    frames = [one for one in traceback.extract_tb(error.__traceback__) if one.filename != __file__]
+    return "".join(traceback.format_list(frames[-MAX_FRAMES:]))
 
 
 def _agent_is_next(last: Message) -> bool:

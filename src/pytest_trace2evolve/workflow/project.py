@@ -239,8 +239,8 @@ class Project:
 
     def lock_now(self, suite: Suite, worlds: Worlds) -> SuiteLock:
         """The lock that a suite would get now."""
-        world = self.world(suite, worlds)
-        return lock_suite(suite, world, self.suites_folder / f"{suite.name}.toml", SCORER_VERSION)
+        world, code = self.world(suite, worlds), worlds.code(suite.provider, suite.domain)
+        return lock_suite(suite, world, self.suites_folder / f"{suite.name}.toml", SCORER_VERSION, code)
 
     def renew_lock(self, worlds: Worlds, names: Sequence[str] = ()) -> Lock:
         """Write a lock for `names` (all suites where none is named); other suites keep theirs."""

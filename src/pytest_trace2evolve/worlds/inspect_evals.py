@@ -18,7 +18,7 @@ from typing import Any
 import pydantic_core
 from pydantic import BaseModel
 
-from pytest_trace2evolve._canonical import digest
+from pytest_trace2evolve._canonical import digest, digest_text
 from pytest_trace2evolve._optional import quiet_import, require
 from pytest_trace2evolve.errors import WorldError
 from pytest_trace2evolve.records.message import Requestor
@@ -32,6 +32,9 @@ from pytest_trace2evolve.worlds.retail_rules import RULES
 from pytest_trace2evolve.worlds.toolkit import ToolkitSession
 
 PROVIDER = "inspect_evals"
+
+_RUNNERS = frozenset({"__init__", "agents", "dataset", "scorer", "solver"})
+"""Modules of a domain that run and score its tasks in Inspect; its tools do not use them."""
 
 
 class InspectWorld:
@@ -174,6 +177,19 @@ class InspectWorld:
         if self._spec.user is not None and not self._spec.shared:
             files.append(self._spec.user.database)
         return digest([_load(self._folder, name) for name in files])
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """Digest of the sources of the domain's toolkits; a release that leaves them alone keeps it."""
+        package = _data_folder().parents[1]
+        folders = package / self._spec.agent.module.split(".")[2], package / "environment"
+        sources = {
+            f"{folder.name}/{path.name}": digest_text(path.read_text(encoding="utf-8"))
+            for folder in folders
+            for path in folder.glob("*.py")
+            if path.stem not in _RUNNERS
+        }
+        return digest(sources)
 
     def version(self) -> str:
         """Version of the installed package."""

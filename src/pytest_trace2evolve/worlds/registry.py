@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from pytest_trace2evolve.errors import WorldError, nearest
+from pytest_trace2evolve.identity import code_of
+from pytest_trace2evolve.records.evidence import Code
 from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.worlds.extended import ExtendedWorld
@@ -37,6 +39,7 @@ class Worlds:
     def __init__(self, extra: dict[str, WorldFactory] | None = None) -> None:
         self._extra = dict(extra or {})
         self._open: dict[tuple[str, str], World] = {}
+        self._code: dict[tuple[str, str], Code] = {}
         self._extended: dict[tuple[str, str, tuple[Path, ...]], World] = {}
 
     def providers(self) -> list[str]:
@@ -71,6 +74,25 @@ class Worlds:
         if key not in self._extended:
             self._extended[key] = ExtendedWorld(self.open(provider, domain), further())
         return self._extended[key]
+
+    def code(self, provider: str, domain: str) -> Code:
+        """The code behind the tools of a domain's world.
+
+        A world may say it itself, by an attribute `fingerprint`; else its factory's code counts, as far as
+        it is the world's own.
+
+        Raises:
+            WorldError: as for `open`.
+        """
+        key = (provider, domain)
+        if key not in self._code:
+            declared = getattr(self.open(provider, domain), "fingerprint", None)
+            self._code[key] = (
+                Code(fingerprint=declared)
+                if isinstance(declared, str)
+                else code_of(self._factory(provider), parts=True)
+            )
+        return self._code[key]
 
     def _factory(self, provider: str) -> WorldFactory:
         if provider in self._extra:

@@ -10,13 +10,15 @@ import copy
 import functools
 import importlib.metadata
 import importlib.util
+import inspect
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from pytest_trace2evolve._canonical import digest
+from pytest_trace2evolve._canonical import digest, digest_text
 from pytest_trace2evolve._optional import quiet_import
 from pytest_trace2evolve.errors import WorldError
 from pytest_trace2evolve.records.message import Requestor
@@ -188,6 +190,25 @@ class UpstreamWorld:
         """
         databases = {id(toolkit.db): toolkit.db for toolkit in self._toolkits.values()}
         return digest([database.model_dump(mode="json") for database in databases.values()])
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """Digest of the sources of the domain's toolkits; a release that leaves them alone keeps it.
+
+        Raises:
+            WorldError: the domain's data files cannot be read.
+        """
+        files = [Path(inspect.getfile(type(toolkit))) for toolkit in self._toolkits.values()]
+        folders = {path.parent for path in files} | {
+            Path(inspect.getfile(quiet_import("tau2.environment.toolkit"))).parent
+        }
+        return digest(
+            {
+                f"{folder.name}/{path.name}": digest_text(path.read_text(encoding="utf-8"))
+                for folder in folders
+                for path in folder.glob("*.py")
+            }
+        )
 
     def version(self) -> str:
         """Version of the installed `tau2`."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from pytest_trace2evolve._canonical import digest_text
 from pytest_trace2evolve.cases.case import Case
-from pytest_trace2evolve.errors import ConfigError, InfrastructureError, Trace2EvolveError
+from pytest_trace2evolve.errors import AgentCodeError, ConfigError, InfrastructureError, Trace2EvolveError
 from pytest_trace2evolve.evidence.account import Account
 from pytest_trace2evolve.evidence.resume import FinishedStore, simulation_key
 from pytest_trace2evolve.gate.columns import SUCCESS
@@ -18,7 +18,7 @@ from pytest_trace2evolve.records.protocols import World, rules_of
 from pytest_trace2evolve.records.rules import Finding
 from pytest_trace2evolve.records.score import Score, Status
 from pytest_trace2evolve.records.trace import Simulation, TerminationReason
-from pytest_trace2evolve.rollout.conversation import Limits, converse
+from pytest_trace2evolve.rollout.conversation import Limits, agent_code, converse, failed_to_start
 from pytest_trace2evolve.scoring.invariants import found_in
 from pytest_trace2evolve.scoring.reward import score
 from pytest_trace2evolve.workflow.planning.cassettes import recording
@@ -193,7 +193,11 @@ class CaseRunner:
         return simulation
 
     async def _conversation(self, case: Case, world: World, seed: int) -> Simulation:
-        agent, user = self._factory(case.task, world, self._plan.candidate, seed)
+        try:
+            with agent_code(self._factory, "factory"):
+                agent, user = self._factory(case.task, world, self._plan.candidate, seed)
+        except AgentCodeError as error:
+            return failed_to_start(case.task, error, trial=seed, seed=seed)
         return await converse(case.task, world, agent, user, limits=LIMITS, trial=seed, seed=seed)
 
     def _measured(self, case: Case, world: World, simulation: Simulation) -> Outcome:
@@ -225,6 +229,7 @@ class CaseRunner:
                 "candidate": self._plan.candidate.digest,
                 "case": case.digest,
                 "world": [world.provider, world.domain, world.policy(), world.data_digest()],
+                "code": self._worlds.code(world.provider, world.domain).digest or self._plan.run_id,
                 "agent": agent.model_dump(mode="json"),
                 "user": user.model_dump(mode="json"),
                 "seed": seed_of(case),

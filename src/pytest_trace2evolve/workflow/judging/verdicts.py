@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from pytest_trace2evolve._canonical import digest
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.gate.comparable import differences, unequal_trials, unrecorded
 from pytest_trace2evolve.gate.confirm import fresh_result
@@ -12,13 +11,14 @@ from pytest_trace2evolve.gate.decide import decide, unmeasured, worst
 from pytest_trace2evolve.gate.looks import Claim, Look
 from pytest_trace2evolve.gate.pairs import natural_order, pair, told
 from pytest_trace2evolve.gate.policy import version_of
-from pytest_trace2evolve.records.evidence import Evidence, Fresh, SimulationEvidence
+from pytest_trace2evolve.records.evidence import Evidence, Fresh, SimulationEvidence, code_differences
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label, Verdict
 from pytest_trace2evolve.scoring.metrics import Metrics, metrics
 from pytest_trace2evolve.suites import Role
 from pytest_trace2evolve.workflow.judging.ledger import Looks, evidence_digest, trials_of
 from pytest_trace2evolve.workflow.planning.plan import Plan, PlannedSuite
 from pytest_trace2evolve.workflow.project import Project
+from pytest_trace2evolve.workflow.running.keys import tested
 from pytest_trace2evolve.workflow.running.origin import provenance_of
 from pytest_trace2evolve.workflow.running.taskrun import TaskRun
 from pytest_trace2evolve.workflow.running.trials import lost_trial
@@ -179,7 +179,7 @@ def _verdicts(
         claims = plan.goal is Goal.IMPROVE and labelled.label is Label.CLEAN and not guard and not partial
         look = looks.look(claim_of(plan, run, split)) if claims else None
         pairs = pair(comparable, candidate).leaving_out(reasons)
-        if plan.confirm is not None and plan.confirm.possible:
+        if plan.confirm is not None and plan.confirm.possible and planned.name in plan.confirm.sides:
             pairs = pairs.tried_again({name: fresh_result(one) for name, one in run.fresh.items()})
         verdict = decide(
             pairs,
@@ -231,7 +231,7 @@ def claim_of(plan: Plan, run: SuiteRun, split: str) -> Claim:
         split=split,
         lock=planned.lock.digest,
         candidate=plan.candidate.digest,
-        agent=digest(provenance_of(plan, planned).agent.model_dump(mode="json")),
+        agent=tested(plan, provenance_of(plan, planned)),
         baseline=evidence_digest(baseline),
         policy=version_of(plan.policy),
         trials=trials_of(run.in_split(split)),
@@ -262,8 +262,12 @@ def refuse_incomparable(plan: Plan, planned: PlannedSuite) -> tuple[str, ...]:
         unequal = unequal_trials(counts, {name: planned.trials_of(name) for name in counts})
         if unequal:
             raise ResultsError(f"{planned.name}: policy {plan.policy.name!r}: {unequal}")
-    missing = unrecorded(old.provenance, new)
-    return (f"{planned.name}: {missing}",) if missing else ()
+    notes = []
+    if missing := unrecorded(old.provenance, new):
+        notes.append(f"{planned.name}: {missing}")
+    if changed := list(code_differences(old.provenance.agent.code, new.agent.code)):
+        notes.append(f"{planned.name}: the agent's code differs from the baseline's: {', '.join(changed)}")
+    return tuple(notes)
 
 
 def deciding(project: Project, splits: Iterable[str]) -> Iterable[tuple[str, bool]]:

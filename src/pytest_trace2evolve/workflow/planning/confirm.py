@@ -1,7 +1,7 @@
 """What confirms that a task fell: fresh trials of both sides, how many a run may make, and who makes them."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -11,7 +11,7 @@ from pytest_trace2evolve.errors import AdapterError, CandidateError, ConfigError
 from pytest_trace2evolve.gate.judgement import Policy
 from pytest_trace2evolve.models.prices import Price
 from pytest_trace2evolve.models.settings import ModelSettings
-from pytest_trace2evolve.records.evidence import CandidateRef, Settings
+from pytest_trace2evolve.records.evidence import CandidateRef, Code, Identity, Settings, code_differences
 from pytest_trace2evolve.workflow.planning.live import CHAT, LiveSettings, Party
 from pytest_trace2evolve.workflow.planning.talking import Talkers
 from pytest_trace2evolve.workflow.recorded.baselines import Baseline
@@ -84,18 +84,24 @@ class Sides:
     prices: Mapping[str, Price]
     priced: bool
 
-    def find(self, baselines: Mapping[str, Baseline], agents: Mapping[str, str], budget: int) -> Confirm:
-        """How a run confirms; `agents` are its agents by suite."""
+    def find(
+        self,
+        baselines: Mapping[str, Baseline],
+        agents: Mapping[str, str],
+        identities: Mapping[str, Identity],
+        budget: int,
+    ) -> Confirm:
+        """How a run confirms; `agents` and `identities` are those of its suites."""
         sides: dict[str, Party] = {}
         refused: dict[str, str] = {}
         for suite, baseline in baselines.items():
             try:
-                sides[suite] = self._party(baseline, agents[suite])
+                sides[suite] = self._party(baseline, agents[suite], identities[suite])
             except _CannotRunError as reason:
                 refused[suite] = str(reason)
         return Confirm(budget, sides, refused)
 
-    def _party(self, baseline: Baseline, agent: str) -> Party:
+    def _party(self, baseline: Baseline, agent: str, identity: Identity) -> Party:
         if self.live is not None and self.live.cassette is not None:
             raise _CannotRunError("the run plays a cassette back")
         if self.live is not None and self.live.record is not None:
@@ -109,7 +115,21 @@ class Sides:
                 f"baseline {baseline.name!r} was measured with agent {origin.agent.implementation!r}, "
                 f"and this run's is {agent!r}"
             )
-        return Party(candidate, self._settings(origin.agent, candidate) if agent == CHAT else None)
+        if agent == CHAT:
+            return Party(candidate, self._settings(origin.agent, candidate))
+        self._require_same_code(baseline.name, origin.agent.code, identity.agent.code)
+        return Party(candidate, None)
+
+    @staticmethod
+    def _require_same_code(baseline: str, recorded: Code | None, current: Code | None) -> None:
+        """Only the code that measured a baseline can say how the baseline does in fresh trials."""
+        if recorded is None or recorded.unknown or current is None or current.unknown:
+            raise _CannotRunError(f"it is not known whether today's code measured baseline {baseline!r}")
+        if changed := list(code_differences(recorded, current)):
+            raise _CannotRunError(
+                f"the agent's code changed since baseline {baseline!r} was saved ({_some(changed)}), and "
+                "only today's code can be run"
+            )
 
     def _candidate(self, baseline: str, recorded: CandidateRef | None) -> Candidate:
         if recorded is None:
@@ -192,6 +212,10 @@ class Sides:
         return agent.model if as_here or agent.folder is None else agent.folder.name
 
 
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+
+
 AS_THE_AGENT = Endpoint()
 
 
@@ -218,6 +242,7 @@ def how_to_confirm(
     confirm = sides.find(
         {name: one.baseline for name, one in suites.items() if one.baseline is not None},
         {name: one.agent for name, one in suites.items()},
+        {name: one.identity for name, one in suites.items()},
         policy.confirm if given is None else given,
     )
     first = min(FIRST_TRIAL.values())

@@ -10,6 +10,7 @@ from pytest_trace2evolve.evidence.saving import SaveMode, Saving
 from pytest_trace2evolve.gate.judgement import Policy
 from pytest_trace2evolve.gate.stages import Stage
 from pytest_trace2evolve.records.account import NO_BUDGETS, Budgets
+from pytest_trace2evolve.records.evidence import Identity
 from pytest_trace2evolve.records.protocols import Judge
 from pytest_trace2evolve.records.verdict import Goal
 from pytest_trace2evolve.workflow.locked import LockedSuite
@@ -70,6 +71,7 @@ class PlannedSuite(LockedSuite):
     baseline: Baseline | None = None
     guidelines: str | None = None
     """Digest of the text that a simulated user follows, in a live run."""
+    identity: Identity = field(default_factory=Identity)
 
     def trials_of(self, task_id: str) -> int:
         """How many simulations of a task this run makes or replays."""
@@ -135,7 +137,7 @@ class Shared:
     """What the controller settles and its workers take over.
 
     `account` is where the run's account lies; None where no model is asked. `served` are the addresses of the
-    run's own servers, by their models' folders.
+    run's own servers, by their models' folders; `identities` are those of the suites by name.
     """
 
     run_id: str
@@ -145,6 +147,7 @@ class Shared:
     account: Path | None = None
     stage: Stage | None = None
     served: Mapping[str, "Address"] = field(default_factory=dict)
+    identities: Mapping[str, Identity] = field(default_factory=dict)
 
 
 def baseline_copy(run_folder: Path, suite: str) -> Path:

@@ -1,18 +1,21 @@
 """Making a plan: what the user asked for is checked and every choice settled, before the first simulation."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
 from pytest_trace2evolve._canonical import digest_text
+from pytest_trace2evolve.candidates import Candidate
 from pytest_trace2evolve.errors import ConfigError, nearest
 from pytest_trace2evolve.evidence.baselines import read_evidence
 from pytest_trace2evolve.evidence.results import SIMULATIONS
 from pytest_trace2evolve.evidence.saving import SaveMode, Saving, settle
 from pytest_trace2evolve.gate.checks import Check
 from pytest_trace2evolve.gate.judgement import Policy
+from pytest_trace2evolve.lock import LOCK_NAME
 from pytest_trace2evolve.models.prices import PRICES_NAME, read_prices
+from pytest_trace2evolve.records.evidence import Identity
 from pytest_trace2evolve.records.protocols import Judge
 from pytest_trace2evolve.workflow.locked import LockedSuite
 from pytest_trace2evolve.workflow.planning.cassettes import differences, recording, refuse_record
@@ -40,6 +43,9 @@ from pytest_trace2evolve.workflow.project import Project
 from pytest_trace2evolve.workflow.recorded.baselines import Baseline, find_baselines
 from pytest_trace2evolve.worlds.registry import Worlds
 
+Identify = Callable[[LockedSuite, str, Candidate], Identity]
+"""Finds out who takes part in the simulations of a suite, by the name of its agent."""
+
 
 def make_plan(
     options: Options,
@@ -53,6 +59,7 @@ def make_plan(
     shared: Shared | None = None,
     listing: bool = False,
     stage: int = 0,
+    identify: Identify | None = None,
 ) -> Plan:
     """Check what the user asked for and settle every choice.
 
@@ -67,6 +74,8 @@ def make_plan(
         shared: On a worker, what the controller settled.
         listing: Only items are listed: locks are not held against worlds, and nobody needs to talk.
         stage: The number of the run's stage, where `options` has any.
+        identify: Finds out who takes part in a suite's simulations; a worker takes over what the controller
+            found.
 
     Raises:
         ConfigError: anything the user wrote is wrong.
@@ -94,7 +103,12 @@ def make_plan(
     else:
         baselines = _copied_baselines(shared)
     heard = {} if options.live is None or listing else _guidelines(chosen.suites, project, worlds)
-    planned = _planned(chosen, run, baselines, heard)
+    identities = dict(run.identities)
+    if shared is None and not listing and identify is not None:
+        names, candidate = chosen.agents, chosen.candidate
+        identities = {one.name: identify(one, names[one.name], candidate) for one in chosen.suites}
+        notes += _unidentified(chosen.suites, identities)
+    planned = _planned(chosen, run, baselines, heard, identities)
     sides = _sides(options, project, chosen.talkers)
     return Plan(
         project=project,
@@ -139,8 +153,30 @@ def _found_baselines(
     return baselines, notes
 
 
+def _unidentified(suites: Sequence[LockedSuite], identities: Mapping[str, Identity]) -> Iterator[str]:
+    """Notes on code that cannot be identified, and on locks that do not cover the tools' implementation."""
+    for one in suites:
+        identity = identities[one.name]
+        codes = {"agent": identity.agent.code, "user": identity.user.code, "world": identity.world}
+        for part, code in codes.items():
+            if code is not None and code.unknown:
+                yield (
+                    f"{one.name}: the code of its {part} cannot be identified ({code.unknown}): nothing is "
+                    "resumed, confirmed or counted as the same test again"
+                )
+        if one.lock.code is None:
+            yield (
+                f"{one.name}: {LOCK_NAME} does not cover the implementation of its tools; "
+                "run 'trace2evolve lock' and commit the result"
+            )
+
+
 def _planned(
-    chosen: Chosen, run: Shared, baselines: Mapping[str, Baseline], heard: Mapping[str, str]
+    chosen: Chosen,
+    run: Shared,
+    baselines: Mapping[str, Baseline],
+    heard: Mapping[str, str],
+    identities: Mapping[str, Identity],
 ) -> dict[str, PlannedSuite]:
     """The suites with all that was settled of each; `heard` are digests of what simulated users follow."""
     trials = chosen.options.trials if run.stage is None else run.stage.trials
@@ -154,6 +190,7 @@ def _planned(
             recorded=chosen.recorded.get(one.suite.mode),
             baseline=baselines.get(one.name),
             guidelines=heard.get(one.name),
+            identity=identities.get(one.name, Identity()),
         )
         for one in chosen.suites
     }

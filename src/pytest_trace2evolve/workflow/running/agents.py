@@ -9,15 +9,27 @@ from pytest_trace2evolve.agents.nop import NopAgent
 from pytest_trace2evolve.agents.oracle import OracleAgent
 from pytest_trace2evolve.candidates import Candidate
 from pytest_trace2evolve.errors import ConfigError
-from pytest_trace2evolve.records.evidence import DUMMY_USER, GOLD_USER, ORACLE, SCRIPTED_USER, Settings
+from pytest_trace2evolve.identity import code_of
+from pytest_trace2evolve.records.evidence import (
+    DUMMY_USER,
+    GOLD_USER,
+    ORACLE,
+    SCRIPTED_USER,
+    Code,
+    Identity,
+    Settings,
+)
 from pytest_trace2evolve.records.protocols import Agent, User, World
 from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.script import script_of
 from pytest_trace2evolve.records.task import Task
+from pytest_trace2evolve.users.chat import ChatUser
 from pytest_trace2evolve.users.dummy import DummyUser
 from pytest_trace2evolve.users.gold import GoldUser
 from pytest_trace2evolve.users.scripted import ScriptedUser
-from pytest_trace2evolve.workflow.planning.plan import Plan, PlannedSuite
+from pytest_trace2evolve.workflow.locked import LockedSuite
+from pytest_trace2evolve.workflow.planning.live import CHAT
+from pytest_trace2evolve.workflow.planning.plan import REPLAY, Plan, PlannedSuite
 
 
 class AgentFactory(Protocol):
@@ -83,8 +95,75 @@ def user_settings(plan: Plan, planned: PlannedSuite) -> Settings:
     """What evidence records of whoever plays the user in a suite that is not replayed."""
     if planned.suite.solo:
         return Settings(implementation=DUMMY_USER)
-    if planned.suite.scripted and (plan.live is None or plan.live.scripts):
-        return Settings(implementation=SCRIPTED_USER)
     if plan.live is None:
-        return Settings(implementation=GOLD_USER)
+        return planned.identity.user
+    if planned.suite.scripted and plan.live.scripts:
+        return Settings(implementation=SCRIPTED_USER)
     return plan.live.user_settings().model_copy(update={"guidelines": planned.guidelines})
+
+
+_USERS: Mapping[type, str] = {
+    ScriptedUser: SCRIPTED_USER,
+    GoldUser: GOLD_USER,
+    DummyUser: DUMMY_USER,
+    ChatUser: CHAT,
+}
+"""What evidence calls the users of this package."""
+
+
+def identify(
+    suite: LockedSuite,
+    agent: str,
+    candidate: Candidate,
+    *,
+    agents: Mapping[str, AgentFactory],
+    world: World,
+    code: Code,
+) -> Identity:
+    """Find out who takes part in the simulations of a suite.
+
+    An agent of a plugin is made once for the suite's first task, to see which agent and which user its
+    factory returns.
+
+    Args:
+        suite: The suite.
+        agent: The name of its agent.
+        candidate: Whose run it is.
+        agents: Factories by name.
+        world: The suite's world.
+        code: The code behind the world's tools.
+    """
+    if agent == REPLAY:
+        return Identity()
+    if agent == CHAT:
+        return Identity(world=code)
+    factory = agents[agent]
+    task = world.tasks()[next(iter(suite.lock.tasks))]
+    alone = {"solo": True} if suite.suite.solo else {}
+    try:
+        made: tuple[Agent | None, User | None] = factory(task, world, candidate, 0, **alone)
+        talker, user = made
+    except Exception:
+        talker, user = None, None  # each simulation fails in the same way and keeps the traceback
+    settings = Settings(implementation=agent)
+    if BUILT_IN_AGENTS.get(agent) is not factory:
+        own = code_of(factory, None if talker is None else type(talker))
+        settings = _declared(talker).model_copy(update={"implementation": agent, "code": own})
+    return Identity(agent=settings, user=_user_of(user), world=code)
+
+
+def _user_of(user: User | None) -> Settings:
+    if user is None:
+        return Settings()
+    name = _USERS.get(type(user))
+    if name is not None:
+        return Settings(implementation=name)
+    return _declared(user).model_copy(update={"code": code_of(type(user), parts=True)})
+
+
+def _declared(participant: object) -> Settings:
+    """What an agent or a user says of itself: its `settings`, or else its `name`."""
+    settings, name = getattr(participant, "settings", None), getattr(participant, "name", None)
+    if isinstance(settings, Settings):
+        return settings
+    return Settings(implementation=name if isinstance(name, str) else None)

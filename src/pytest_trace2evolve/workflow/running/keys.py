@@ -1,6 +1,8 @@
-"""Under which key a live simulation is kept: everything that can change its trace."""
+"""The identity of simulations and tests: everything that can change a trace, as one digest."""
 
+from pytest_trace2evolve._canonical import digest
 from pytest_trace2evolve.evidence.resume import simulation_key
+from pytest_trace2evolve.records.evidence import Provenance
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.workflow.planning.live import Party
 from pytest_trace2evolve.workflow.planning.plan import Plan, PlannedSuite
@@ -11,7 +13,7 @@ def key_of(plan: Plan, planned: PlannedSuite, task: Task, trial: int, party: Par
     """The key of a task's trial in a live run; the candidate's, where `party` is not another."""
     candidate, live = (plan.candidate, plan.live) if party is None else (party.candidate, party.live)
     assert live is not None
-    lock, suite = planned.lock, planned.suite
+    lock, suite, world = planned.lock, planned.suite, planned.identity.world
     # What is not set is left out, so that the keys of earlier runs stay as they are.
     timeout = [] if suite.timeout is None else [suite.timeout]
     return simulation_key(
@@ -20,6 +22,8 @@ def key_of(plan: Plan, planned: PlannedSuite, task: Task, trial: int, party: Par
             "task": task.digest_in(solo=suite.solo),
             "task_id": task.id,
             "world": [lock.provider, lock.domain, lock.policy, lock.tools, lock.data],
+            # Code that cannot be identified gives a key that no other run has.
+            **({} if world is None else {"code": world.digest or plan.run_id}),
             "agent": live.agent_settings().model_dump(mode="json"),
             "user": user_settings(plan, planned).model_dump(mode="json"),
             "trial": trial,
@@ -28,3 +32,18 @@ def key_of(plan: Plan, planned: PlannedSuite, task: Task, trial: int, party: Par
             "budgets": [suite.max_steps, suite.max_errors, *timeout],
         }
     )
+
+
+def tested(plan: Plan, origin: Provenance) -> str:
+    """Digest of who is tested, apart from the candidate's text: two tests with one digest are the same test.
+
+    Code that cannot be identified gives a digest that no other run has.
+    """
+    agent = origin.agent.model_dump(mode="json")
+    if origin.agent.code is None:
+        return digest(agent)
+    codes = [origin.agent.code, origin.user.code, origin.world]
+    unknown = any(code is not None and code.unknown for code in codes)
+    world = None if origin.world is None else origin.world.digest
+    user = origin.user.model_dump(mode="json")
+    return digest([agent, user, world, plan.run_id if unknown else ""])

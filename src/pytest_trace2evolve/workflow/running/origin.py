@@ -1,6 +1,6 @@
 """Where the evidence of a run comes from."""
 
-from pytest_trace2evolve.records.evidence import Provenance, Settings
+from pytest_trace2evolve.records.evidence import Provenance
 from pytest_trace2evolve.scoring.reward import SCORER_VERSION
 from pytest_trace2evolve.workflow.planning.plan import Plan, PlannedSuite
 from pytest_trace2evolve.workflow.recorded.sides import provenance
@@ -28,7 +28,8 @@ def provenance_of(plan: Plan, planned: PlannedSuite) -> Provenance:
         return recorded.model_copy(update={**common, "sources": sources})
     return Provenance(
         **common,
-        agent=plan.live.agent_settings() if plan.live else Settings(implementation=planned.agent),
+        world=planned.identity.world,
+        agent=plan.live.agent_settings() if plan.live else planned.identity.agent,
         user=user_settings(plan, planned),
         max_steps=planned.suite.max_steps,
         max_errors=planned.suite.max_errors,

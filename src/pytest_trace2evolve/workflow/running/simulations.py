@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import islice
 
-from pytest_trace2evolve.errors import BudgetError, EndpointError, InfrastructureError
+from pytest_trace2evolve.errors import AgentCodeError, BudgetError, EndpointError, InfrastructureError
 from pytest_trace2evolve.evidence.account import Account
 from pytest_trace2evolve.evidence.resume import FinishedStore
 from pytest_trace2evolve.records.account import DONE, Claim, Entry, State
@@ -21,7 +21,7 @@ from pytest_trace2evolve.records.completion import NOTHING_USED, Usage
 from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.records.trace import Simulation, TerminationReason
 from pytest_trace2evolve.records.wire import usage_of
-from pytest_trace2evolve.rollout.conversation import Limits, converse
+from pytest_trace2evolve.rollout.conversation import Limits, agent_code, converse, failed_to_start
 from pytest_trace2evolve.workflow.planning.plan import Plan, PlannedSuite
 from pytest_trace2evolve.workflow.running.agents import AgentFactory
 from pytest_trace2evolve.workflow.running.estimate import Expected
@@ -267,7 +267,11 @@ class Simulations:
         alone = {"solo": True} if suite.solo else {}
         party = self._plan.party(job.suite, baseline=job.baseline)
         made_by = self._baselines[job.suite] if job.baseline else self._agents[planned.agent]
-        agent, user = made_by(task, world, party.candidate, job.trial, **alone)
+        try:
+            with agent_code(made_by, "factory"):
+                agent, user = made_by(task, world, party.candidate, job.trial, **alone)
+        except AgentCodeError as error:
+            return failed_to_start(task, error, trial=job.trial, seed=job.trial)
         return await converse(
             task, world, agent, user, limits=limits, trial=job.trial, seed=job.trial, **alone
         )

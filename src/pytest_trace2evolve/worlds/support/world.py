@@ -36,6 +36,8 @@ class SupportWorld:
     """
 
     provider = PROVIDER
+    fingerprint = "support 1"
+    """Version of the tools' behaviour; a golden test fails if the tools change and this does not."""
 
     def __init__(self, domain: str = DOMAIN, store: Mapping[str, Any] | None = None) -> None:
         if domain != DOMAIN:
