@@ -2,7 +2,7 @@
 
 import asyncio
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 # The HTTP client imports this one at its first use. Where that is inside a session that `pytester` runs in
@@ -21,6 +21,7 @@ from pytest_trace2evolve.rollout.conversation import Limits, converse
 from pytest_trace2evolve.users.gold import GoldUser
 from pytest_trace2evolve.worlds.registry import Worlds
 from tests.fake_world import FakeWorld
+from tests.hotel import HotelProject, HotelServer, hotel_server, prepare_environment
 
 pytest_plugins = ["pytester"]
 
@@ -72,3 +73,17 @@ def simulate() -> Simulate:
         return asyncio.run(converse(task, world, agent, user, limits=limits or Limits()))
 
     return run
+
+
+@pytest.fixture
+def hotel(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> HotelProject:
+    """A fresh copy of the hotel, a small project with its own world, agent, user and rules."""
+    prepare_environment(monkeypatch)
+    return HotelProject(pytester)
+
+
+@pytest.fixture
+def hotel_model() -> Iterator[HotelServer]:
+    """A model endpoint that plays the hotel's bot and guest."""
+    with hotel_server() as server:
+        yield server
