@@ -244,6 +244,7 @@ class FakeWorld:
     """
 
     provider = PROVIDER
+    fingerprint = "desk 1"
 
     def __init__(self, domain: str = DOMAIN) -> None:
         if domain != DOMAIN:

@@ -126,9 +126,15 @@ class TaskItem(pytest.Item):
         passed = sum(Trials((record,)).passes is True for record in measured)
         text = f"reward {trials.reward:.3f}: {passed} of {len(measured)} trials passed"
         split = self.parent.name if self.parent else ""
-        if _participant(self).project.splits[split].role is Role.REPORT:
+        is_open = _participant(self).project.splits[split].role is Role.REPORT
+        if is_open:
             # Of any other split, which component failed is for `trace2evolve show` to say, and to record.
             text += f" ({_components(measured)})"
+        run = self.task_run
+        if run is not None and run.crash:
+            # The message may quote the task, so that of a sealed split stays unread; the code may be shown.
+            raised = run.crash if is_open else run.crash.partition(":")[0]
+            text += f"\nthe agent raised {raised}\n{run.frames}".rstrip()
         return text
 
 

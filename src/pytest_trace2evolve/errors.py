@@ -21,7 +21,8 @@
     ├── JudgeError                the judge of natural-language assertions gave no usable answer
     ├── TrainingError             a training cannot begin, cannot go on, or learns nothing
     ├── LabelError                a labeller's run cannot be trusted: none of its labels counts
-    ├── ParticipantError          an agent or a user said nothing that a conversation could go on with
+    ├── ParticipantError          an agent or a user gave no message that the conversation can continue with
+    │   ├── AgentCodeError        the agent's own code raised, or returned no message: the agent failed
     │   └── ContextWindowError    the conversation no longer fits the model
     ├── SandboxError              code that a model wrote cannot be run
     │   ├── SourceRefusedError    its source breaks the rules: nothing of it ran

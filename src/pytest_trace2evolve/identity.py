@@ -99,7 +99,7 @@ def code_of(*roots: object, parts: bool = False) -> Code:
     Returns:
         The code; its `unknown` says why if a source cannot be read.
     """
-    if declared := _fingerprint(roots[0]):
+    if declared := declared_fingerprint(roots[0]):
         return Code(fingerprint=declared)
     collected = _Collected(parts)
     try:
@@ -111,9 +111,16 @@ def code_of(*roots: object, parts: bool = False) -> Code:
         return Code(unknown=" ".join(f"{error}".split()) or type(error).__name__)
 
 
-def _fingerprint(root: object) -> str:
+def declared_fingerprint(root: object) -> str:
+    """The fingerprint that an object or its own class declares; empty if neither does.
+
+    A base class cannot speak for code that it does not know, so an inherited fingerprint does not count.
+    """
+    owners = [root] if inspect.isclass(root) else [root, type(root)]
+    if not any("fingerprint" in getattr(owner, "__dict__", ()) for owner in owners):
+        return ""
     value = getattr(root, "fingerprint", None)
-    if callable(value) and not inspect.isclass(root):
+    if callable(value):
         value = value()
     return value if isinstance(value, str) else ""
 

@@ -12,9 +12,12 @@ from pytest_trace2evolve.records.evidence import Evidence
 from tests.plugin.conftest import CONFTEST, INI, SUITE, Command, DeskProject
 
 LOSING = """
+import os
+
+
 def losing(task, world, candidate, trial):
-    if task.id in ("look", "free"):
-        raise RuntimeError("gone")
+    if "OUTAGE" in os.environ and task.id in ("look", "free"):
+        raise ConnectionError("gone")
     return listed(task, world, candidate, trial)
 
 
@@ -165,9 +168,12 @@ def test_new_only_adds_a_split_that_was_not_run_before(project: DeskProject) -> 
     assert len(saved(project).simulations) == 7
 
 
-def test_new_only_leaves_out_tasks_that_were_not_measured(project: DeskProject) -> None:
-    project.run("-m", "heldout", "--t2e-save-baseline=v0")
+def test_new_only_leaves_out_tasks_that_were_not_measured(
+    project: DeskProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
     project.pytester.makeconftest(CONFTEST + LOSING)
+    project.run("-m", "heldout", "--t2e-save-baseline=v0")
+    monkeypatch.setenv("OUTAGE", "1")
     save(project, "new-only", "-m", "discovery").stdout.fnmatch_lines(
         ["*baseline grown, 2 tasks added (task free not added: not all trials were measured): *"]
     )

@@ -7,7 +7,7 @@ from tests.plugin.conftest import CONFTEST, SUITE, DeskProject
 LOSING_TRANSFER = """
 def losing(task, world, candidate, trial):
     if task.id == "idle":
-        raise RuntimeError("gone")
+        raise ConnectionError("gone")
     return listed(task, world, candidate, trial)
 
 

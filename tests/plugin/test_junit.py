@@ -14,7 +14,7 @@ SOLVED = gold_script(TASKS, {name: render_scenario(task.user_scenario) for name,
 LOSING = """
 def losing(task, world, candidate, trial):
     if task.id == "idle":
-        raise RuntimeError("gone")
+        raise ConnectionError("gone")
     return listed(task, world, candidate, trial)
 
 

@@ -297,7 +297,7 @@ LOSING = (
     + """
 def losing(task, world, candidate, trial):
     if task.id == "note" and trial == 1:
-        raise RuntimeError("gone")
+        raise ConnectionError("gone")
     return listed(task, world, candidate, trial)
 
 
@@ -318,8 +318,13 @@ def test_a_lost_simulation_counts_among_the_trials(project: DeskProject) -> None
 OUTAGE = (
     CONFTEST
     + """
+import os
+
+
 def down(task, world, candidate, trial):
-    raise RuntimeError("gone")
+    if "OUTAGE" in os.environ:
+        raise ConnectionError("gone")
+    return listed(task, world, candidate, trial)
 
 
 def pytest_t2e_agents(config):
@@ -336,13 +341,16 @@ def lenient(project: DeskProject) -> None:
     project.baseline("v0")
 
 
-def test_an_outage_is_no_verdict_that_a_later_run_repeats(project: DeskProject) -> None:
-    lenient(project)
+def test_an_outage_is_no_verdict_that_a_later_run_repeats(
+    project: DeskProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
     project.pytester.makeconftest(OUTAGE)
+    lenient(project)
+    monkeypatch.setenv("OUTAGE", "1")
     project.run("--candidate=v1", LENIENT).stdout.fnmatch_lines(
         ["desk · heldout: INCONCLUSIVE *, look 1 at *"]
     )
-    project.pytester.makeconftest(CONFTEST)
+    monkeypatch.delenv("OUTAGE")
     for _ in range(2):
         project.run("--candidate=v1", LENIENT).stdout.fnmatch_lines(
             ["desk · heldout: PROMOTE *, look 1 at *"]
@@ -352,10 +360,13 @@ def test_an_outage_is_no_verdict_that_a_later_run_repeats(project: DeskProject) 
     assert (first.alpha, second.repeats) == (second.alpha, first.name)
 
 
-def test_a_run_that_measured_too_little_repeats_no_promotion(project: DeskProject) -> None:
+def test_a_run_that_measured_too_little_repeats_no_promotion(
+    project: DeskProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.pytester.makeconftest(OUTAGE)
     lenient(project)
     project.run("--candidate=v1", LENIENT).stdout.fnmatch_lines(["desk · heldout: PROMOTE *, look 1 at *"])
-    project.pytester.makeconftest(OUTAGE)
+    monkeypatch.setenv("OUTAGE", "1")
     project.run("--candidate=v1", LENIENT).stdout.fnmatch_lines(
         [
             "*judged before: PROMOTE on *; too little was measured now to repeat it",

@@ -10,6 +10,8 @@ from tests.plugin.conftest import CONFTEST, SUITE, DeskProject, Letters
 
 LOSING = """
 class Losing(FakeWorld):
+    fingerprint = "desk 1"
+
     def open(self, *, solo=False):
         session = super().open(solo=solo)
         session.initialise = broken

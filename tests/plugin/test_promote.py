@@ -14,7 +14,7 @@ from tests.plugin.conftest import CONFTEST, SUITE, Command, DeskProject
 LOSING = """
 def losing(task, world, candidate, trial):
     if task.id == "look":
-        raise RuntimeError("gone")
+        raise ConnectionError("gone")
     return listed(task, world, candidate, trial)
 
 

@@ -11,7 +11,7 @@ from pytest_trace2evolve.adapters import Adapters
 from pytest_trace2evolve.candidates import Candidates
 from pytest_trace2evolve.models.prices import Price
 from pytest_trace2evolve.models.settings import ModelSettings
-from pytest_trace2evolve.records.evidence import Evidence, Provenance, Settings
+from pytest_trace2evolve.records.evidence import Code, Evidence, Identity, Provenance, Settings
 from pytest_trace2evolve.workflow.planning import confirm
 from pytest_trace2evolve.workflow.planning.confirm import AS_THE_AGENT, Confirm, Endpoint, Sides
 from pytest_trace2evolve.workflow.planning.live import CHAT, LiveSettings, Party
@@ -36,10 +36,10 @@ def candidates(tmp_path: Path) -> Candidates:
 def found(candidates: Candidates, recorded: Settings, **changes: Any) -> Party | str:
     """The baseline's side, or why there is none."""
     sides = Sides(LIVE, Talkers(LIVE, Adapters(NOWHERE)), candidates, AS_THE_AGENT, prices={}, priced=False)
-    agent = changes.pop("agent", CHAT)
+    agent, identity = changes.pop("agent", CHAT), Identity(agent=Settings(code=changes.pop("code", None)))
     provenance = Provenance(domain="d", provider="p", candidate=candidates["v0"].ref(), agent=recorded)
     baseline = Baseline("old", Evidence(provenance=provenance, simulations=()))
-    result = replace(sides, **changes).find({"desk": baseline}, {"desk": agent}, 640)
+    result = replace(sides, **changes).find({"desk": baseline}, {"desk": agent}, {"desk": identity}, 640)
     assert (len(result.sides), len(result.refused)) in ((1, 0), (0, 1))
     return result.sides["desk"] if result.sides else result.refused["desk"]
 
@@ -138,12 +138,36 @@ def test_a_broken_candidate_is_a_reason_and_no_error(candidates: Candidates, tmp
     )
     provenance = Provenance(domain="d", provider="p", candidate=old, agent=recorded(LIVE))
     baseline = Baseline("old", Evidence(provenance=provenance, simulations=()))
-    assert "v0.md: line 1 must be" in sides.find({"desk": baseline}, {"desk": CHAT}, 1).refused["desk"]
+    refused = sides.find({"desk": baseline}, {"desk": CHAT}, {"desk": Identity()}, 1).refused["desk"]
+    assert "v0.md: line 1 must be" in refused
 
 
 def test_a_plugins_agent_is_the_same_on_both_sides(candidates: Candidates) -> None:
-    party = found(candidates, Settings(implementation="mine"), agent="mine", live=None)
+    code = Code(files={"bot.py": "a", "plan.py": "b"})
+    old = Settings(implementation="mine", code=code)
+    party = found(candidates, old, agent="mine", live=None, code=code)
     assert party == Party(candidates["v0"], None)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        (
+            Code(files={"bot.py": "a", "plan.py": "b"}),
+            Code(files={"bot.py": "a", "plan.py": "c"}),
+            "the agent's code changed since baseline 'old' was saved (plan.py), *",
+        ),
+        (None, Code(), "it is not known whether today's code measured baseline 'old'"),
+        (Code(), Code(unknown="no source"), "it is not known whether today's code measured baseline 'old'"),
+    ],
+)
+def test_other_code_cannot_run_the_baselines_side(
+    candidates: Candidates, old: Code | None, new: Code, reason: str
+) -> None:
+    recorded = Settings(implementation="mine", code=old)
+    told = found(candidates, recorded, agent="mine", live=None, code=new)
+    assert isinstance(told, str)
+    assert told == reason or (reason.endswith("*") and told.startswith(reason[:-1]))
 
 
 def test_every_agent_that_ships_has_nothing_to_confirm() -> None:

@@ -1,10 +1,13 @@
 """The conversation: who speaks when, what ends it, and what it leaves on paper."""
 
+import asyncio
 import json
 import re
+import socket
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,14 +32,15 @@ class Scripted:
 
     name = "scripted"
 
-    def __init__(self, *lines: Message | Exception) -> None:
+    def __init__(self, *lines: Any) -> None:
         self._lines = list(lines)
 
     async def respond(self, history: Sequence[Message]) -> Message:
         line = self._lines.pop(0) if len(self._lines) > 1 else self._lines[0]
-        if isinstance(line, Exception):
+        if isinstance(line, BaseException):
             raise line
-        return line
+        answer: Message = line
+        return answer
 
 
 def says(text: str) -> Message:
@@ -195,11 +199,53 @@ def test_a_lost_simulation_is_an_infrastructure_error_with_its_trace_so_far(
     assert done.model_dump()["info"] == {"error": "the endpoint is down"}
 
 
-def test_a_fault_of_the_program_is_not_dressed_up_as_a_result(
-    desk: World, idle: Task, simulate: Simulate
+@pytest.mark.parametrize(
+    "error", [ZeroDivisionError("by zero"), SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError()]
+)
+def test_an_exception_of_the_agents_code_is_the_agents_failure(
+    desk: World, idle: Task, simulate: Simulate, error: BaseException
 ) -> None:
+    done = simulate(idle, desk, Scripted(error), CHATTER)
+    info = done.model_dump()["info"]
+    assert done.termination_reason == "agent_error"
+    assert info["error"].startswith(type(error).__name__)
+    assert "in respond" in info["traceback"]
+    assert score(done, idle, desk).reward == 0.0
+
+
+@pytest.mark.parametrize("answer", [None, "Hello.", {"role": "assistant"}])
+def test_an_answer_that_is_no_message_is_the_agents_failure(
+    desk: World, idle: Task, simulate: Simulate, answer: object
+) -> None:
+    done = simulate(idle, desk, Scripted(answer), CHATTER)
+    assert done.termination_reason == "agent_error"
+    assert done.model_dump()["info"] == {"error": f"respond returned {type(answer).__name__}, not a Message"}
+
+
+class OverloadedError(Exception):
+    status_code = 503
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ConnectionResetError("gone"), TimeoutError(), socket.gaierror("no such host"), OverloadedError()],
+)
+@pytest.mark.parametrize("is_wrapped", [False, True])
+def test_a_network_error_of_the_agents_is_infrastructure(
+    desk: World, idle: Task, simulate: Simulate, error: Exception, is_wrapped: bool
+) -> None:
+    if is_wrapped:
+        wrapper = RuntimeError("the client failed")
+        wrapper.__cause__ = error
+        error = wrapper
+    done = simulate(idle, desk, Scripted(error), CHATTER)
+    assert done.termination_reason == "infrastructure_error"
+    assert done.model_dump()["info"]["error"].startswith("the agent's respond could not reach a service: ")
+
+
+def test_an_exception_of_the_user_is_no_result(desk: World, idle: Task, simulate: Simulate) -> None:
     with pytest.raises(ZeroDivisionError):
-        simulate(idle, desk, Scripted(ZeroDivisionError()), CHATTER)
+        simulate(idle, desk, CHATTER, Scripted(ZeroDivisionError()))
 
 
 def test_an_initial_state_that_does_not_fit_raises(desk: World, simulate: Simulate) -> None:

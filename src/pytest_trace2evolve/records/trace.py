@@ -71,6 +71,13 @@ class Simulation(Tau2Record):
         return " ".join(told.split()) if isinstance(told, str) else ""
 
     @property
+    def crash(self) -> tuple[str, str] | None:
+        """What the agent's code raised, as `Type: message`, and the frames of its traceback."""
+        info = getattr(self, "info", None)
+        frames = info.get("traceback") if isinstance(info, dict) else None
+        return (self.trouble, frames) if isinstance(frames, str) else None
+
+    @property
     def recorded_reward(self) -> float | None:
         """The reward that the file carries, if it carries one."""
         reward = (self.reward_info or {}).get("reward")

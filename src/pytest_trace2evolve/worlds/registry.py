@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from pytest_trace2evolve.errors import WorldError, nearest
-from pytest_trace2evolve.identity import code_of
+from pytest_trace2evolve.identity import code_of, declared_fingerprint
 from pytest_trace2evolve.records.evidence import Code
 from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.records.task import Task
@@ -78,19 +78,17 @@ class Worlds:
     def code(self, provider: str, domain: str) -> Code:
         """The code behind the tools of a domain's world.
 
-        A world may say it itself, by an attribute `fingerprint`; else its factory's code counts, as far as
-        it is the world's own.
+        A world may declare an attribute `fingerprint`. Otherwise the definitions that its factory refers to
+        count.
 
         Raises:
             WorldError: as for `open`.
         """
         key = (provider, domain)
         if key not in self._code:
-            declared = getattr(self.open(provider, domain), "fingerprint", None)
+            declared = declared_fingerprint(self.open(provider, domain))
             self._code[key] = (
-                Code(fingerprint=declared)
-                if isinstance(declared, str)
-                else code_of(self._factory(provider), parts=True)
+                Code(fingerprint=declared) if declared else code_of(self._factory(provider), parts=True)
             )
         return self._code[key]
 

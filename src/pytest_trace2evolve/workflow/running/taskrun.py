@@ -20,6 +20,8 @@ class TaskRun:
         unfinished: Why not all of its trials were made; empty where they were.
         fresh: Fresh trials of both sides, where the task fell and they were made.
         unconfirmed: Why there are none, where it fell and they could have told more; otherwise empty.
+        crash: What the agent's code raised in the first trial in which it did, as `Type: message`.
+        frames: The frames of that exception's traceback, as text.
     """
 
     records: tuple[SimulationEvidence, ...] = ()
@@ -28,6 +30,8 @@ class TaskRun:
     unfinished: str = ""
     fresh: Fresh | None = None
     unconfirmed: str = ""
+    crash: str = ""
+    frames: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON types, for the report that carries it to the controller."""
@@ -38,6 +42,8 @@ class TaskRun:
             "unfinished": self.unfinished,
             "fresh": None if self.fresh is None else self.fresh.model_dump(mode="json"),
             "unconfirmed": self.unconfirmed,
+            "crash": self.crash,
+            "frames": self.frames,
         }
 
     @classmethod

@@ -69,13 +69,20 @@ class Runner:
                 f"{planned.path}: the content of task {task_id!r} changed "
                 f"since {LOCK_NAME} was written; {RENEW}"
             )
-        records, unfinished = [], ""
+        records, unfinished, crashes = [], "", []
+
+        def made(job: Job) -> Simulation:
+            simulation = self._simulations.outcome(job)
+            crashes.extend([simulation.crash] if simulation.crash else [])
+            return simulation
+
         for job in self._simulations.need(planned.name, task_id):
             try:
-                records.append(self._trial(planned, task, job.trial, partial(self._simulations.outcome, job)))
+                records.append(self._trial(planned, task, job.trial, partial(made, job)))
             except BudgetError as error:
                 unfinished = str(error)
-        return TaskRun(tuple(records), unfinished=unfinished)
+        crash, frames = crashes[0] if crashes else ("", "")
+        return TaskRun(tuple(records), unfinished=unfinished, crash=crash, frames=frames)
 
     def _measure_fresh(self, job: Job) -> SimulationEvidence:
         planned = self._plan.suites[job.suite]
