@@ -111,7 +111,10 @@ def test_an_update_that_lacks_tasks_is_refused(project: DeskProject) -> None:
     assert everything(project) == before
 
 
-def test_an_update_of_which_too_little_was_measured_is_refused(project: DeskProject) -> None:
+def test_an_update_of_which_too_little_was_measured_is_refused(
+    project: DeskProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUTAGE", "1")
     project.baseline("v0")
     before = everything(project)
     project.pytester.makeconftest(CONFTEST + LOSING)

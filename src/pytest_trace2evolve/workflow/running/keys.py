@@ -42,8 +42,6 @@ def tested(plan: Plan, origin: Provenance) -> str:
     agent = origin.agent.model_dump(mode="json")
     if origin.agent.code is None:
         return digest(agent)
-    codes = [origin.agent.code, origin.user.code, origin.world]
-    unknown = any(code is not None and code.unknown for code in codes)
-    world = None if origin.world is None else origin.world.digest
-    user = origin.user.model_dump(mode="json")
-    return digest([agent, user, world, plan.run_id if unknown else ""])
+    codes = [code for code in (origin.agent.code, origin.user.code, origin.world) if code is not None]
+    unknown = plan.run_id if any(code.unknown for code in codes) else ""
+    return digest([agent, [code.digest for code in codes], unknown])
