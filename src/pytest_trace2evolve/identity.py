@@ -149,7 +149,7 @@ class _Collected:
                 chosen = [module.tree.body[place] for place in sorted(self._slices[path])]
                 found[module.key] = digest_text("\n".join(_source(module, node) for node in chosen))
         if self._values:
-            found["(values)"] = digest_text("\n".join(self._values))
+            found["(factory)"] = digest_text("\n".join(self._values))
         return dict(sorted(found.items()))
 
     def add_object(self, value: object) -> None:
@@ -184,6 +184,7 @@ class _Collected:
                 self._values.append(canonical_json(vars(value)))
 
     def _add_function(self, function: types.FunctionType) -> None:
+        self._values.append(f"{function.__module__}.{function.__qualname__}")
         top = function.__qualname__.partition(".")[0]
         symbol = None if top.startswith("<") else top
         self._add_named(function.__module__, function.__code__.co_filename, symbol)
@@ -200,6 +201,7 @@ class _Collected:
             self.add_object(wrapped)
 
     def _add_class(self, cls: type) -> None:
+        self._values.append(f"{cls.__module__}.{cls.__qualname__}")
         for one in cls.__mro__:
             module = sys.modules.get(one.__module__)
             path = getattr(module, "__file__", None) if module is not None else _file_of_methods(one)
@@ -337,13 +339,13 @@ class _Collected:
                 if path.suffix in (".py", ".pyc"):
                     continue
                 if _FILE_NAME.match(text) and path.is_file():
-                    self._add_data_file(folder, path)
+                    self._add_data_file(module, path)
                     break
                 if is_path and _FOLDER_NAME.match(text) and path.is_dir() and path != folder:
-                    self._add_data_folder(folder, path)
+                    self._add_data_folder(module, path)
                     break
 
-    def _add_data_folder(self, base: Path, folder: Path) -> None:
+    def _add_data_folder(self, module: _Module, folder: Path) -> None:
         if folder.name in _OUTPUTS or folder.name.startswith(".") or _INSTALLED & set(folder.parts):
             return
         found = [
@@ -358,10 +360,12 @@ class _Collected:
                 f"{folder.name}/ holds {len(found)} files, more than {MAX_DATA_FILES}; declare a fingerprint"
             )
         for path in found:
-            self._add_data_file(base, path)
+            self._add_data_file(module, path)
 
-    def _add_data_file(self, base: Path, path: Path) -> None:
-        self._data[path.relative_to(base).as_posix()] = digest_text(path.read_bytes().hex())
+    def _add_data_file(self, module: _Module, path: Path) -> None:
+        path, root = path.resolve(), _data_roots(module)[-1]
+        name = path.relative_to(root).as_posix() if path.is_relative_to(root) else path.name
+        self._data[name] = digest_text(path.read_bytes().hex())
 
     def _add_distribution(self, top: str) -> None:
         names = _distributions().get(top, ())
@@ -402,6 +406,8 @@ def _running(root: ast.AST) -> Iterator[ast.AST]:
         yield node
         if isinstance(node, ast.If) and _is_inert(node):
             waiting += node.orelse
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+            waiting += _operands(node)  # one path, not one for each of its parts
         else:
             waiting += ast.iter_child_nodes(node)
 
@@ -494,9 +500,10 @@ def _named_files(node: ast.AST) -> Iterator[tuple[str, bool]]:
 
 
 def _operands(node: ast.expr) -> list[ast.expr]:
+    """The operands of a chain of divisions, or the arguments of a call that makes a path."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
         return [*_operands(node.left), node.right]
-    return [node]
+    return node.args if isinstance(node, ast.Call) and _called(node) in _OPENERS else [node]
 
 
 def _joined(parts: Iterable[ast.expr]) -> Iterator[tuple[str, bool]]:

@@ -9,7 +9,7 @@ tool errors and time. Versions of packages are recorded and never compared.
 from collections.abc import Iterator, Mapping
 
 from pytest_trace2evolve.gate.pairs import natural_order
-from pytest_trace2evolve.records.evidence import Provenance, code_differences
+from pytest_trace2evolve.records.evidence import Code, Provenance, code_differences
 
 _FIELDS = ("domain", "provider", "suite", "scorer_version", "judge", "max_steps", "max_errors", "timeout")
 _USER_FIELDS = ("implementation", "model", "guidelines")
@@ -45,8 +45,18 @@ def differences(
         ("world", baseline.world, candidate.world),
         ("user", baseline.user.code, candidate.user.code),
     ):
+        if not same_tasks:
+            old_code, new_code = _without_data(old_code), _without_data(new_code)
         if changed := list(code_differences(old_code, new_code)):
             yield f"code of the {part} ({', '.join(changed)}): measure the baseline again"
+
+
+def _without_data(code: Code | None) -> Code | None:
+    """The code without its data files: tasks that were added are among them, and locks name the rest."""
+    if code is None:
+        return None
+    files = {name: digest for name, digest in code.files.items() if name.endswith(".py")}
+    return code.model_copy(update={"files": files})
 
 
 def agent_differences(one: Provenance, other: Provenance) -> Iterator[str]:

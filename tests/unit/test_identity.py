@@ -1,0 +1,307 @@
+"""Identity of code: which edits of a project change it, and which do not."""
+
+import functools
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_trace2evolve.identity import MAX_DATA_FILES, code_of
+from pytest_trace2evolve.records.evidence import Code, Settings, code_differences
+
+FILES = {
+    "shop/__init__.py": "",
+    "shop/bot.py": '''
+"""A bot."""
+import json
+from pathlib import Path
+
+import yaml
+
+from . import words
+from .plan import steps
+
+PROMPT = Path(__file__).parent / "texts" / "prompt.md"
+NOTES = Path(__file__).with_name("notes.txt")
+
+
+class Bot:
+    def respond(self):
+        from shop.lazy import late
+
+        return steps(), words.GREETING, late()
+
+
+def make(*arguments):
+    return Bot()
+''',
+    "shop/plan.py": "from shop.deep import bottom\n\n\ndef steps():\n    return bottom()\n",
+    "shop/deep.py": "def bottom():\n    return 1\n",
+    "shop/words.py": 'GREETING = "Hello."\n',
+    "shop/lazy.py": """
+import importlib
+
+plug = importlib.import_module("shop.plugin")
+
+
+def late():
+    return 1
+""",
+    "shop/plugin.py": "VALUE = 1\n",
+    "shop/unused.py": "VALUE = 1\n",
+    "shop/texts/prompt.md": "Be kind.",
+    "shop/texts/other.md": "Be brief.",
+    "shop/notes.txt": "A note.",
+    "shop/shared.py": """
+from shop.fees import FEE
+from shop.guests import Guest
+from shop.words import GREETING
+
+LIMIT = 3
+
+
+def helper():
+    return LIMIT
+
+
+class World:
+    def tool(self):
+        return helper() + FEE
+
+
+class Talker:
+    def respond(self):
+        return Guest(), GREETING
+
+
+def open_world(domain):
+    return World()
+
+
+REGISTRY = {}
+REGISTRY["a"] = 1
+""",
+    "shop/fees.py": "FEE = 2\n",
+    "shop/guests.py": "class Guest:\n    pass\n",
+}
+
+
+class Shop:
+    """A package in a temporary folder, imported anew after each edit."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        for name, text in FILES.items():
+            self.write(name, text)
+
+    def write(self, name: str, text: str) -> None:
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+    def edit(self, name: str, old: str, new: str) -> None:
+        text = (self.root / name).read_text(encoding="utf-8")
+        assert text.count(old) == 1, (name, old)
+        self.write(name, text.replace(old, new))
+
+    def load(self, name: str) -> ModuleType:
+        for known in [known for known in sys.modules if known.partition(".")[0] == "shop"]:
+            del sys.modules[known]
+        return importlib.import_module(name)
+
+    def agent(self) -> Code:
+        return code_of(self.load("shop.bot").make)
+
+    def world(self) -> Code:
+        return code_of(self.load("shop.shared").open_world, parts=True)
+
+    def user(self) -> Code:
+        return code_of(self.load("shop.shared").Talker, parts=True)
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    yield Shop(tmp_path)
+    for known in [known for known in sys.modules if known.partition(".")[0] == "shop"]:
+        del sys.modules[known]
+
+
+def test_an_agent_is_its_module_and_all_that_it_imports_and_reads(shop: Shop) -> None:
+    code = shop.agent()
+    assert sorted(code.files) == [
+        "(factory)",
+        "shop/__init__.py",
+        "shop/bot.py",
+        "shop/deep.py",
+        "shop/lazy.py",
+        "shop/notes.txt",
+        "shop/plan.py",
+        "shop/plugin.py",
+        "shop/texts/prompt.md",
+        "shop/words.py",
+    ]
+    assert list(code.distributions) == ["PyYAML"]
+    assert code.digest is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("shop/bot.py", "return Bot()", "return None"),
+        ("shop/plan.py", "return bottom()", "return 0"),
+        ("shop/deep.py", "return 1", "return 2"),
+        ("shop/words.py", "Hello.", "Hi."),
+        ("shop/lazy.py", "return 1", "return 2"),
+        ("shop/plugin.py", "VALUE = 1", "VALUE = 2"),
+        ("shop/texts/prompt.md", "kind", "rude"),
+        ("shop/notes.txt", "note", "remark"),
+    ],
+)
+def test_an_edit_behind_an_agent_changes_it_and_is_named(shop: Shop, name: str, old: str, new: str) -> None:
+    before = shop.agent()
+    shop.edit(name, old, new)
+    after = shop.agent()
+    assert before.digest != after.digest
+    assert list(code_differences(before, after)) == [name]
+
+
+@pytest.mark.parametrize("name", ["shop/unused.py", "shop/texts/other.md", "shop/fees.py"])
+def test_an_edit_elsewhere_changes_no_agent(shop: Shop, name: str) -> None:
+    before = shop.agent()
+    shop.write(name, "# edited\n")
+    assert shop.agent() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "changed"),
+    [
+        ("shop/shared.py", "return helper() + FEE", "raise ValueError", "world"),
+        ("shop/shared.py", "return LIMIT", "return 0", "world"),
+        ("shop/shared.py", "LIMIT = 3", "LIMIT = 4", "world"),
+        ("shop/fees.py", "FEE = 2", "FEE = 9", "world"),
+        ("shop/shared.py", "return World()", "return None", "world"),
+        ("shop/shared.py", "return Guest(), GREETING", "return None", "user"),
+        ("shop/guests.py", "pass", "fee = 1", "user"),
+        ("shop/words.py", "Hello.", "Hi.", "user"),
+        ("shop/shared.py", 'REGISTRY["a"] = 1', 'REGISTRY["a"] = 2', "both"),
+    ],
+)
+def test_parts_of_one_file_are_told_apart(shop: Shop, name: str, old: str, new: str, changed: str) -> None:
+    before = shop.world(), shop.user()
+    shop.edit(name, old, new)
+    after = shop.world(), shop.user()
+    assert (before[0] != after[0], before[1] != after[1]) == (changed != "user", changed != "world")
+
+
+def test_a_module_that_looks_names_up_counts_as_a_whole(shop: Shop) -> None:
+    shop.edit("shop/shared.py", "return helper() + FEE", 'return globals()["helper"]() + FEE')
+    before = shop.world()
+    shop.edit("shop/shared.py", "return Guest(), GREETING", "return None")
+    assert shop.world() != before
+
+
+def test_a_comment_next_to_a_definition_changes_no_part(shop: Shop) -> None:
+    before = shop.world()
+    shop.edit("shop/shared.py", "class Talker:", "# A comment.\nclass Talker:")
+    assert shop.world() == before
+
+
+def made(prompt: str) -> Callable[[], str]:
+    def factory() -> str:
+        return prompt
+
+    return factory
+
+
+def with_default(prompt: str = "a") -> str:
+    return prompt
+
+
+def other_default(prompt: str = "b") -> str:
+    return prompt
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (functools.partial(made, prompt="a"), functools.partial(made, prompt="b")),
+        (made("a"), made("b")),
+        (made("a"), functools.partial(made, "a")),
+        (with_default, other_default),
+    ],
+)
+def test_what_a_factory_holds_counts(one: Any, other: Any) -> None:
+    assert code_of(one).digest != code_of(other).digest
+    assert code_of(one) == code_of(one)
+
+
+@given(st.text(min_size=1))
+def test_a_fingerprint_stands_for_the_code(text: str) -> None:
+    def factory() -> None: ...
+
+    factory.fingerprint = text  # type: ignore[attr-defined]  # how a factory declares one
+    assert code_of(factory) == Code(fingerprint=text)
+    factory.fingerprint = lambda: text  # type: ignore[attr-defined]  # as above
+    assert code_of(factory, Code) == Code(fingerprint=text)
+
+
+def test_a_fingerprint_is_not_inherited() -> None:
+    class Base:
+        fingerprint = "base 1"
+
+    class Broken(Base):
+        def tool(self) -> None:
+            raise ValueError
+
+    assert code_of(Base).fingerprint == "base 1"
+    assert code_of(Broken).fingerprint is None
+
+
+def test_code_without_a_source_is_unknown() -> None:
+    space: dict[str, Any] = {"__name__": "nowhere"}
+    exec("def make(): ...", space)
+    code = code_of(space["make"])
+    assert code.unknown
+    assert code.digest is None
+
+
+def test_source_that_cannot_be_parsed_is_unknown(shop: Shop) -> None:
+    make = shop.load("shop.bot").make
+    shop.write("shop/deep.py", "def bottom(:\n")
+    assert "invalid syntax" in code_of(make).unknown
+
+
+def test_a_folder_with_too_many_files_is_unknown(shop: Shop) -> None:
+    shop.edit("shop/bot.py", '"texts" / "prompt.md"', '"texts" / str(1)')
+    assert "shop/texts/other.md" in shop.agent().files
+    for number in range(MAX_DATA_FILES):
+        shop.write(f"shop/texts/{number}.md", "")
+    assert shop.agent().unknown == (
+        f"texts/ holds {MAX_DATA_FILES + 2} files, more than {MAX_DATA_FILES}; declare a fingerprint"
+    )
+
+
+def test_unknown_code_shows_no_difference() -> None:
+    known = Code(files={"a.py": "1"})
+    assert list(code_differences(known, Code(unknown="no source"))) == []
+    assert list(code_differences(None, known)) == []
+    assert list(code_differences(known, Code(fingerprint="2"))) == ["fingerprint None and '2'"]
+
+
+def test_settings_without_code_keep_their_form() -> None:
+    assert Settings(implementation="chat").model_dump(mode="json") == {
+        "implementation": "chat",
+        "model": None,
+        "arguments": None,
+        "guidelines": None,
+    }
+    settings = Settings(implementation="bot", code=Code(files={"a.py": "1"}))
+    assert Settings.model_validate(settings.model_dump(mode="json")) == settings
