@@ -3,12 +3,15 @@
 import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pytest_trace2evolve import __version__
+from pytest_trace2evolve._canonical import digest
 from pytest_trace2evolve.agents.nop import NopAgent
+from pytest_trace2evolve.cases.case import read_cases
 from pytest_trace2evolve.errors import WorldError
 from pytest_trace2evolve.records.message import USER_STOPS
 from pytest_trace2evolve.records.protocols import ToolResult, ToolSchema, World
@@ -447,3 +450,42 @@ def test_a_gold_action_that_fails_leaves_the_world_as_it_is(world: SupportWorld)
     assert session.same_state(world.open())
     session.perform(Action(name="cancel_pending_order", arguments=CANCEL))
     assert not session.same_state(world.open())
+
+
+BEHAVIOUR = {"support 1": "ceb903fb89e487dcd80a3719ae3db9a3"}
+"""By version of the tools' behaviour, the digest of what they answer to the calls of `golden_answers`."""
+
+GOLDEN_CASES = Path(__file__).resolve().parents[2] / "suites" / "support"
+
+
+def golden_answers() -> list[list[object]]:
+    """What the tools answer in the frozen cases: to each gold action, to the same again, and to reads."""
+    world = SupportWorld()
+    answers: list[list[object]] = []
+    for path in sorted(GOLDEN_CASES.glob("*.jsonl")):
+        for case in read_cases(path):
+            session = world.open()
+            session.initialise(case.task.initial_state)
+            calls = [(action.name, action.arguments) for action in case.task.actions]
+            orders = {
+                value for _, arguments in calls for key, value in arguments.items() if key == "order_id"
+            }
+            reads: list[tuple[str, Mapping[str, Any]]] = [
+                *(("get_order_details", {"order_id": order}) for order in sorted(orders)),
+                ("get_order_details", {"order_id": "#W0"}),
+                ("list_all_product_types", {}),
+                ("calculate", {"expression": "(2 + 3) * 4.5"}),
+            ]
+            for name, arguments in [*calls, *reads, *calls, *reads]:
+                result = session.call(name, arguments, "assistant")
+                answers.append([name, result.content, result.error])
+    return answers
+
+
+def test_the_tools_behave_as_their_version_says() -> None:
+    answers = golden_answers()
+    writes = {name for name, kind in SupportWorld().tool_types().items() if kind is ToolType.WRITE}
+    assert {name for name, *_ in answers} >= writes
+    assert digest(answers) == BEHAVIOUR[SupportWorld.fingerprint], (
+        "the tools answer otherwise: raise SupportWorld.fingerprint and add its digest here"
+    )
