@@ -7,6 +7,7 @@ import pytest
 
 from pytest_trace2evolve.errors import LockError, SuiteError
 from pytest_trace2evolve.lock import Lock, SuiteLock, changes, lock_suite, parse_lock, render_lock, verify
+from pytest_trace2evolve.records.evidence import Code
 from pytest_trace2evolve.suites import Suite
 from tests.gate_helpers import ShopWorld
 
@@ -142,3 +143,36 @@ def test_a_lock_of_another_format_is_refused_as_such(further):
     text = f'{{"schema_version":2,"suites":{{}}{further}}}'
     with pytest.raises(LockError, match=r"^suites\.lock: format 2 is not 1, the one this version reads$"):
         parse_lock(text, Path("suites.lock"))
+
+
+CODE = Code(files={"shop/tools.py": "1", "shop/fees.json": "2"}, distributions={"pydantic": "2.10"})
+
+
+def test_another_implementation_of_the_tools_is_named_by_its_files():
+    before = BEFORE.model_copy(update={"code": CODE})
+    now = BEFORE.model_copy(update={"code": Code(files={"shop/tools.py": "9", "shop/fees.json": "2"})})
+    with pytest.raises(LockError) as caught:
+        verify(PATH, before, now)
+    assert str(caught.value).startswith(
+        "suites/shop.toml: the implementation of its tools changed (shop/tools.py) since suites.lock was"
+    )
+    other = BEFORE.model_copy(update={"code": Code(fingerprint="2")})
+    assert list(changes(BEFORE.model_copy(update={"code": Code(fingerprint="1")}), other)) == [
+        "the implementation of its tools changed (fingerprint '1' and '2')"
+    ]
+
+
+def test_versions_of_distributions_do_not_change_a_lock():
+    before = BEFORE.model_copy(update={"code": CODE})
+    newer = CODE.model_copy(update={"distributions": {"pydantic": "2.11"}})
+    assert list(changes(before, before.model_copy(update={"code": newer}))) == []
+
+
+def test_a_lock_without_code_is_read_and_keeps_its_digest():
+    with_code = BEFORE.model_copy(update={"code": CODE})
+    assert with_code.digest == BEFORE.digest
+    assert list(changes(BEFORE, with_code)) == []
+    for one in (BEFORE, with_code):
+        lock = Lock(suites={"shop": one})
+        assert parse_lock(render_lock(lock), PATH) == lock
+    assert '"code"' not in render_lock(Lock(suites={"shop": BEFORE}))

@@ -1,0 +1,180 @@
+"""Broken code never turns a verdict green: identity, confirmation and the agent's own exceptions."""
+
+import json
+
+import pytest
+
+from tests.hotel import HotelProject, HotelServer
+
+BREAK = ("hotel/planning.py", "if action is None:", "if True:")
+"""The bot refers every guest away."""
+
+CANCEL = ('{"cancel": "cancel",', '{"cancel": "price",')
+"""The bot takes a request to cancel for a question about the price."""
+
+
+def provenance(hotel: HotelProject) -> dict[str, object]:
+    """What the last run recorded of itself."""
+    info = json.loads((hotel.runs[-1] / "results.json").read_text(encoding="utf-8"))["info"]
+    found: dict[str, object] = info["trace2evolve"]
+    return found
+
+
+@pytest.mark.parametrize("workers", [(), ("-n2",)])
+def test_an_agent_that_breaks_after_its_promotion_is_not_promoted_again(
+    hotel: HotelProject, workers: tuple[str, ...]
+) -> None:
+    hotel.baseline("v0")
+    command = ("suites", "--candidate=v6", *workers)
+    hotel.spawn(*command).stdout.fnmatch_lines(["hotel · heldout: PROMOTE *"])
+    hotel.replace(*BREAK)
+    result = hotel.spawn(*command)
+    assert result.ret == 10
+    result.stdout.fnmatch_lines(
+        [
+            "hotel · heldout: INCONCLUSIVE *",
+            "*the agent's code differs from the baseline's: hotel/planning.py*",
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("hotel/agent.py", "return Bot(candidate.instruction)", 'return Bot("")'),
+        BREAK,
+        ("hotel/prompt.md", "## refer", "## REFER"),
+    ],
+)
+def test_an_edit_of_the_agent_makes_another_test(hotel: HotelProject, name: str, old: str, new: str) -> None:
+    hotel.baseline("v0")
+    hotel.run("suites", "--candidate=v6")
+    hotel.replace(name, old, new)
+    hotel.run("suites", "--candidate=v6")
+    entries = [json.loads(path.read_text()) for path in (hotel.root / "ledger").glob("*.json")]
+    agents = {entry["agent"] for entry in entries if entry["kind"] == "evaluation"}
+    assert len(agents) == 2
+
+
+def test_a_broken_tool_is_refused_by_name_until_it_is_locked(
+    hotel: HotelProject, hotel_model: HotelServer
+) -> None:
+    chat = ("suites", "--candidate=v6", *hotel_model.arguments, "--t2e-gate=off")
+    hotel.run(*chat)
+    made = hotel_model.requests
+    hotel.replace(
+        "hotel/world.py",
+        "def call(",
+        "def call(self, *arguments):\n        raise ValueError\n\n    def other(",
+    )
+    result = hotel.run(*chat)
+    assert result.ret == 4
+    result.stderr.fnmatch_lines(
+        ["*the implementation of its tools changed (hotel/world.py) since suites.lock *"]
+    )
+    checked = hotel.command("lock", "--check")
+    assert checked.returncode == 1
+    assert "the implementation of its tools changed (hotel/world.py)" in checked.stderr
+    hotel.lock()
+    result = hotel.run(*chat)
+    assert hotel_model.requests > made, "nothing that the whole tools made is used again"
+    assert result.ret != 0
+
+
+def test_a_baseline_of_other_world_or_user_code_is_refused(hotel: HotelProject) -> None:
+    hotel.baseline("v0")
+    hotel.replace("hotel/user.py", "def answer(self, history", "def answer(  self, history")
+    result = hotel.run("suites", "--candidate=v6")
+    assert result.ret == 4
+    result.stderr.fnmatch_lines(
+        ["*cannot be compared: code of the user (hotel/user.py): measure the baseline again"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("broken", "fallen"), [(("if action is None:", "if True:"), 8), (CANCEL, 3)], ids=["all", "three"]
+)
+def test_a_fall_by_broken_code_is_not_cleared_by_the_same_code(
+    hotel: HotelProject, broken: tuple[str, str], fallen: int
+) -> None:
+    hotel.baseline("v6")
+    hotel.candidate("v7", hotel.read("candidates/v6.md").split("---\n")[2], parent="v6")
+    hotel.replace("hotel/planning.py", *broken)
+    result = hotel.run("suites", "--candidate=v7", "--t2e-goal=hold")
+    assert result.ret != 0
+    note = (
+        "*that fell could not be confirmed: the agent's code changed since baseline 'v6' was saved (hotel/*"
+    )
+    result.stdout.fnmatch_lines([note])
+    (verdict,) = hotel.verdict["suites"]["hotel"]["verdicts"]
+    assert verdict["tasks"]["suspected"] == verdict["tasks"]["broken"]
+    assert len(verdict["tasks"]["broken"]) == fallen
+
+
+@pytest.mark.parametrize("workers", [(), ("-n2",)])
+def test_an_exception_of_the_agent_fails_its_task_and_shows_where(
+    hotel: HotelProject, workers: tuple[str, ...]
+) -> None:
+    hotel.replace("hotel/agent.py", "plan = Planner(", 'plan = {}["B-1077"] or Planner(')
+    result = hotel.spawn("suites", "--candidate=v6", "--t2e-gate=off", *workers)
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(
+        ["*0 of 4 trials passed*", "the agent raised KeyError", "*hotel/agent.py*in answer*"]
+    )
+    simulations = hotel.simulations()
+    assert {one.termination_reason for one in simulations} == {"agent_error"}
+    assert {(one.reward_info or {})["reward"] for one in simulations} == {0.0}
+    assert all(
+        one.crash == ("KeyError: 'B-1077'", frames) for one in simulations if (frames := (one.crash or "")[1])
+    )
+    text = result.stdout.str()
+    sealed = text[text.index("heldout::") : text.index("discovery::", text.index("heldout::"))]
+    assert "B-1077" not in sealed.replace('{}["B-1077"]', ""), "the message of a sealed split stays unread"
+
+
+def test_a_factory_that_raises_fails_its_tasks(hotel: HotelProject) -> None:
+    hotel.replace("hotel/agent.py", "return Bot(candidate.instruction)", "return Bot(candidate.nothing)")
+    result = hotel.run("suites", "--candidate=v6", "--t2e-gate=off")
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["the agent raised AttributeError*", "*in make_bot*"])
+    assert {one.termination_reason for one in hotel.simulations()} == {"agent_error"}
+
+
+def test_a_network_error_of_the_agent_is_lost_and_not_scored(hotel: HotelProject) -> None:
+    hotel.replace(
+        "hotel/agent.py", "plan = Planner(", 'raise ConnectionError("gone")\n        plan = Planner('
+    )
+    result = hotel.run("suites", "--candidate=v6", "--t2e-gate=off")
+    result.stdout.fnmatch_lines(["4 of 4 trials lost: *could not reach a service: ConnectionError: gone"])
+    assert {one.termination_reason for one in hotel.simulations()} == {"infrastructure_error"}
+
+
+def test_an_agent_and_its_user_name_themselves(hotel: HotelProject) -> None:
+    hotel.run("suites", "--candidate=v6", "--t2e-gate=off")
+    recorded = provenance(hotel)
+    agent, user, world = recorded["agent"], recorded["user"], recorded["world"]
+    assert isinstance(agent, dict)
+    assert isinstance(user, dict)
+    assert isinstance(world, dict)
+    assert (agent["implementation"], user["implementation"]) == ("bot", "guest")
+    assert {"hotel/agent.py", "hotel/planning.py", "hotel/prompt.md"} <= agent["code"]["files"].keys()
+    assert "hotel/user.py" in user["code"]["files"]
+    assert "hotel/agent.py" not in {**user["code"]["files"], **world["files"]}
+
+
+def test_what_an_agent_does_not_say_is_not_recorded(hotel: HotelProject) -> None:
+    hotel.replace("hotel/user.py", '    name = "guest"\n', "")
+    hotel.run("suites", "--candidate=v6", "--t2e-gate=off")
+    user = provenance(hotel)["user"]
+    assert isinstance(user, dict)
+    assert user["implementation"] is None
+
+
+def test_a_fingerprint_replaces_the_code(hotel: HotelProject) -> None:
+    hotel.write("hotel/agent.py", hotel.read("hotel/agent.py") + '\n\nmake_bot.fingerprint = "bot 1"\n')
+    hotel.baseline("v0")
+    hotel.run("suites", "--candidate=v6").stdout.fnmatch_lines(["hotel · heldout: PROMOTE *"])
+    agent = provenance(hotel)["agent"]
+    assert isinstance(agent, dict)
+    assert agent["code"]["fingerprint"] == "bot 1"
+    assert agent["code"]["files"] == {}
