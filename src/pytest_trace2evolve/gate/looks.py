@@ -11,7 +11,7 @@ dependence between them. Decision page 0006 gives the reasons for these weights.
 """
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pytest_trace2evolve.records.ledger import Dated, Evaluation
@@ -152,15 +152,10 @@ def _next_number(made: Sequence[Evaluation], candidate: str) -> int:
     tests: dict[str, set[tuple[object, ...]]] = {}
     for entry in made:
         spent = tests.setdefault(entry.candidate.digest, set())
-        if entry.alpha is not None and not _is_repeat(entry, verdicts):
+        if entry.alpha is not None and entry.repeats not in verdicts:
             spent.add(_test(entry))
     own = len(tests.pop(candidate, ()))
     return 1 + own + sum(max(1, len(spent)) for spent in tests.values())
-
-
-def _is_repeat(entry: Evaluation, verdicts: Collection[str]) -> bool:
-    """Whether it repeats a verdict, and has spent nothing."""
-    return entry.repeats in verdicts
 
 
 def _test(entry: Evaluation) -> tuple[object, ...]:

@@ -147,7 +147,7 @@ class Verdict(Record):
 
     @property
     def test(self) -> str:
-        """The number of its test, from the second analysis on with that of its analysis; empty without one."""
+        """Its test by number, and from the second analysis on the analysis; empty without a test."""
         if self.look is None:
             return ""
         further = self.analysis is not None and self.analysis > 1
