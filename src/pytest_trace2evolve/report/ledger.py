@@ -89,5 +89,6 @@ def _next(story: Story, *, damaged: bool) -> list[str]:
     if damaged:
         return ["the next candidate gets development evidence: the ledger is damaged"]
     whole, first = share(story.next_look), share(story.next_look, 1)
-    levels = f"{SHOWN_ALPHA * first:.4f} for its first analysis, {SHOWN_ALPHA * whole:.4f} for all of them"
-    return [f"the next new candidate is test {story.next_look}; level at alpha {SHOWN_ALPHA:g}: {levels}"]
+    level = f"level {SHOWN_ALPHA * first:.4f} at alpha {SHOWN_ALPHA:g}"
+    everything = f"{SHOWN_ALPHA * whole:.4f} with all its analyses"
+    return [f"the next new candidate is test {story.next_look}: {level}, {everything}"]
