@@ -68,8 +68,7 @@ def judged(
     }
     fields |= further
     if fields["goal"] is not Goal.IMPROVE or fields["label"] is not Label.CLEAN:
-        fields["look"] = None
-        fields["analysis"] = further.get("analysis")
+        fields |= {"look": None, "analysis": None}
     return Evaluation(root=root, parents=parents or (root,), at=moment, **fields)
 
 

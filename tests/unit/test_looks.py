@@ -178,7 +178,7 @@ def test_entries_from_before_analyses_keep_their_names() -> None:
 
 def test_an_analysis_of_no_test_is_no_entry() -> None:
     with pytest.raises(ValueError, match="analysis 2 of no test: look is not set"):
-        judged(goal=Goal.HOLD, analysis=2)
+        Evaluation.model_validate({**judged(goal=Goal.HOLD).to_json(), "analysis": 2})
 
 
 def fresh(decision: Decision) -> Verdict:
