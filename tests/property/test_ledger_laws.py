@@ -266,12 +266,18 @@ def test_all_tests_and_analyses_of_a_history_spend_at_most_alpha(runs: list[Run]
     assert spent(entries) <= 1
 
 
-@given(st.lists(RUNS, max_size=8), st.lists(RUNS, max_size=6), st.lists(RUNS, max_size=6), RUNS)
+@st.composite
+def branches(draw: st.DrawFn) -> tuple[list[Evaluation], list[list[Evaluation]]]:
+    """What two branches began with, and what each added."""
+    base = recorded([], draw(st.lists(RUNS, max_size=6)))
+    return base, [recorded(base, draw(st.lists(RUNS, max_size=6))) for _ in range(2)]
+
+
+@given(branches(), RUNS)
 def test_merged_branches_spend_at_most_alpha_each_and_count_both(
-    common: list[Run], ours: list[Run], theirs: list[Run], after: Run
+    found: tuple[list[Evaluation], list[list[Evaluation]]], after: Run
 ) -> None:
-    base = recorded([], common)
-    branches = [recorded(base, runs) for runs in (ours, theirs)]
+    base, branches = found
     merged = [*base, *branches[0], *branches[1]]
     assert all(spent([*base, *branch]) <= 1 for branch in branches)
     new = claim("new")
@@ -287,6 +293,22 @@ def test_merged_branches_spend_at_most_alpha_each_and_count_both(
     if look.continued is not None:
         used = {entry.analysis for entry in merged if entry.look == look.number and is_of(entry, after.claim)}
         assert look.analysis not in used
+
+
+@given(branches(), RUNS, st.randoms(use_true_random=False))
+def test_no_order_of_merged_branches_changes_what_a_run_is(
+    found: tuple[list[Evaluation], list[list[Evaluation]]], after: Run, random: Any
+) -> None:
+    base, (ours, theirs) = found
+    merged = [*base, *ours, *theirs]
+    shuffled = list(merged)
+    random.shuffle(shuffled)
+    look = look_of(merged, after.claim)
+    assert look_of(shuffled, after.claim) == look
+    discarded = any(entry.decision is Decision.DISCARD and is_of(entry, after.claim) for entry in merged)
+    if discarded:
+        assert look.recorded is not None
+        assert look.recorded.decision is Decision.DISCARD
 
 
 def is_of(entry: Evaluation, wanted: Claim) -> bool:
