@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from pytest_trace2evolve.gate.comparisons import Comparisons
 from pytest_trace2evolve.gate.judgement import Question
 from pytest_trace2evolve.gate.looks import Claim, Look, look_of, share
 from pytest_trace2evolve.gate.policy import CALIBRATED
 from pytest_trace2evolve.gate.rows import ranks
-from pytest_trace2evolve.gate.simulate import AGENTS, Design, Effect, draw
+from pytest_trace2evolve.gate.simulate import AGENTS, Design, Effect, draw, draw_stages
 from pytest_trace2evolve.records.ledger import Dated, Evaluation
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label, Verdict
 from pytest_trace2evolve.workflow.judging.verdicts import with_recorded
@@ -143,6 +144,14 @@ def test_branches_that_made_the_same_analysis_have_both_spent() -> None:
     assert look_of([ours, theirs], claim("v1", trials=16)) == Look(2, 3, continued=ours, trials=16)
 
 
+def test_a_discard_of_one_branch_stands_after_a_later_analysis_of_another() -> None:
+    first = judged(decision=OPEN)
+    discarded = judged(at(1), decision=WORSE, repeats=first.name)
+    promoted = judged(at(2), trials=8, analysis=2)
+    assert look_of([first, promoted], claim("v1", trials=8)).recorded == promoted
+    assert look_of([first, promoted, discarded], claim("v1", trials=8)).recorded == discarded
+
+
 @pytest.mark.parametrize("other", [{"agent": "x"}, {"baseline": "x"}, {"policy": "x"}])
 def test_another_agent_baseline_or_policy_is_a_new_test(other: dict[str, str]) -> None:
     assert number([judged()], claim("v1", **other)) == 2
@@ -232,3 +241,20 @@ def test_no_lucky_repeat_is_promoted() -> None:
     for decision in (OPEN, WORSE):
         look = look_of([judged(decision=decision)], claim("v1"))
         assert decisions(drawn(0.85, 100, 3), look).count(Decision.PROMOTE) == 0
+
+
+@pytest.mark.parametrize("cumulative", [True, False])
+def test_all_analyses_of_a_test_promote_an_equal_agent_no_more_often_than_its_level(cumulative: bool) -> None:
+    """At 4, 8 and 16 trials, added or all new: at most alpha's share of test 1, and chance."""
+    rows = 1000
+    random, design = np.random.default_rng(5), Design(40, 0, live=False)
+    drawn = draw_stages(
+        random, AGENTS["medium"], Effect(0.0), design, rows, (4, 8, 16), cumulative=cumulative
+    )
+    rank = np.full(rows, OPEN.rank)
+    for analysis, compared in enumerate(drawn.stages, start=1):
+        assert compared.candidate.trials[0, 0] == 2 * 2**analysis
+        now = ranks(CALIBRATED, compared, Question(Goal.IMPROVE, share=share(1, analysis)))
+        rank = np.where(rank == OPEN.rank, now, rank)
+    promoted = int((rank == Decision.PROMOTE.rank).sum())
+    assert 0 < promoted <= stats.binom.ppf(0.999, rows, 0.05 * share(1))
