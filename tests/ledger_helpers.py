@@ -1,4 +1,4 @@
-"""Builders shared by the tests of the ledger, of labels and of the numbers of looks."""
+"""Builders shared by the tests of the ledger, of labels and of the numbers of tests."""
 
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -47,7 +47,7 @@ def judged(
     root: str = ROOT.name,
     **further: Any,
 ) -> Evaluation:
-    """A clean claim on desk::heldout, promoted as look 1 under a policy with α."""
+    """A clean claim on desk::heldout, promoted in the first analysis of test 1 under a policy with α."""
     fields: dict[str, Any] = {
         "suite": "desk",
         "split": "heldout",
@@ -55,18 +55,20 @@ def judged(
         "candidate": Version(id=name, digest=text or f"text of {name}"),
         "agent": "agent",
         "baseline": Version(id="v0", digest="evidence of v0"),
+        "baseline_identity": "who v0 is",
         "policy": "calibrated",
         "goal": Goal.IMPROVE,
         "trials": 4,
         "decision": Decision.PROMOTE,
         "label": Label.CLEAN,
         "look": 1,
+        "analysis": 1,
         "alpha": 0.03,
         "run": f"run of {name} at {moment}",
     }
     fields |= further
     if fields["goal"] is not Goal.IMPROVE or fields["label"] is not Label.CLEAN:
-        fields["look"] = None
+        fields |= {"look": None, "analysis": None}
     return Evaluation(root=root, parents=parents or (root,), at=moment, **fields)
 
 

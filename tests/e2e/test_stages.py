@@ -12,6 +12,7 @@ import pytest
 from pytest_trace2evolve.cli import main
 from pytest_trace2evolve.evidence.baselines import evidence_digest, read_evidence
 from pytest_trace2evolve.gate import policy
+from pytest_trace2evolve.gate.looks import share
 from pytest_trace2evolve.gate.pairs import Pairs
 from pytest_trace2evolve.gate.policy import Strict
 from pytest_trace2evolve.gate.stages import stage_alpha
@@ -127,6 +128,7 @@ def test_a_run_stops_at_the_stage_that_decides(desk: DeskProject, processes: str
         "trials": 2,
         "alpha": stage_alpha(0.05, (1, 2, 4)),
         "most": 4,
+        "schedule": [1, 2, 4],
     }
     board = (desk.root / "results" / "scoreboard.tsv").read_text().splitlines()
     assert len(board) == 2
@@ -273,12 +275,29 @@ def test_a_staged_run_is_promoted_over_the_baseline_that_it_beat(desk: DeskProje
     assert read_evidence(folder / "v3.json").provenance.replaces == beaten
 
 
-def test_a_staged_run_again_is_the_same_look_at_every_stage(desk: DeskProject) -> None:
+def test_a_staged_run_again_is_the_same_analysis_at_every_stage(desk: DeskProject) -> None:
     with ChatServer(script(lambda task, quick, trial: False)) as server:
         saved(desk, server)
         for _ in range(2):
             result = staged(desk, server, "--t2e-gate=calibrated")
             told = [line for line in result.outlines if line.startswith("desk · heldout: ")]
             assert len(told) == 3
-            assert all(" INCONCLUSIVE " in line and ", look 1 at 0.0133" in line for line in told), told
-    result.stdout.fnmatch_lines(["*judged before: INCONCLUSIVE on *"])
+            assert all(" INCONCLUSIVE " in line and ", test 1, level 0.0094" in line for line in told), told
+    result.stdout.fnmatch_lines(["*recorded: INCONCLUSIVE on *; now: INCONCLUSIVE; *"])
+
+
+def test_a_staged_run_with_more_trials_is_the_next_analysis(desk: DeskProject) -> None:
+    with ChatServer(script(lambda task, quick, trial: False)) as server:
+        saved(desk, server)
+        first = desk.pytester.runpytest_inprocess(
+            *command(server, "--candidate=v3", "--t2e-trials=4", "--t2e-gate=calibrated")
+        )
+        first.stdout.fnmatch_lines(["desk · heldout: INCONCLUSIVE *, test 1, level 0.0228"])
+        baseline(desk, server, "--t2e-trials=8", "--t2e-baseline-mode=update")
+        arguments = ("--candidate=v3", "--t2e-stages=4,8", "--t2e-gate=calibrated")
+        result = desk.pytester.runpytest_inprocess(*command(server, *arguments))
+    level = f"{stage_alpha(0.05 * share(1, 2), (4, 8)):.4f}"
+    found = [line for line in result.outlines if line.startswith("desk · heldout: ")]
+    assert len(found) == 2
+    assert all(f", test 1, analysis 2, level {level}" in line for line in found), found
+    result.stdout.fnmatch_lines(["continues test 1: INCONCLUSIVE on *, with 4 trials a task"])

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pytest_trace2evolve.cli import main
-from pytest_trace2evolve.evidence.ledger import Ledger
+from pytest_trace2evolve.evidence.ledger import Ledger, render
 from pytest_trace2evolve.records.ledger import Evaluation
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label
 from tests.plugin.conftest import CONFTEST, SUITE, DeskProject
@@ -60,13 +60,13 @@ def test_the_number_does_not_depend_on_workers(project: DeskProject) -> None:
     assert second.baseline == first.baseline
 
 
-def test_more_trials_are_another_claim(project: DeskProject) -> None:
+def test_more_trials_of_a_decided_test_repeat_it(project: DeskProject) -> None:
     project.baseline("v0")
     project.run("--candidate=v1")
     project.run("--candidate=v1", "--t2e-trials=2")
     first, second = evaluations(project)
     assert (first.trials, second.trials) == (1, 2)
-    assert second.repeats is None
+    assert second.repeats == first.name
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_the_story_of_a_split(project: DeskProject, capsys: pytest.CaptureFixtur
         [
             "desk · heldout",
             "  no command of ours opened a trace of it, and nothing was judged on it",
-            "  the next clean claim is look 1, tested at 0.6079 of its policy's alpha (0.0304 of 0.05)",
+            "  the next new candidate is test 1: level 0.0228 at alpha 0.05, 0.0304 with all its analyses",
         ],
         [],
     )
@@ -207,13 +207,14 @@ def test_the_story_of_a_split(project: DeskProject, capsys: pytest.CaptureFixtur
     assert lines[:2] == ["desk · heldout", "  candidate v7 was informed by it, as its front matter says"]
     assert [line[2:6] for line in lines[2:5]] == ["20" + line[4:6] for line in lines[2:5]]
     assert lines[2].endswith(
-        f"v1 against v0: PROMOTE · clean evidence, look 1, policy strict, goal improve, 1 trial · run {first}"
+        "v1 against v0: PROMOTE · clean evidence, test 1, analysis 1 (1 trial), policy strict, goal improve"
+        f" · run {first}"
     )
     assert lines[3].endswith(f" looked at task close, trial 0, of {first}")
     assert (
-        "v2 against v0: PROMOTE · development evidence, policy strict, goal hold, 1 trial · run" in lines[4]
+        "v2 against v0: PROMOTE · development evidence, 1 trial, policy strict, goal hold · run" in lines[4]
     )
-    assert lines[5].startswith("  the next clean claim is look 2, tested at 0.1520 of")
+    assert lines[5].startswith("  the next new candidate is test 2: level 0.0057 at alpha 0.05, 0.0076 with")
 
 
 def test_the_story_as_json(project: DeskProject, capsys: pytest.CaptureFixture[str]) -> None:
@@ -227,7 +228,8 @@ def test_the_story_as_json(project: DeskProject, capsys: pytest.CaptureFixture[s
     (entry,) = split["entries"]
     assert (entry["kind"], entry["candidate"]["id"], entry["look"]) == ("evaluation", "v1", 1)
     assert entry["lock"] == split["lock"]
-    assert split["next"]["look"] == 2
+    assert entry["analysis"] == 1
+    assert split["next"] == {"look": 2, "share": pytest.approx(0.75 * 0.15198, rel=1e-4)}
     assert entry["name"] == evaluations(project)[0].name
 
 
@@ -348,16 +350,17 @@ def test_an_outage_is_no_verdict_that_a_later_run_repeats(
     lenient(project)
     monkeypatch.setenv("OUTAGE", "1")
     project.run("--candidate=v1", LENIENT).stdout.fnmatch_lines(
-        ["desk · heldout: INCONCLUSIVE *, look 1 at *"]
+        ["desk · heldout: INCONCLUSIVE *, test 1, level *"]
     )
     monkeypatch.delenv("OUTAGE")
     for _ in range(2):
         project.run("--candidate=v1", LENIENT).stdout.fnmatch_lines(
-            ["desk · heldout: PROMOTE *, look 1 at *"]
+            ["desk · heldout: PROMOTE *, test 1, level *"]
         )
     down, first, second = evaluations(project)
     assert (down.alpha, down.look, first.look, second.look) == (None, 1, 1, 1)
-    assert (first.alpha, second.repeats) == (second.alpha, first.name)
+    assert (down.repeats, first.repeats, second.repeats) == (None, None, first.name)
+    assert first.alpha == second.alpha
 
 
 def test_a_run_that_measured_too_little_repeats_no_promotion(
@@ -365,13 +368,148 @@ def test_a_run_that_measured_too_little_repeats_no_promotion(
 ) -> None:
     project.pytester.makeconftest(OUTAGE)
     lenient(project)
-    project.run("--candidate=v1", LENIENT).stdout.fnmatch_lines(["desk · heldout: PROMOTE *, look 1 at *"])
+    project.run("--candidate=v1", LENIENT).stdout.fnmatch_lines(
+        ["desk · heldout: PROMOTE *, test 1, level *"]
+    )
     monkeypatch.setenv("OUTAGE", "1")
     project.run("--candidate=v1", LENIENT).stdout.fnmatch_lines(
         [
-            "*judged before: PROMOTE on *; too little was measured now to repeat it",
+            "*recorded: PROMOTE on *; now: INCONCLUSIVE; the worse of the two counts",
             "desk · heldout: INCONCLUSIVE *",
         ]
     )
     assert main(["--root", str(project.root), "promote", project.runs[-1].name]) == 2
     assert not (project.root / "baselines" / "desk" / "v1.json").exists()
+    project.pytester.makeconftest(CONFTEST)
+    result = project.run("--candidate=v1", LENIENT)
+    assert result.ret == 0, "what an outage left is no verdict"
+
+
+SWITCHED = (
+    CONFTEST
+    + """
+from pathlib import Path
+
+
+def switched(task, world, candidate, trial):
+    # A file beside the code says how many trials of each task the agent solves.
+    solved = int((Path(__file__).parent / "solved.txt").read_text())
+    if trial < solved:
+        return listed(task, world, candidate, trial)
+    return NopAgent(), GoldUser(task)
+
+
+def pytest_t2e_agents(config):
+    return {"listed": switched}
+"""
+)
+"""An agent that changes although no code changes."""
+
+BROKEN = CONFTEST.replace("if solves else NopAgent()", "if False else NopAgent()")
+
+
+@pytest.mark.parametrize("policy", ["strict", "lenient"])
+def test_a_candidate_whose_code_breaks_after_a_promotion_is_not_green(
+    project: DeskProject, policy: str
+) -> None:
+    lenient(project)
+    arguments = ("--candidate=v1", f"--t2e-gate={policy}")
+    assert project.run(*arguments).ret == 0
+    project.pytester.makeconftest(BROKEN)
+    assert project.run(*arguments).ret != 0
+
+
+def test_the_report_names_the_recorded_and_the_fresh_decision(project: DeskProject) -> None:
+    project.write("policies/lenient.toml", "alpha = 0.45\n")
+    project.pytester.makeconftest(SWITCHED)
+    project.write("solved.txt", "99")
+    project.baseline("v0")
+    assert project.run("--candidate=v1", LENIENT).ret == 0
+    project.write("solved.txt", "0")
+    broken = project.run("--candidate=v1", LENIENT)
+    assert broken.ret == 10
+    broken.stdout.fnmatch_lines(
+        [
+            "recorded: PROMOTE on *; now: INCONCLUSIVE; the worse of the two counts; a run with more than *",
+            "desk · heldout: INCONCLUSIVE *, test 1, level *",
+        ]
+    )
+    project.write("solved.txt", "99")
+    lucky = project.run("--candidate=v1", LENIENT)
+    assert lucky.ret == 10
+    lucky.stdout.fnmatch_lines(["recorded: INCONCLUSIVE on *; now: PROMOTE; the worse of the two counts;*"])
+    first, second, third = evaluations(project)
+    assert [one.repeats for one in (first, second, third)] == [None, first.name, second.name]
+    assert [one.decision.value for one in (first, second, third)] == ["promote", *["inconclusive"] * 2]
+    assert len({one.alpha for one in (first, second, third)}) == 1
+    assert main(["--root", str(project.root), "promote", project.runs[-1].name]) == 2
+
+
+def test_a_recorded_discard_is_final(project: DeskProject) -> None:
+    project.pytester.makeconftest(SWITCHED)
+    project.write("solved.txt", "0")
+    project.baseline("v0")
+    assert project.run("--candidate=v1").ret == 1
+    project.write("solved.txt", "99")
+    for trials in (1, 3):
+        result = project.run("--candidate=v1", f"--t2e-trials={trials}")
+        assert result.ret == 1
+        result.stdout.fnmatch_lines(["recorded: DISCARD on *; now: PROMOTE; the worse of the two counts"])
+
+
+def grown(project: DeskProject, trials: int) -> None:
+    """Measure the baseline again, with more trials."""
+    arguments = ("--t2e-save-baseline=v0", "--t2e-baseline-mode=update", f"--t2e-trials={trials}")
+    project.run("--candidate=v0", *arguments, "--t2e-gate=off").stdout.fnmatch_lines(
+        ["*baseline [su]*: baselines/desk/v0.json"]
+    )
+
+
+def test_more_trials_continue_a_test_and_spend_no_other(
+    project: DeskProject, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The agent solves no more than the first trials of a task, which is enough with two of four."""
+    project.pytester.makeconftest(SWITCHED)
+    project.write("solved.txt", "0")
+    project.baseline("v0")
+    for trials in (1, 2, 4):
+        grown(project, trials)
+        result = project.run("--candidate=v1", "--t2e-gate=calibrated", f"--t2e-trials={trials}")
+        assert result.ret == 10
+    result.stdout.fnmatch_lines(
+        [
+            "continues test 1: INCONCLUSIVE on *, with 2 trials a task",
+            "desk · heldout: INCONCLUSIVE *, test 1, analysis 3, level 0.0014",
+        ]
+    )
+    project.run("--candidate=v1", "--t2e-gate=calibrated", "--t2e-trials=4").stdout.fnmatch_lines(
+        ["recorded: INCONCLUSIVE on *; now: INCONCLUSIVE; *a run with more than 4 trials a task continues *"]
+    )
+    entries = evaluations(project)
+    assert [(one.look, one.analysis, one.trials) for one in entries] == [
+        (1, 1, 1),
+        (1, 2, 2),
+        (1, 3, 4),
+        (1, 3, 4),
+    ]
+    assert len({one.baseline.digest for one in entries}) == 3
+    assert len({one.baseline_identity for one in entries}) == 1
+    assert [one.repeats for one in entries] == [None, None, None, entries[2].name]
+    _, lines, _ = told(project, capsys)
+    assert "test 1, analysis 2 (2 trials), level 0.0057, policy calibrated" in lines[2]
+    assert "test 1, analysis 3 (4 trials), level 0.0014, policy calibrated, goal improve, repeats" in lines[4]
+    assert lines[5].startswith("  the next new candidate is test 2: ")
+
+
+def test_a_ledger_from_before_analyses_is_read_and_counted(project: DeskProject) -> None:
+    project.baseline("v0")
+    project.run("--candidate=v1")
+    (entry,) = evaluations(project)
+    folder = project.root / "ledger"
+    (folder / f"{entry.name}.json").unlink()
+    before = entry.model_copy(update={"analysis": None, "baseline_identity": None})
+    (folder / f"{before.name}.json").write_text(render(before), encoding="utf-8")
+    assert "analysis" not in (folder / f"{before.name}.json").read_text(encoding="utf-8")
+    project.run("--candidate=v1").stdout.fnmatch_lines(["recorded: PROMOTE on *; now: PROMOTE; *"])
+    project.run("--candidate=v2", "--t2e-baseline=v0")
+    assert [(one.look, one.analysis) for one in evaluations(project)] == [(1, None), (1, None), (2, 1)]

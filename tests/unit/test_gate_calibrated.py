@@ -15,9 +15,11 @@ from pytest_trace2evolve.errors import PolicyError
 from pytest_trace2evolve.gate.confirm import FreshResult
 from pytest_trace2evolve.gate.decide import decide
 from pytest_trace2evolve.gate.judgement import Policy
+from pytest_trace2evolve.gate.looks import share
 from pytest_trace2evolve.gate.pairs import pair
 from pytest_trace2evolve.gate.planning import Spread, settling
 from pytest_trace2evolve.gate.policy import CALIBRATED, STRICT, get_policy, version_of
+from pytest_trace2evolve.gate.stages import stage_alpha
 from pytest_trace2evolve.records.verdict import CheckResult, CheckStatus, Decision, Goal, Label, Verdict
 from tests.gate_helpers import Side, ids, lost, side, sim
 
@@ -257,12 +259,43 @@ def test_many_recorded_trials_confirm_by_themselves() -> None:
     assert "task_regressions" in ids(verdict, FAIL)
 
 
-def test_a_look_spends_its_share_of_the_level() -> None:
+def test_a_test_and_an_analysis_spend_their_share_of_the_level() -> None:
     old, new = side(*[0] * 6, *[1] * 30), side(*[1] * 6, *[1] * 30)
-    first = judged(old, new, look=1)
-    assert (first.look, first.decision, round(first.alpha or 0, 4)) == (1, Decision.PROMOTE, 0.0304)
-    third = judged(old, new, look=3)
-    assert (third.decision, round(third.alpha or 0, 4)) == (Decision.INCONCLUSIVE, 0.0034)
+    for test, analysis, level, decision in (
+        (1, None, 0.0304, Decision.PROMOTE),
+        (1, 1, 0.0228, Decision.PROMOTE),
+        (1, 2, 0.0057, Decision.INCONCLUSIVE),
+        (2, 1, 0.0057, Decision.INCONCLUSIVE),
+        (3, None, 0.0034, Decision.INCONCLUSIVE),
+    ):
+        verdict = judged(old, new, look=test, analysis=analysis)
+        assert (verdict.look, verdict.analysis) == (test, analysis)
+        assert (verdict.decision, round(verdict.alpha or 0, 4)) == (decision, level)
+
+
+def test_stages_of_an_analysis_keep_its_share_together() -> None:
+    """The level of a stage at a share of alpha is less than that share of its level at alpha."""
+    old, new = side(*[0] * 6, *[1] * 30), side(*[1] * 6, *[1] * 30)
+    level = stage_alpha(0.05, (2, 4, 8))
+    verdict = judged(old, new, look=2, analysis=1, stage_alpha=level, schedule=(2, 4, 8))
+    assert verdict.alpha == stage_alpha(0.05 * share(2, 1), (2, 4, 8)) < level * share(2, 1)
+    held = judged(old, new, Goal.HOLD, stage_alpha=level, schedule=(2, 4, 8))
+    assert held.alpha == level
+
+
+def test_more_trials_settle_a_test_at_the_level_of_its_next_analysis() -> None:
+    random = np.random.default_rng(4)
+    chances = random.random(40)
+    old, new = (side(*random.binomial(1, rate[:, None], (40, 4)).astype(float).tolist())
+                for rate in (chances, np.clip(chances + 0.08, 0, 1)))  # fmt: skip
+    (found,) = judged(old, new, look=1, analysis=1).settling
+    here, further = (
+        judged(old, new, policy=get_policy_from(f"alpha = {0.05 * share(1, one)}\n")).settling[0]
+        for one in (1, 2)
+    )
+    assert (found.trials, found.tasks) == (further.trials, here.tasks)
+    assert found.trials is not None
+    assert found.trials > (here.trials or 0) > 4
 
 
 def test_a_guard_blocks_only_where_it_has_the_power_to_show_no_harm() -> None:

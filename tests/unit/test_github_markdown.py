@@ -124,8 +124,8 @@ def test_everything_that_a_verdict_holds_is_told() -> None:
     )
     for told in (
         "### `tau2-retail` · `heldout`: ⚠️ inconclusive",
-        "`v6` against `v5` · clean evidence · policy `calibrated` · goal improve · α = 0.01667 · look 2",
-        " at this split · 40 tasks compared",
+        "`v6` against `v5` · clean evidence · policy `calibrated` · goal improve · α = 0.01667 · test 2",
+        " of this split · 40 tasks compared",
         "| check | answer | estimate | interval | threshold | p | detectable | detail |",
         "| `reward_improved` | ✅ pass | 0.250 | 0.100 … | 0.000 | &lt; 0.001 | 0.120 | `0.500 → 0.750",
         "| `max_steps` | ⚠️ undecided | 5 | – | – | 0.031 | – | – |",
@@ -151,7 +151,7 @@ def test_a_strict_verdict_shows_no_empty_columns() -> None:
     )
     text = run_markdown(summary(strict(Decision.PROMOTE, checks=checks), decision=Decision.PROMOTE))
     assert "| check | answer | estimate | threshold | detail |" in text
-    for absent in ("α", "look", "settle", "None", "To reproduce", "note:"):
+    for absent in ("α", "test ", "settle", "None", "To reproduce", "note:"):
         assert absent not in text
 
 

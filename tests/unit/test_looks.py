@@ -1,14 +1,25 @@
-"""The numbers of clean claims on a sealed split, and what each may be tested at."""
+"""The tests of a sealed split, their analyses, and the level of each."""
 
+import itertools
 import math
 from typing import Any
 
+import numpy as np
 import pytest
+from scipy import stats
 
+from pytest_trace2evolve.gate.comparisons import Comparisons
+from pytest_trace2evolve.gate.judgement import Question
 from pytest_trace2evolve.gate.looks import Claim, Look, look_of, share
-from pytest_trace2evolve.records.ledger import Dated, Version
-from pytest_trace2evolve.records.verdict import Decision, Goal, Label
+from pytest_trace2evolve.gate.policy import CALIBRATED
+from pytest_trace2evolve.gate.rows import ranks
+from pytest_trace2evolve.gate.simulate import AGENTS, Design, Effect, draw, draw_stages
+from pytest_trace2evolve.records.ledger import Dated, Evaluation
+from pytest_trace2evolve.records.verdict import Decision, Goal, Label, Verdict
+from pytest_trace2evolve.workflow.judging.verdicts import with_recorded
 from tests.ledger_helpers import at, judged, seen
+
+OPEN, WORSE = Decision.INCONCLUSIVE, Decision.DISCARD
 
 
 def claim(name: str = "v9", **further: Any) -> Claim:
@@ -18,29 +29,37 @@ def claim(name: str = "v9", **further: Any) -> Claim:
         "lock": "lock-1",
         "candidate": f"text of {name}",
         "agent": "agent",
-        "baseline": "evidence of v0",
+        "baseline": "who v0 is",
         "policy": "calibrated",
         "trials": 4,
+        "evidence": "evidence of v0",
     }
     return Claim(**{**fields, **further})
 
 
+def old(*arguments: Any, **further: Any) -> Evaluation:
+    """An entry from before analyses were counted."""
+    return judged(*arguments, **{"analysis": None, "baseline_identity": None, **further})
+
+
 def number(entries: list[Dated], wanted: Claim) -> int:
     look = look_of(entries, wanted)
-    assert look.recorded is None
+    assert (look.recorded, look.continued, look.analysis) == (None, None, 1)
     return look.number
 
 
-def test_the_first_claim_is_look_1_and_each_further_candidate_the_next() -> None:
+def test_the_first_claim_is_test_1_and_each_further_candidate_the_next() -> None:
     assert number([], claim()) == 1
     assert number([judged()], claim()) == 2
     assert number([judged(), judged(at(1), name="v2", look=2)], claim()) == 3
 
 
-def test_all_claims_together_spend_no_more_than_alpha() -> None:
+def test_all_analyses_of_all_tests_together_spend_no_more_than_alpha() -> None:
     assert share(1) == pytest.approx(6 / math.pi**2)
     assert share(2) == pytest.approx(share(1) / 4)
     assert 0.9999 < sum(share(k) for k in range(1, 20_000)) < 1
+    assert [share(2, j) / share(2) for j in (1, 2, 3)] == pytest.approx([0.75, 0.1875, 0.046875])
+    assert sum(share(2, j) for j in range(1, 60)) == pytest.approx(share(2))
 
 
 @pytest.mark.parametrize(
@@ -59,38 +78,85 @@ def test_only_clean_claims_on_the_same_locked_split_count(entry: Dated) -> None:
 
 
 def test_the_same_claim_repeats_the_recorded_verdict() -> None:
-    first = judged(name="v2", look=2, decision=Decision.DISCARD)
-    assert look_of([judged(), first], claim("v2")) == Look(2, first)
+    first = judged(name="v2", look=2, decision=WORSE)
+    assert look_of([judged(), first], claim("v2")) == Look(2, recorded=first, trials=4)
 
 
-def test_of_two_branches_that_judged_the_same_the_earlier_is_repeated() -> None:
-    early, late = judged(at(1), decision=Decision.DISCARD), judged(at(2))
-    assert look_of([late, early], claim("v1")).recorded == early
+def test_the_worst_verdict_of_an_analysis_and_its_repeats_stands() -> None:
+    first = judged()
+    worse = judged(at(1), decision=OPEN, repeats=first.name)
+    better = judged(at(2), repeats=worse.name)
+    assert look_of([better, first, worse], claim("v1")).recorded == worse
+    early, late = judged(at(3), decision=WORSE), judged(at(4), decision=WORSE)
+    assert look_of([first, late, early, better], claim("v1", trials=99)).recorded == early, (
+        "discards are final"
+    )
+
+
+def test_more_trials_continue_an_inconclusive_test() -> None:
+    first = judged(decision=OPEN)
+    other = judged(at(1), name="v2", look=2)
+    assert look_of([first, other], claim("v1", trials=8)) == Look(1, 2, continued=first, trials=8)
+    second = judged(at(2), decision=OPEN, trials=8, analysis=2)
+    assert look_of([first, other, second], claim("v1", trials=16)) == Look(1, 3, continued=second, trials=16)
+    assert number([first, second], claim("v2")) == 2, "however many analyses, it is one test"
+    promoted = judged(at(3), trials=16, analysis=3)
+    assert look_of([first, second, promoted], claim("v1", trials=16)).recorded == promoted
+
+
+@pytest.mark.parametrize("trials", [1, 3, 4])
+def test_as_many_trials_or_fewer_repeat_an_inconclusive_verdict(trials: int) -> None:
+    first = judged(decision=OPEN)
+    assert look_of([first], claim("v1", trials=trials)) == Look(1, recorded=first, trials=4)
+
+
+@pytest.mark.parametrize("decision", [Decision.PROMOTE, WORSE])
+def test_a_decided_test_has_no_further_analysis(decision: Decision) -> None:
+    first = judged(decision=decision)
+    assert look_of([first], claim("v1", trials=16)) == Look(1, recorded=first, trials=16)
+
+
+def test_a_baseline_that_was_measured_again_is_the_same_test() -> None:
+    first = judged(decision=OPEN)
+    assert look_of([first], claim("v1", evidence="more of v0")).recorded == first
+    assert look_of([first], claim("v1", evidence="more of v0", trials=8)).continued == first
 
 
 def test_a_claim_that_spent_its_level_comes_before_one_that_could_not() -> None:
-    idle, spent = judged(at(1), alpha=None, decision=Decision.INCONCLUSIVE), judged(at(2))
-    assert look_of([idle], claim("v1")) == Look(1, idle)
+    idle, spent = judged(at(1), alpha=None, decision=OPEN), judged(at(2))
+    assert look_of([idle], claim("v1")) == Look(1, trials=4)
     assert look_of([idle, spent], claim("v1")).recorded == spent
+    second = judged(at(3), alpha=None, decision=OPEN, analysis=2, trials=8)
+    undecided = judged(at(2), decision=OPEN)
+    assert look_of([undecided, second], claim("v1", trials=8)) == Look(1, 2, continued=undecided, trials=8)
 
 
-def test_a_staged_run_repeats_what_was_judged_at_a_later_stage() -> None:
-    ended = judged(trials=8, decision=Decision.INCONCLUSIVE)
-    assert look_of([ended], claim("v1", trials=2, most=8)) == Look(1, ended)
-    assert look_of([ended], claim("v1", trials=2, most=4)).recorded is None, "a shorter schedule is another"
-    assert look_of([ended], claim("v1", trials=2)).recorded is None
+def test_a_staged_run_is_one_analysis() -> None:
+    ended = judged(trials=8, decision=OPEN)
+    assert look_of([ended], claim("v1", trials=2, most=8)) == Look(1, recorded=ended, trials=8)
+    assert look_of([ended], claim("v1", trials=2, most=4)).recorded == ended
+    assert look_of([ended], claim("v1", trials=2, most=16)) == Look(1, 2, continued=ended, trials=16)
 
 
-@pytest.mark.parametrize("trials", [1, 3, 8, 16])
-def test_other_trials_are_a_new_look(trials: int) -> None:
-    assert number([judged()], claim("v1", trials=trials)) == 2
+def test_branches_that_made_the_same_analysis_have_both_spent() -> None:
+    ours = judged(at(1), decision=OPEN)
+    theirs = judged(at(2), decision=OPEN, look=2, trials=8)
+    assert look_of([ours, theirs], claim("v1", trials=16)) == Look(2, 3, continued=ours, trials=16)
+
+
+def test_a_discard_of_one_branch_stands_after_a_later_analysis_of_another() -> None:
+    first = judged(decision=OPEN)
+    discarded = judged(at(1), decision=WORSE, repeats=first.name)
+    promoted = judged(at(2), trials=8, analysis=2)
+    assert look_of([first, promoted], claim("v1", trials=8)).recorded == promoted
+    assert look_of([first, promoted, discarded], claim("v1", trials=8)).recorded == discarded
 
 
 @pytest.mark.parametrize("other", [{"agent": "x"}, {"baseline": "x"}, {"policy": "x"}])
-def test_another_agent_baseline_or_policy_is_a_new_look(other: dict[str, str]) -> None:
+def test_another_agent_baseline_or_policy_is_a_new_test(other: dict[str, str]) -> None:
     assert number([judged()], claim("v1", **other)) == 2
-    baseline = {"baseline": Version(id="v0", digest="x")} if "baseline" in other else other
-    entries = [judged(), judged(at(1), look=2, **baseline)]
+    fields = {"baseline_identity": "x"} if "baseline" in other else other
+    entries = [judged(), judged(at(1), look=2, **fields)]
     assert number(entries, claim("v2")) == 3, "each such test counts for those that come later"
 
 
@@ -99,3 +165,96 @@ def test_a_policy_without_alpha_makes_its_candidate_count_once() -> None:
     assert number([strict], claim("v1")) == 1
     assert number([strict, judged(at(1), policy="strict", alpha=None, trials=1)], claim("v2")) == 2
     assert number([strict, judged(at(1))], claim("v2")) == 2
+    assert look_of([strict], claim("v1", policy="strict", trials=8)).recorded == strict
+
+
+def test_entries_from_before_analyses_have_spent_their_whole_level() -> None:
+    first = old(decision=OPEN)
+    assert look_of([first], claim("v1")) == Look(1, None, recorded=first, trials=4)
+    assert number([first], claim("v1", trials=8)) == 2
+    assert number([first, old(at(1), trials=8, look=2), old(at(2), trials=16, look=3)], claim("v2")) == 4
+    assert number([first], claim("v1", evidence="x")) == 2, "its baseline is known by its evidence alone"
+    again = judged(at(1), analysis=None, trials=2, decision=OPEN, repeats=first.name)
+    assert number([first, again], claim("v2")) == 2, "a repeat spends nothing"
+
+
+def test_entries_from_before_analyses_keep_their_names() -> None:
+    entry = old()
+    assert entry.name == "9f6946c99eccf9447ac821c3fdd3085a"
+    assert not {"analysis", "baseline_identity"} & entry.to_json().keys()
+    assert {"analysis", "baseline_identity"} <= judged().to_json().keys()
+
+
+def test_an_analysis_of_no_test_is_no_entry() -> None:
+    with pytest.raises(ValueError, match="analysis 2 of no test: look is not set"):
+        Evaluation.model_validate({**judged(goal=Goal.HOLD).to_json(), "analysis": 2})
+
+
+def fresh(decision: Decision) -> Verdict:
+    return Verdict(decision=decision, policy="calibrated", goal=Goal.IMPROVE, label=Label.CLEAN)
+
+
+@pytest.mark.parametrize(("recorded", "now"), [*itertools.product(Decision, Decision)])
+def test_the_worse_of_the_recorded_and_the_fresh_decision_counts(recorded: Decision, now: Decision) -> None:
+    look = look_of([judged(decision=recorded)], claim("v1"))
+    verdict = with_recorded(fresh(now), look)
+    assert verdict.decision is min(recorded, now, key=lambda one: one.rank)
+    told = f"recorded: {recorded.value.upper()} on 2026-11-20; now: {now.value.upper()}; the worse of the two"
+    assert verdict.reason.startswith(f"{told} counts")
+
+
+def test_a_continued_test_says_what_it_continues() -> None:
+    look = look_of([judged(decision=OPEN, look=2)], claim("v1", trials=8))
+    verdict = with_recorded(fresh(Decision.PROMOTE), look, "a reason")
+    assert verdict.decision is Decision.PROMOTE
+    told = "continues test 2: INCONCLUSIVE on 2026-11-20, with 4 trials a task"
+    assert verdict.reason == f"a reason; {told}"
+
+
+def drawn(mean: float, rows: int, seed: int) -> Comparisons:
+    """Comparisons of a medium agent, 40 tasks of 4 trials, with one that passes this share of the tasks."""
+    agent = AGENTS["medium"]
+    design = Design(40, 4, live=False)
+    return draw(np.random.default_rng(seed), agent, Effect(mean - agent.mean), design, rows)
+
+
+def decisions(compared: Comparisons, look: Look) -> list[Decision]:
+    """What the gate decides of comparisons at the level of an analysis, together with the ledger."""
+    question = Question(Goal.IMPROVE, share=share(look.number, look.analysis))
+    now = [list(Decision)[rank] for rank in ranks(CALIBRATED, compared, question)]
+    found = [with_recorded(fresh(decision), look).decision for decision in now]
+    assert None not in found
+    return [one for one in found if one is not None]
+
+
+def test_a_candidate_that_broke_is_never_promoted_again() -> None:
+    """A promotion, and then 1,000 runs of the same identity whose agent hardly does anything."""
+    first = look_of([], claim("v1"))
+    better = decisions(drawn(0.85, 100, 1), first)
+    assert better.count(Decision.PROMOTE) > 90
+    look = look_of([judged()], claim("v1"))
+    assert look.recorded is not None
+    assert decisions(drawn(0.05, 1000, 2), look).count(Decision.PROMOTE) == 0
+
+
+def test_no_lucky_repeat_is_promoted() -> None:
+    for decision in (OPEN, WORSE):
+        look = look_of([judged(decision=decision)], claim("v1"))
+        assert decisions(drawn(0.85, 100, 3), look).count(Decision.PROMOTE) == 0
+
+
+@pytest.mark.parametrize("cumulative", [True, False])
+def test_all_analyses_of_a_test_promote_an_equal_agent_no_more_often_than_its_level(cumulative: bool) -> None:
+    """At 4, 8 and 16 trials, added or all new: at most alpha's share of test 1, and chance."""
+    rows = 1000
+    random, design = np.random.default_rng(5), Design(40, 0, live=False)
+    drawn = draw_stages(
+        random, AGENTS["medium"], Effect(0.0), design, rows, (4, 8, 16), cumulative=cumulative
+    )
+    rank = np.full(rows, OPEN.rank)
+    for analysis, compared in enumerate(drawn.stages, start=1):
+        assert compared.candidate.trials[0, 0] == 2 * 2**analysis
+        now = ranks(CALIBRATED, compared, Question(Goal.IMPROVE, share=share(1, analysis)))
+        rank = np.where(rank == OPEN.rank, now, rank)
+    promoted = int((rank == Decision.PROMOTE.rank).sum())
+    assert 0 < promoted <= stats.binom.ppf(0.999, rows, 0.05 * share(1))

@@ -28,6 +28,7 @@ from pytest_trace2evolve.gate.planning import (
     settling,
     spread_of,
 )
+from pytest_trace2evolve.gate.stages import stage_alpha
 from pytest_trace2evolve.gate.tally import Tally
 from pytest_trace2evolve.records.verdict import CheckResult, CheckStatus, Goal, Settling
 
@@ -78,12 +79,18 @@ class Calibrated:
             improve=improve,
             margins=margins,
             weights=self.weights,
-            claim_alpha=level * question.share,
+            claim_alpha=self._claim_alpha(question),
             harm_alpha=level,
             watch_alpha=0.0 if question.guard and not question.filled else self.alpha,
             block_suspected=self.block_suspected and not question.guard,
             within=self.within,
         )
+
+    def _claim_alpha(self, question: Question) -> float:
+        """The level of the claim. The level of a stage does not shrink in proportion to that of them all."""
+        if question.schedule and question.share < 1.0:
+            return stage_alpha(self.alpha * question.share, question.schedule)
+        return (question.stage_alpha or self.alpha) * question.share
 
     def judge(self, pairs: Pairs, question: Question) -> Judgement:
         """Answer every check."""
@@ -163,7 +170,8 @@ class Calibrated:
             return ()
         distance = estimate if rules.improve else rules.margins[REWARD] + min(estimate, 0.0)
         spread = spread_of(pairs, float(found.deviation[0]))
-        return (settling(reward.id, distance, spread, rules.claim_alpha, pairs),)
+        further = rules.claim_alpha * question.next_share / question.share
+        return (settling(reward.id, distance, spread, rules.claim_alpha, pairs, further_alpha=further),)
 
 
 def comparisons_of(pairs: Pairs) -> Comparisons:

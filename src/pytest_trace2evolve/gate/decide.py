@@ -40,7 +40,9 @@ def decide(
     partial: str = "",
     expected: int | None = None,
     look: int | None = None,
+    analysis: int | None = None,
     stage_alpha: float | None = None,
+    schedule: tuple[int, ...] = (),
 ) -> Verdict:
     """Judge one split (or two whole sets of evidence).
 
@@ -53,8 +55,10 @@ def decide(
         guard: The split can only discard: measured and without harm there is no decision (None).
         partial: Why the split was not run whole; the verdict is then inconclusive whatever the figures.
         expected: How many tasks should have been compared; below 90 % of them nothing is promoted.
-        look: The how-manieth candidate this is that claims clean evidence on this split; None claims none.
-        stage_alpha: Level of this look, where there are several at growing numbers of trials.
+        look: The number of the test of this split that the candidate's clean claim is; None claims none.
+        analysis: The number of the analysis within that test; None gives it the test's whole level.
+        stage_alpha: Level of this stage, where there are several at growing numbers of trials.
+        schedule: Trials of all these stages.
 
     Returns:
         Discard on any failed check; else promote, unless a check is undecided. A promotion also holds
@@ -63,8 +67,10 @@ def decide(
     question = Question(
         goal=Goal.HOLD if guard else goal,
         guard=guard,
-        share=1.0 if look is None else share(look),
+        share=1.0 if look is None else share(look, analysis),
+        next_share=1.0 if look is None else share(look, (analysis or 0) + 1),
         stage_alpha=stage_alpha,
+        schedule=schedule,
     )
     judged = policy.judge(pairs, question)
     results, reason = list(judged.results), partial
@@ -97,6 +103,7 @@ def decide(
         identical=pairs.identical,
         alpha=judged.alpha,
         look=look,
+        analysis=analysis,
         settling=judged.settling if decision is Decision.INCONCLUSIVE and not partial else (),
         baseline=_figures(pairs, 0, judged),
         candidate=_figures(pairs, 1, judged),

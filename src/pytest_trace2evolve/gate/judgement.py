@@ -14,15 +14,21 @@ class Question:
     Attributes:
         goal: `improve`, or `hold` for "nothing worse".
         guard: The split can only discard, on demonstrated harm.
-        share: How much of its level the claim may use: the k-th candidate on a sealed split has less.
-        stage_alpha: Level of one look of several at growing numbers of trials; None for a single look.
+        share: The share of its level that the claim may use: the k-th test of a sealed split has less, and so
+            has each further analysis of a test.
+        next_share: The share that an analysis with more trials would have.
+        stage_alpha: Level of one stage of several at growing numbers of trials; None without stages.
+        schedule: Trials of all these stages, from which the level of the claim at a share follows; empty if
+            the claim has its share of `stage_alpha`.
         filled: Missing simulations are filled in at their worst: the answer is a bound.
     """
 
     goal: Goal
     guard: bool = False
     share: float = 1.0
+    next_share: float = 1.0
     stage_alpha: float | None = None
+    schedule: tuple[int, ...] = ()
     filled: bool = False
 
 

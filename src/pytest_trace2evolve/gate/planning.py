@@ -82,7 +82,15 @@ def spread_of(pairs: Pairs, deviation: float) -> Spread:
     return Spread(between, within, trials, int(both.sum()))
 
 
-def settling(check: str, effect: float, spread: Spread, alpha: float, pairs: Pairs) -> Settling:
+def settling(
+    check: str,
+    effect: float,
+    spread: Spread,
+    alpha: float,
+    pairs: Pairs,
+    *,
+    further_alpha: float | None = None,
+) -> Settling:
     """What would show an effect of this size in four of five comparisons.
 
     Args:
@@ -91,21 +99,23 @@ def settling(check: str, effect: float, spread: Spread, alpha: float, pairs: Pai
         spread: The spread of differences over tasks.
         alpha: The check's level.
         pairs: What was compared, and what a simulation of it cost.
+        further_alpha: The check's level in an analysis with more trials; None if it stays the same.
     """
     if effect <= 0:
         return Settling(check=check)
 
-    def enough(trials: int, tasks: int) -> bool:
+    def enough(trials: int, tasks: int, level: float) -> bool:
         if tasks < 2:
             return False
         return bool(
-            scipy.stats.t.ppf([1 - alpha, POWER], tasks - 1).sum() * spread.error(trials, tasks) <= effect
+            scipy.stats.t.ppf([1 - level, POWER], tasks - 1).sum() * spread.error(trials, tasks) <= effect
         )
 
     more_trials = range(spread.trials + 1, MOST_TRIALS + 1)
-    trials = _first(more_trials, lambda count: enough(count, spread.tasks))
+    level = alpha if further_alpha is None else further_alpha
+    trials = _first(more_trials, lambda count: enough(count, spread.tasks, level))
     more_tasks = range(spread.tasks + 1, 100 * max(spread.tasks, 2))
-    tasks = _first(more_tasks, lambda count: enough(spread.trials, count))
+    tasks = _first(more_tasks, lambda count: enough(spread.trials, count, alpha))
     more = None if trials is None else 2 * spread.tasks * (trials - spread.trials)
     return Settling(
         check=check,

@@ -99,7 +99,7 @@ class Drawn:
     """Comparisons with their truth.
 
     Attributes:
-        stages: After each stage of a schedule, all trials so far; one where there is one.
+        stages: After each stage of a schedule, all trials so far, or its own trials alone.
         old, new: Chances of success, shape (R, N).
         asks: By kind, whether a task names such actions.
     """
@@ -122,22 +122,25 @@ def draw_stages(
     design: Design,
     rows: int,
     schedule: Sequence[int],
+    *,
+    cumulative: bool = True,
 ) -> Drawn:
     """The same with trials added in stages, up to each number of the schedule; `design.trials` is not read.
 
-    A task gets its fresh trials at the first stage that finds it broken, and keeps what they say.
+    A task gets its fresh trials at the first stage that finds it broken, and keeps what they say. Unless
+    `cumulative`, each stage measures the same tasks anew, with as many trials as the schedule says.
     """
     truth = _truth(random, agent, effect, design, rows)
     stages: list[Comparisons] = []
     for before, now in pairwise((0, *schedule)):
-        step = replace(design, trials=now - before)
+        step = replace(design, trials=now - before if cumulative else now)
         sides = [_side(random, truth, chances, step) for chances in (truth.old, truth.new)]
-        if stages:
+        if stages and cumulative:
             sides = [stages[-1].baseline.plus(sides[0]), stages[-1].candidate.plus(sides[1])]
         compared = Comparisons(sides[0], sides[1])
         if design.live:
             fresh = fresh_trials(random, compared, truth.old, truth.new, design.confirm)
-            if stages:
+            if stages and cumulative:
                 kept = stages[-1].fresh
                 assert kept is not None
                 fresh = np.where(np.isnan(kept), fresh, kept)

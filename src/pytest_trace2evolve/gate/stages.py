@@ -27,6 +27,7 @@ class Stage:
         trials: Trials a task and side up to and with this stage.
         alpha: The level at which it tests.
         most: Trials up to and with the last stage.
+        schedule: Trials at every stage.
     """
 
     number: int
@@ -34,6 +35,7 @@ class Stage:
     trials: int
     alpha: float
     most: int = 0
+    schedule: tuple[int, ...] = ()
 
     @property
     def last(self) -> bool:

@@ -114,6 +114,10 @@ class Version(Record):
     digest: Text
 
 
+_LATER = frozenset({"baseline_identity", "analysis"})
+"""Fields of an evaluation that came after the first entries."""
+
+
 class Evaluation(Dated):
     """A candidate was judged on a whole split that decides.
 
@@ -122,13 +126,20 @@ class Evaluation(Dated):
         candidate, ancestors: Who was judged, and whom it descends from, nearest first.
         agent: Digest of the settings of the agent that carried out the candidate's instruction.
         baseline: What it was compared with; its digest is that of the split's evidence.
+        baseline_identity: Digest of the candidate, agent and lock of the baseline: it stays the same if the
+            baseline is measured again. The digest of its evidence if they were not recorded. None in entries
+            from before this field.
         policy, goal: By which rule, and what was claimed.
         trials: The candidate's trials a task; where tasks differ, the smallest number.
         decision, label: The gate's answer, and what kind of evidence it rests on.
-        look: The number of this clean claim among those on the split; None where none was made.
+        look: The number of the test that this clean claim is of the split; None without a clean claim.
+        analysis: The number of the analysis within the test: each has more trials than those before. None
+            without a clean claim, and in entries from before analyses were counted: those have spent the
+            whole level of their test.
         alpha: The level of the checks; None where the policy states none, or where too little was measured
             for a promotion, so that none was spent.
-        repeats: The entry whose verdict is repeated, where the same claim was judged before.
+        repeats: The entry of the same claim whose verdict stood when this run repeated it. A repeat spends no
+            level, and its decision is the worse of that verdict and of what its own figures say.
         run: The run's id.
     """
 
@@ -140,12 +151,14 @@ class Evaluation(Dated):
     ancestors: tuple[Version, ...] = ()
     agent: Text
     baseline: Version
+    baseline_identity: Text | None = None
     policy: Text
     goal: Goal
     trials: Annotated[int, Field(ge=0)]
     decision: Decision
     label: Label
     look: Annotated[int, Field(ge=1)] | None = None
+    analysis: Annotated[int, Field(ge=1)] | None = None
     alpha: Annotated[float, Field(gt=0, lt=1)] | None = None
     repeats: Name | None = None
     run: Text
@@ -154,12 +167,31 @@ class Evaluation(Dated):
     def _numbered_where_it_claims(self) -> Self:
         if (self.look is not None) != self.claims_clean:
             raise ValueError(f"look {self.look!r} with goal {self.goal.value} and label {self.label.value}")
+        if self.analysis is not None and self.look is None:
+            raise ValueError(f"analysis {self.analysis} of no test: look is not set")
         return self
+
+    def to_json(self) -> dict[str, Any]:
+        """The entry's content as its file holds it.
+
+        Fields that came after the first entries are left out if they are not set: an entry's name is the
+        digest of its content, and entries from before them keep theirs.
+        """
+        content = super().to_json()
+        return {name: value for name, value in content.items() if value is not None or name not in _LATER}
 
     @property
     def claims_clean(self) -> bool:
         """Whether it claims an improvement on clean evidence: only such a claim is counted."""
         return self.goal is Goal.IMPROVE and self.label is Label.CLEAN
+
+    @property
+    def has_verdict(self) -> bool:
+        """Whether the run measured enough for a verdict. One that did not has spent nothing.
+
+        Under a policy without a level an inconclusive verdict always is for lack of data.
+        """
+        return self.alpha is not None or self.decision is not Decision.INCONCLUSIVE
 
     @property
     def versions(self) -> tuple[Version, ...]:

@@ -117,8 +117,9 @@ class Verdict(Record):
     were not compared, each with its reason. `partial`: the split, or its baseline, was not run whole.
     Of the `broken` tasks, `regressions` were confirmed, and `suspected` neither confirmed nor cleared.
     `identical`: both sides hold the same simulations. `alpha` is the level of each check, None where the
-    policy states none; `look` is the number of the candidate among those that this split has judged with a
-    clean claim, None where none was made. `settling` says what would settle an inconclusive verdict.
+    policy states none; `look` is the number of the test of this split that the candidate's clean claim is,
+    and `analysis` the number of the analysis within that test, both None without a clean claim. `settling`
+    says what would settle an inconclusive verdict.
     """
 
     decision: Decision | None
@@ -139,9 +140,18 @@ class Verdict(Record):
     identical: bool = False
     alpha: float | None = None
     look: int | None = None
+    analysis: int | None = None
     settling: tuple[Settling, ...] = ()
     baseline: SideFigures = Field(default_factory=SideFigures)
     candidate: SideFigures = Field(default_factory=SideFigures)
+
+    @property
+    def test(self) -> str:
+        """Its test by number, and from the second analysis on the analysis; empty without a test."""
+        if self.look is None:
+            return ""
+        further = self.analysis is not None and self.analysis > 1
+        return f"test {self.look}" + (f", analysis {self.analysis}" if further else "")
 
     def to_json(self) -> dict[str, Any]:
         """The documented JSON form of a verdict."""
@@ -156,6 +166,7 @@ class Verdict(Record):
             "identical": self.identical,
             "alpha": self.alpha,
             "look": self.look,
+            "analysis": self.analysis,
             "settling": [one.model_dump(mode="json") for one in self.settling],
             "checks": [check.model_dump(mode="json") for check in self.checks],
             "tasks": {

@@ -197,7 +197,7 @@ def _circumstances(suite: SuiteSummary, verdict: Verdict, summary: RunSummary) -
     if verdict.alpha is not None:
         facts.append(f"α = {verdict.alpha:.4g}")
     if verdict.look is not None:
-        facts.append(f"look {verdict.look} at this split")
+        facts.append(f"{verdict.test} of this split")
     facts.append(f"{verdict.tasks} task{'' if verdict.tasks == 1 else 's'} compared")
     if verdict.identical:
         facts.append("identical evidence on both sides")

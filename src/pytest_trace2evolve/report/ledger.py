@@ -14,7 +14,7 @@ from pytest_trace2evolve.workflow.judging.ledger import Looks
 from pytest_trace2evolve.workflow.judging.story import Story
 
 SHOWN_ALPHA = 0.05
-"""The level that the next claim's share is told of; the policy's own may differ."""
+"""The alpha at which the levels of the next test are shown; the policy's own may differ."""
 
 
 def ledger_json(looks: Looks, stories: Sequence[Story]) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def ledger_json(looks: Looks, stories: Sequence[Story]) -> dict[str, Any]:
                 "entries": [{"name": entry.name, **entry.to_json()} for entry in one.entries],
                 "next": None
                 if one.next_look is None or looks.problems
-                else {"look": one.next_look, "share": share(one.next_look)},
+                else {"look": one.next_look, "share": share(one.next_look, 1)},
             }
             for one in stories
         ],
@@ -65,12 +65,18 @@ def _told(entry: Seen | Evaluation, story: Story) -> str:
         trials = ", ".join(map(str, entry.trials))
         return f"{entry.who} looked at task {entry.task}, trial {trials}, of {entry.run}"
     facts = [f"{entry.label.value} evidence"]
-    if entry.look is not None:
-        facts.append(f"look {entry.look}")
-    facts.append(f"policy {entry.policy}" + (f" at alpha {entry.alpha:.4g}" if entry.alpha else ""))
-    facts += [f"goal {entry.goal.value}", f"{entry.trials} trial{'' if entry.trials == 1 else 's'}"]
+    trials = f"{entry.trials} trial{'' if entry.trials == 1 else 's'}"
+    if entry.look is None:
+        facts.append(trials)
+    elif entry.analysis is None:
+        facts.append(f"test {entry.look} ({trials})")
+    else:
+        facts.append(f"test {entry.look}, analysis {entry.analysis} ({trials})")
+    if entry.alpha is not None:
+        facts.append(f"level {entry.alpha:.4f}")
+    facts += [f"policy {entry.policy}", f"goal {entry.goal.value}"]
     if entry.repeats is not None:
-        facts.append("judged before")
+        facts.append("repeats a recorded verdict")
     if entry.lock != story.lock:
         facts.append("under another lock")
     judged = f"{entry.candidate.id} against {entry.baseline.id}: {entry.decision.value.upper()}"
@@ -82,6 +88,7 @@ def _next(story: Story, *, damaged: bool) -> list[str]:
         return []
     if damaged:
         return ["the next candidate gets development evidence: the ledger is damaged"]
-    part = share(story.next_look)
-    level = f"{part:.4f} of its policy's alpha ({SHOWN_ALPHA * part:.3g} of {SHOWN_ALPHA:g})"
-    return [f"the next clean claim is look {story.next_look}, tested at {level}"]
+    whole, first = share(story.next_look), share(story.next_look, 1)
+    level = f"level {SHOWN_ALPHA * first:.4f} at alpha {SHOWN_ALPHA:g}"
+    everything = f"{SHOWN_ALPHA * whole:.4f} with all its analyses"
+    return [f"the next new candidate is test {story.next_look}: {level}, {everything}"]

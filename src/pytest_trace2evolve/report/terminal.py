@@ -123,7 +123,7 @@ def decision_line(verdict: Verdict) -> str:
         f"{verdict.tasks} task{'' if verdict.tasks == 1 else 's'} compared"
     )
     if verdict.look is not None and verdict.alpha is not None:  # a policy without a level spends none of it
-        facts += f", look {verdict.look} at {verdict.alpha:.4f}"
+        facts += f", {verdict.test}, level {verdict.alpha:.4f}"
     if verdict.decision is None:
         return f"[bold]no verdict[/] (this split can only discard, and shows no harm) · {facts}"
     return f"[{_COLOURS[verdict.decision]}]{verdict.decision.value.upper()}[/] · {facts}"

@@ -11,7 +11,7 @@ from pytest_trace2evolve.evidence.ledger import Ledger
 from pytest_trace2evolve.gate.decide import unmeasured
 from pytest_trace2evolve.gate.labels import Labelled, SealedSplit, label_of
 from pytest_trace2evolve.gate.looks import Claim, Look, look_of
-from pytest_trace2evolve.records.evidence import SimulationEvidence
+from pytest_trace2evolve.records.evidence import Provenance, Settings, SimulationEvidence
 from pytest_trace2evolve.records.ledger import Dated, Evaluation, Version
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label, Verdict
 from pytest_trace2evolve.suites import Role
@@ -59,7 +59,7 @@ class Looks:
         return label_of(lineage, sealed, self.entries)
 
     def look(self, claim: Claim) -> Look:
-        """Which look at its split a clean claim is: see `gate.looks.look_of`."""
+        """The test of its split, and the analysis, that a clean claim is: see `gate.looks.look_of`."""
         return look_of(self.entries, claim)
 
     def record(self, plan: Plan, planned: PlannedSuite, verdict: Verdict, claim: Claim) -> Evaluation:
@@ -87,13 +87,15 @@ class Looks:
             "candidate": Version(id=plan.candidate.id, digest=claim.candidate),
             "ancestors": ancestors,
             "agent": claim.agent,
-            "baseline": Version(id=planned.baseline.name, digest=claim.baseline),
+            "baseline": Version(id=planned.baseline.name, digest=claim.evidence),
+            "baseline_identity": claim.baseline,
             "policy": claim.policy,
             "goal": verdict.goal,
             "trials": claim.trials,
             "decision": verdict.decision,
             "label": verdict.label,
             "look": verdict.look,
+            "analysis": verdict.analysis,
             # What could not be promoted for lack of data has tested nothing: the whole run still may.
             "alpha": None if idle else verdict.alpha,
             "repeats": recorded.name if recorded is not None else None,
@@ -104,6 +106,18 @@ class Looks:
             return Evaluation(root=root, parents=parents, at=at, **fields)
 
         return self._ledger.append(make)
+
+
+def baseline_identity(origin: Provenance) -> str | None:
+    """Identifies who a baseline was measured with, whatever its simulations: candidate, agent and lock.
+
+    None if its candidate or its agent was not recorded.
+    """
+    if origin.candidate is None or origin.agent == Settings():
+        return None
+    # A setting that came later and is not set changes nothing.
+    agent = origin.agent.model_dump(mode="json", exclude_none=True)
+    return digest({"candidate": origin.candidate.digest, "agent": agent, "lock": origin.lock})
 
 
 def evidence_digest(records: Iterable[SimulationEvidence]) -> str:

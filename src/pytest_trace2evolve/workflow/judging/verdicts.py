@@ -12,10 +12,11 @@ from pytest_trace2evolve.gate.looks import Claim, Look
 from pytest_trace2evolve.gate.pairs import natural_order, pair, told
 from pytest_trace2evolve.gate.policy import version_of
 from pytest_trace2evolve.records.evidence import Evidence, Fresh, SimulationEvidence, code_differences
+from pytest_trace2evolve.records.ledger import Evaluation
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label, Verdict
 from pytest_trace2evolve.scoring.metrics import Metrics, metrics
 from pytest_trace2evolve.suites import Role
-from pytest_trace2evolve.workflow.judging.ledger import Looks, evidence_digest, trials_of
+from pytest_trace2evolve.workflow.judging.ledger import Looks, baseline_identity, evidence_digest, trials_of
 from pytest_trace2evolve.workflow.planning.plan import Plan, PlannedSuite
 from pytest_trace2evolve.workflow.project import Project
 from pytest_trace2evolve.workflow.running.keys import tested
@@ -192,29 +193,48 @@ def _verdicts(
             partial=partial,
             expected=len(tasks),
             look=look.number if look else None,
+            analysis=look.analysis if look else None,
             stage_alpha=plan.stage.alpha if plan.stage else None,
+            schedule=plan.stage.schedule if plan.stage else (),
         )
-        yield _as_recorded(verdict, look, labelled.reason)
+        yield with_recorded(verdict, look, labelled.reason)
 
 
-def _as_recorded(verdict: Verdict, look: Look | None, reason: str) -> Verdict:
-    """The verdict, or what was decided of the same claim before: a second test of it would spend more.
+def with_recorded(verdict: Verdict, look: Look | None, reason: str = "") -> Verdict:
+    """A verdict on fresh evidence, decided together with what the ledger holds of the same claim.
 
-    A run that measured too little for a promotion repeats none.
+    Args:
+        verdict: What the fresh figures say.
+        look: The claim's place among the tests of the split; None without a clean claim.
+        reason: Why the evidence is not labelled better.
+
+    Returns:
+        The verdict; of a repeat with the worse of the recorded and the fresh decision. Its reason names both.
     """
     reasons, decision = [verdict.reason, reason], verdict.decision
-    if look is not None and look.recorded is not None and look.recorded.alpha is not None and decision:
-        before = look.recorded.decision
-        decision = worst([before, decision]) if unmeasured(verdict) else before
-        told = f"judged before: {before.value.upper()} on {look.recorded.at:%Y-%m-%d}"
-        if decision is not before:
-            reasons.append(f"{told}; too little was measured now to repeat it")
-        elif decision is verdict.decision:
-            reasons.append(f"{told}, and so again")
-        else:
-            reasons.append(f"{told}, and so again, whatever these trials say")
+    if look is not None and look.recorded is not None and decision is not None:
+        recorded = look.recorded
+        told = f"recorded: {_dated(recorded)}; now: {decision.value.upper()}"
+        decision = worst([recorded.decision, decision])
+        reasons.append(f"{told}; the worse of the two counts")
+        if decision is Decision.INCONCLUSIVE and not unmeasured(verdict):
+            reasons.append(f"a run with more than {_trials(look.trials)} a task continues the test")
+    elif look is not None and look.continued is not None:
+        before = look.continued
+        reasons.append(
+            f"continues test {look.number}: {_dated(before)}, with {_trials(before.trials)} a task"
+        )
     text = "; ".join(part for part in reasons if part)
-    return verdict.model_copy(update={"decision": decision, "reason": text})
+    settling = verdict.settling if decision is verdict.decision else ()
+    return verdict.model_copy(update={"decision": decision, "reason": text, "settling": settling})
+
+
+def _dated(entry: Evaluation) -> str:
+    return f"{entry.decision.value.upper()} on {entry.at:%Y-%m-%d}"
+
+
+def _trials(number: int) -> str:
+    return f"{number} trial{'' if number == 1 else 's'}"
 
 
 def claim_of(plan: Plan, run: SuiteRun, split: str) -> Claim:
@@ -225,17 +245,18 @@ def claim_of(plan: Plan, run: SuiteRun, split: str) -> Claim:
     tasks = planned.lock.splits[split]
     # All of it, whatever stage this is: the stages of a run are one test.
     whole = planned.baseline.whole or planned.baseline.evidence
-    baseline = (record for record in whole.simulations if record.task_id in tasks)
+    evidence = evidence_digest(record for record in whole.simulations if record.task_id in tasks)
     return Claim(
         suite=planned.name,
         split=split,
         lock=planned.lock.digest,
         candidate=plan.candidate.digest,
         agent=tested(plan, provenance_of(plan, planned)),
-        baseline=evidence_digest(baseline),
+        baseline=baseline_identity(whole.provenance) or evidence,
         policy=version_of(plan.policy),
         trials=trials_of(run.in_split(split)),
         most=plan.stage.most if plan.stage else 0,
+        evidence=evidence,
     )
 
 

@@ -49,7 +49,7 @@ def refuse_unstaged(options: "Options") -> None:
 def stage_of(number: int, schedule: Sequence[int], policy: Policy) -> Stage:
     """A stage of a schedule, by its number from 1."""
     level = stage_alpha(policy.alpha, schedule)
-    return Stage(number, len(schedule), schedule[number - 1], level, schedule[-1])
+    return Stage(number, len(schedule), schedule[number - 1], level, schedule[-1], tuple(schedule))
 
 
 def refuse_short_baselines(
