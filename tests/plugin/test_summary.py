@@ -29,7 +29,8 @@ def test_a_gated_session_appends_to_the_jobs_summary(project: DeskProject, step:
 
 
 @pytest.mark.parametrize(
-    ("goal", "claim"), [("improve", "is better than its baseline"), ("hold", "is not worse than its baseline")]
+    ("goal", "claim"),
+    [("improve", "is better than its baseline"), ("hold", "is not worse than its baseline")],
 )
 def test_the_headline_is_that_of_the_runs_goal_with_a_guard_too(
     project: DeskProject, step: Path, goal: str, claim: str

@@ -118,7 +118,7 @@ def test_one_process_makes_an_adapter_at_a_time(capsys: pytest.CaptureFixture[st
         capsys.readouterr()
         .err.splitlines()[-1]
         .endswith(
-            f"{unfinished}: another process is training this adapter; wait for it, or give another --name"
+            f"{unfinished}: another process is training this adapter; wait for it to end"
         )
     )
 
