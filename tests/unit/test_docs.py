@@ -103,5 +103,5 @@ def test_the_readmes_figures_are_those_of_the_recorded_runs(
             r"(reward_improved|action_match|write_action_match|task_|max_steps|pass\^|fixed|broken)", line
         )
     ]
-    assert len(rows) == 8
+    assert len(rows) == 9
     assert [row for row in rows if row not in printed] == []
