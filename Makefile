@@ -32,6 +32,9 @@ test: check
 
 DEMO := .trace2evolve/demo
 
+# A task of discovery, whose traces may be read.
+DEMO_TASK := policy_edge-5ad37e363d
+
 # The verdict is the demo's result, whatever it is: only a run that reached none fails it.
 VERDICT := import json; found = json.load(open("$(DEMO)/verdict.json")); print(not found["stopped"] and found["verdict"])
 
@@ -45,11 +48,14 @@ demo: install
 	esac; \
 	echo; \
 	echo "To try next, with $(BIN)/ before each:"; \
-	printf '  %-46s  # %s\n' \
-	  "trace2evolve show $(DEMO) TASK" "a conversation of the run" \
+	printf '  %-59s  # %s\n' \
+	  "trace2evolve show $(DEMO) $(DEMO_TASK)" "a conversation" \
 	  "pytest --candidate v5 -n 2 --t2e-suite support" "another candidate, against the same baseline" \
 	  "pytest --candidate v7 -n 2 --t2e-suite support" "your own: candidates/v7.md, its parent v6" \
-	  "trace2evolve power --tasks 148 --trials 3" "what more trials would show"; \
+	  "trace2evolve power --tasks 56 --trials 3 --live" "what the 56 heldout tasks can show"; \
+	echo; \
+	echo "That task is of discovery, whose traces may be read. Opening a heldout trace ends clean evidence:"; \
+	echo "candidates written after it can no longer be tested cleanly on heldout."; \
 	echo; \
 	echo "pytest's exit status: $$status ($$verdict)"
 

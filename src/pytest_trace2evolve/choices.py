@@ -172,11 +172,14 @@ def _live(
         max_connections=concurrency,
         timeout=option.t2e_call_timeout or CALL_TIMEOUT,
         price=prices.get(model),
+        url_option="--t2e-base-url",
+        timeout_option="--t2e-call-timeout",
     )
     user = replace(
         agent,
         model=option.t2e_user_model or agent.model,
         base_url=option.t2e_user_base_url or agent.base_url,
+        url_option="--t2e-user-base-url" if option.t2e_user_base_url else agent.url_option,
         key_var=option.t2e_user_key_var or agent.key_var,
         temperature=0.0,
         reasoning_effort=None,

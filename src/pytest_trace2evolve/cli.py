@@ -66,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="trace2evolve", description="Evaluate tool-using agents; gate changes."
     )
     parser.add_argument("--version", action="version", version=f"trace2evolve {__version__}")
-    parser.add_argument("--root", type=Path, help="project folder (default: the nearest parent with suites/)")
+    _add_root(parser, default=None)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for command in (
         init,
@@ -92,7 +92,29 @@ def _parser() -> argparse.ArgumentParser:
         experiment,
     ):
         command.add(commands)
+    for subparser in commands.choices.values():
+        _add_root_to_commands(subparser)
     return parser
+
+
+def _add_root(parser: argparse.ArgumentParser, default: object) -> None:
+    parser.add_argument(
+        "--root",
+        type=Path,
+        metavar="DIR",
+        default=default,
+        help="project folder (default: the nearest parent with suites/)",
+    )
+
+
+def _add_root_to_commands(parser: argparse.ArgumentParser) -> None:
+    """Accept `--root` after the name of a command too: messages advise it there, and users append it."""
+    # Without a default: one would replace what stands before the command's name.
+    _add_root(parser, default=argparse.SUPPRESS)
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for further in action.choices.values():
+                _add_root_to_commands(further)
 
 
 if __name__ == "__main__":

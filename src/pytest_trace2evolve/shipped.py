@@ -70,6 +70,6 @@ def embedded_model(package: Path | None = None) -> Path:
     for name in ("config.json", "model.safetensors"):
         if not (folder / name).is_file():
             raise ConfigError(
-                f"{folder}: no embedded model, {name} is missing; {_AGAIN}, or name a --t2e-model"
+                f"{folder}: no embedded model, {name} is missing; {_AGAIN}, or name another model"
             )
     return folder

@@ -327,3 +327,13 @@ def test_a_dry_run_asks_nobody(run: Path, capsys: pytest.CaptureFixture[str]) ->
         assert server.count.attempts == 0
     assert (status, found) == (0, None)
     assert "20 traces × 10 runs: 204 requests" in errors
+
+
+def test_a_judges_bad_url_is_reported_with_the_commands_own_option(
+    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "any")
+    arguments = ("capabilities", str(run), "--provider", "trace2evolve", "--judge", "wise")
+    assert main([*arguments, "--judge-base-url", "localhost"]) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.endswith(" is no http:// or https:// URL with a host: check --judge-base-url")

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_trace2evolve import cli
+from pytest_trace2evolve.workflow.project import Project
 from tests.ci_files import REPOSITORY
 
 
@@ -22,7 +24,7 @@ def demo(folder: Path, status: int, found: object) -> "subprocess.CompletedProce
         (folder / name).write_text(f"#!/bin/sh\n{text}\n")
         (folder / name).chmod(0o755)
     command = ["make", "--silent", "--old-file=install", f"BIN={folder}", f"DEMO={folder}/run", "demo"]
-    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=300)
 
 
 @pytest.mark.parametrize(("status", "verdict"), [(0, "promote"), (1, "discard"), (10, "inconclusive")])
@@ -53,3 +55,30 @@ def test_a_session_that_reached_no_verdict_fails_the_demo(tmp_path: Path, status
     assert done.stdout.splitlines()[-1] == (
         f"make demo: no verdict was reached: pytest's exit status is {status}"
     )
+
+
+def advice(text: str) -> list[str]:
+    """What a text advises to try next, each line with single blanks."""
+    _, _, rest = text.partition("To try next, with ")
+    kept, _, _ = rest.partition("pytest's exit status")
+    return [" ".join(line.split()) for line in kept.splitlines()[1:] if line.strip()]
+
+
+def test_what_the_demo_advises_is_what_the_readme_shows(tmp_path: Path) -> None:
+    done = demo(tmp_path, 10, {"verdict": "inconclusive", "stopped": ""})
+    shown = (REPOSITORY / "README.md").read_text(encoding="utf-8").partition("<!-- demo -->")[2]
+    printed = advice(done.stdout.replace(f"{tmp_path}/run", ".trace2evolve/demo"))
+    assert printed == advice(shown)
+    assert len(printed) == 6
+
+
+def test_what_the_demo_advises_can_be_run_and_costs_no_clean_evidence(tmp_path: Path) -> None:
+    done = demo(tmp_path, 10, {"verdict": "inconclusive", "stopped": ""})
+    splits = Project(REPOSITORY, REPOSITORY / "suites").lock.suites["support"].splits
+    commands = [line.partition(" #")[0].split() for line in advice(done.stdout)[:4]]
+    ours = [cli._parser().parse_args(words) for name, *words in commands if name == "trace2evolve"]
+    show, power = ours
+    assert show.task in splits["discovery"]
+    assert (power.tasks, power.trials, power.live) == (len(splits["heldout"]), 3, True)
+    told = " ".join(advice(done.stdout)[4:])
+    assert "Opening a heldout trace ends clean evidence" in told

@@ -151,7 +151,7 @@ def test_a_base_url_that_is_none_is_a_usage_error(project: DeskProject, processe
     result = project.spread("--t2e-model=m", "--t2e-base-url=http://host:abc/v1", processes)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(
-        ["ERROR: the base URL of model 'm' is no http:// or https:// URL with a host: *"]
+        ["ERROR: the base URL of model 'm' is no http:// or https:// URL with a host: check --t2e-base-url"]
     )
 
 

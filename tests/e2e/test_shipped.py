@@ -71,7 +71,7 @@ def test_the_embedded_model_is_used_where_it_lies(tmp_path: Path) -> None:
             shipped.embedded_model(tmp_path)
         assert str(told.value) == (
             f"{model}: no embedded model, {name} is missing; install pytest-trace2evolve again, "
-            "from its wheel, or name a --t2e-model"
+            "from its wheel, or name another model"
         )
         (model / name).touch()
     assert shipped.embedded_model(tmp_path) == model

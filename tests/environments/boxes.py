@@ -1,17 +1,24 @@
 """Sandboxes with layers taken off, for tests: what one layer holds is seen only where the others are gone."""
 
 import re
-import time
-from pathlib import Path
+from dataclasses import replace
 
 from pytest_trace2evolve.environments.sandbox.box import Limits, Sandbox
 from pytest_trace2evolve.environments.sandbox.jail import Jail
+from tests.patience import HANG_SECONDS
 
 CHILD = "import builtins, unicodedata; from pytest_trace2evolve.environments.sandbox import child, views"
 BARE = "views.preload = dict; views.namespace = lambda known: {'__builtins__': builtins}"
 OPEN = "child.lock = lambda *given: False"
 
-QUICK = Limits(seconds=5.0)
+PATIENT = Limits(seconds=HANG_SECONDS)
+
+
+def hurried(sandbox: Sandbox, seconds: float) -> Sandbox:
+    """A sandbox whose further calls may take so long. Its module is loaded: that may take longer on a busy
+    machine."""
+    sandbox._limits = replace(sandbox._limits, seconds=seconds)
+    return sandbox
 
 
 def _imports(source: str) -> list[str]:
@@ -27,7 +34,7 @@ class _Opened(Sandbox):
 
     before: tuple[str, ...] = ()
 
-    def __init__(self, source: str, limits: Limits = QUICK, loads: str = "") -> None:
+    def __init__(self, source: str, limits: Limits = PATIENT, loads: str = "") -> None:
         self._loads = _imports(loads or source)
         super().__init__(source, "attempt", limits)
 
@@ -108,17 +115,3 @@ def fails(x):
 """A module that uses what a fair one may."""
 
 LOOP = "def attack():\n    while True:\n        pass\n"
-
-
-def gone(pid: int, seconds: float = 5.0) -> bool:
-    """Whether a process ends within some time; one that nobody has waited for yet has ended too."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except (FileNotFoundError, ProcessLookupError):
-            return True
-        if state == "Z":
-            return True
-        time.sleep(0.01)
-    return False

@@ -199,3 +199,15 @@ def test_a_damaged_file_of_calibrations_is_named(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("{")
     with pytest.raises(GeneratorError, match=r"x\.json: cannot be read \(JSONDecodeError: "):
         kept_in(tmp_path, "x")
+
+
+def test_an_endpoint_that_cannot_be_reached_is_reported_with_the_commands_own_option(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ChatServer(lambda request: Reply("")) as gone:
+        pass
+    asked = ("precondition_verification", "--model", "any", "--base-url", gone.base_url)
+    assert calibrated(tmp_path, *asked, "--seeds", "4", "--rollouts", "4") == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.endswith("; start it, or check --base-url and OPENAI_BASE_URL")
+    assert "--t2e" not in line

@@ -1,7 +1,5 @@
 """The rules by themselves: what people write passes, what is odd is refused in a line, whatever its size."""
 
-import time
-
 import pytest
 
 from pytest_trace2evolve.environments.sandbox.rules import MOST_BYTES, check
@@ -132,14 +130,12 @@ REFUSED = {
 
 @pytest.mark.parametrize(("source", "told"), REFUSED.values(), ids=REFUSED)
 def test_it_is_refused_in_one_line(source: str, told: str) -> None:
-    begun = time.monotonic()
     with pytest.raises(SourceRefusedError) as refused:
         check(source, "odd")
     assert str(refused.value).startswith("odd")
     assert told in str(refused.value)
     assert "\n" not in str(refused.value)
     assert len(str(refused.value)) < 2000
-    assert time.monotonic() - begun < 5
 
 
 def test_the_first_line_is_told_first() -> None:

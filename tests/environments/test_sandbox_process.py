@@ -15,7 +15,8 @@ from pytest_trace2evolve.environments.sandbox import box as module
 from pytest_trace2evolve.environments.sandbox import jail
 from pytest_trace2evolve.environments.sandbox.box import Sandbox, missing
 from pytest_trace2evolve.errors import SandboxEndedError, SandboxError
-from tests.environments.boxes import FINE, LOOP, Locked, gone
+from tests.environments.boxes import FINE, LOOP, Locked
+from tests.patience import gone
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 

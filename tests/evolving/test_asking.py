@@ -301,7 +301,7 @@ def test_a_gate_that_the_settings_turn_off_is_refused(project: Project) -> None:
     (project.root / "pytest.ini").write_text("[pytest]\nt2e_gate = off\n", encoding="utf-8")
     told = (
         rf"^t2e_gate = off in the pytest settings of {project.root}: an adapter is promoted by the gate's "
-        r"verdict alone; name one, as in --t2e-gate calibrated$"
+        r"verdict alone; name one, as in --t2e-gate calibrated \(behind the -- of trace2evolve evolve\)$"
     )
     with pytest.raises(ConfigError, match=told):
         asked(project)

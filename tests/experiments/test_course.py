@@ -117,15 +117,13 @@ def test_processes_do_their_jobs_and_a_failure_is_the_experiments(tmp_path: Path
 
 def test_a_process_that_is_killed_is_told_in_one_line(tmp_path: Path) -> None:
     # Three, since the pool may hear of its second process with the next job alone.
-    jobs = [partial(signal.raise_signal, signal.SIGKILL), *[partial(time.sleep, 60)] * 2]
-    began = time.monotonic()
+    jobs = [partial(signal.raise_signal, signal.SIGKILL), *[partial(time.sleep, 3600)] * 2]
     with pytest.raises(TrainingError) as raised:
         course._at_once(jobs, 2, [], lambda *one: None)
     assert str(raised.value) == (
         "experiment: one of 2 processes was killed, for want of memory perhaps, and the others ended "
         "with it; the same command goes on, with --parallel 1 in less memory"
     )
-    assert time.monotonic() - began < 30
     assert not active_children()
 
 
@@ -137,8 +135,6 @@ def test_whoever_stops_it_does_not_wait() -> None:
         if len(asked) > 1:
             raise KeyboardInterrupt
 
-    began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        course._at_once([partial(time.sleep, 300)] * 3, 2, [], told)
-    assert time.monotonic() - began < 60
+        course._at_once([partial(time.sleep, 3600)] * 3, 2, [], told)
     assert not active_children()

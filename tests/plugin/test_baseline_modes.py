@@ -263,7 +263,8 @@ def test_an_old_baseline_draws_a_warning_where_a_limit_is_set(project: DeskProje
     project.run("--candidate=v1").stdout.no_fnmatch_line("*warning: baseline*")
     project.write("pytest.ini", INI + "t2e_baseline_max_age = 30\n")
     text = (
-        "warning: baseline v0 of desk is 40 days old, more than t2e_baseline_max_age = 30; measure it again *"
+        "warning: baseline v0 of desk is 40 days old, more than t2e_baseline_max_age = 30; measure it again "
+        "(--t2e-save-baseline v0 --t2e-baseline-mode update)"
     )
     result = project.run("--candidate=v1")
     assert result.ret == 0

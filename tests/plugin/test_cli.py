@@ -115,7 +115,7 @@ def test_compare_takes_several_files_a_side(
         (["compare", "one.json"], "compare takes BASELINE and CANDIDATE, or --baseline FILE"),
         (["compare", "a", "b", "--policy", "strikt"], "unknown gate policy 'strikt'; did you mean 'strict'?"),
         (["compare", "a", "b", "--split", "heldout"], "--split names a split of a suite: give --suite too"),
-        (["--root", "nowhere", "lock"], "no suites/ in nowhere; give --root"),
+        (["--root", "nowhere", "lock"], "--root nowhere: it holds no suites/; name the project's folder"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(

@@ -181,7 +181,7 @@ def test_a_baseline_of_something_else_is_left_out(
     path.write_text("# mine\n")
     assert (
         "note: baselines/support/v0.json was left out: your support or v0 is another; measure your own with "
-        "--t2e-save-baseline v0"
+        "pytest --t2e-save-baseline v0"
     ) in init(capsys, "project")
     assert not (with_baseline / "baselines").exists()
 

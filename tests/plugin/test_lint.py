@@ -213,7 +213,7 @@ def test_baselines_are_held_against_suites_and_lock(
     status, (line,) = linted(capsys)
     assert status == 0
     assert line.startswith("baselines/desk/v1.json: warning: measured under lock ")
-    assert line.endswith("measure it again with --t2e-save-baseline")
+    assert line.endswith("measure it again with pytest --t2e-save-baseline NAME --t2e-baseline-mode update")
     (desk.root / "baselines" / "desk").rename(desk.root / "baselines" / "disk")
     assert linted(capsys) == (1, ["baselines/disk/v1.json: of unknown suite 'disk'; did you mean 'desk'?"])
     desk.write("suites/disk.toml", SUITE)

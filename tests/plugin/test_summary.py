@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from pytest_trace2evolve.records.verdict import Decision
-from pytest_trace2evolve.report.github import SUMMARY_LIMIT
+from pytest_trace2evolve.report.github import SUMMARY_LIMIT, run_markdown
 from pytest_trace2evolve.report.summary import read_summary, reproducing
-from tests.plugin.conftest import DeskProject
+from tests.plugin.conftest import SUITE, DeskProject
 
 
 @pytest.fixture
@@ -26,6 +26,26 @@ def test_a_gated_session_appends_to_the_jobs_summary(project: DeskProject, step:
     assert text.startswith("before\n\n## ✅ Promote: `v1` is better than its baseline\n")
     assert "pytest --t2e-agent=listed --candidate=v1" in text
     assert text.count("## ✅ Promote") == 1
+
+
+@pytest.mark.parametrize(
+    ("goal", "claim"),
+    [("improve", "is better than its baseline"), ("hold", "is not worse than its baseline")],
+)
+def test_the_headline_is_that_of_the_runs_goal_with_a_guard_too(
+    project: DeskProject, step: Path, goal: str, claim: str
+) -> None:
+    project.write("suites/desk.toml", SUITE.replace("discovery", "transfer"))
+    project.lock()
+    project.baseline("v0")
+    step.unlink(missing_ok=True)
+    result = project.run("--candidate=v1", f"--t2e-goal={goal}", "--t2e-summary=run.json")
+    assert result.ret == 0
+    assert step.read_text(encoding="utf-8").strip().startswith(f"## ✅ Promote: `v1` {claim}\n")
+    # What a comment on a pull request is rendered from says the same.
+    (suite,) = read_summary(project.root / "run.json").suites
+    assert {verdict.split for verdict in suite.verdicts} == {"heldout", "transfer"}
+    assert run_markdown(read_summary(project.root / "run.json")).startswith(f"## ✅ Promote: `v1` {claim}\n")
 
 
 @pytest.mark.parametrize("arguments", [("-n", "2"), ("-p", "no:xdist")])

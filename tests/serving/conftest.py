@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import httpx2
 import pytest
 
 from pytest_trace2evolve.serving.process import LocalServer
+from tests.patience import HANG_SECONDS, until
 from tests.tiny_model import TOOLS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -28,10 +28,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     try:
         folder.mkdir()
     except FileExistsError:  # another worker builds them
-        deadline = time.monotonic() + 120
-        while not ready.exists():
-            assert time.monotonic() < deadline, "the other worker did not build the models"
-            time.sleep(0.1)
+        until(ready.exists, "the other worker did not build the models")
         return folder
     subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "tests.tiny_model", str(folder)],
@@ -57,7 +54,9 @@ class Asking:
     def __init__(self, server: LocalServer) -> None:
         self.server = server
         self.client = httpx2.Client(
-            base_url=server.base_url, headers={"Authorization": f"Bearer {server.token}"}, timeout=60
+            base_url=server.base_url,
+            headers={"Authorization": f"Bearer {server.token}"},
+            timeout=HANG_SECONDS,
         )
 
     def post(self, **fields: Any) -> httpx2.Response:

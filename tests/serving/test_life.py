@@ -5,7 +5,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import httpx2
@@ -13,25 +12,13 @@ import pytest
 
 from pytest_trace2evolve.errors import ModelFolderError
 from pytest_trace2evolve.serving.process import LocalServer
+from tests.patience import HANG_SECONDS
 from tests.serving.conftest import REPOSITORY, Asking, refusal
 
 
 def environment() -> dict[str, str]:
     path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "src")])
     return {**os.environ, "PYTHONPATH": path}
-
-
-def gone(pid: int, seconds: float = 15.0) -> bool:
-    """Whether a process ends in time."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return True
-        except FileNotFoundError:
-            return True
-        time.sleep(0.05)
-    return False
 
 
 def test_no_process_shows_the_token(asking: Asking) -> None:
@@ -47,7 +34,7 @@ def test_a_missing_package_is_told_with_its_extra(models: Path, tmp_path: Path) 
         env={**os.environ, "PYTHONPATH": place},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG_SECONDS,
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
@@ -80,7 +67,7 @@ def test_a_server_tells_its_address_and_ends_by_a_signal_in_good_order(
         told = httpx2.get(f"{url[1]}/models", headers={"Authorization": f"Bearer {key}"})
         assert told.json()["data"][0]["id"] == "tiny"
         server.send_signal(ending)
-        assert server.wait(20) == 0
+        assert server.wait(HANG_SECONDS) == 0
         assert (server.stdout.read(), server.stderr.read()) == ("", "")
 
 
@@ -103,7 +90,7 @@ def test_without_a_token_it_must_be_asked_by_a_name_of_this_machine(models: Path
 
 def test_a_server_whose_parent_gave_it_no_pipe_ends(models: Path) -> None:
     line = f"exec {sys.executable} -m pytest_trace2evolve serve {models / 'base'} --parent-pipe <&-"
-    done = subprocess.run(["sh", "-c", line], env=environment(), capture_output=True, timeout=60)
+    done = subprocess.run(["sh", "-c", line], env=environment(), capture_output=True, timeout=HANG_SECONDS)
     assert done.returncode == 0, done.stderr
 
 

@@ -3,18 +3,31 @@
 import asyncio
 import json
 import socket
-import time
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx2
 import pytest
+import torch
+import uvicorn
 
 from pytest_trace2evolve.errors import ContextWindowError
 from pytest_trace2evolve.models.chat import ChatModel
 from pytest_trace2evolve.models.settings import ModelSettings
-from tests.serving.conftest import Asking, refusal, wired
-from tests.tiny_model import TOOLS, dialogue
+from pytest_trace2evolve.serving.app import ChatApp
+from pytest_trace2evolve.serving.engine import Answer, Engine, Job
+from pytest_trace2evolve.serving.folder import read_model
+from pytest_trace2evolve.serving.loading import LoadedModel
+from pytest_trace2evolve.serving.process import LocalServer
+from pytest_trace2evolve.serving.writer import Writer
+from tests.patience import HANG_SECONDS, until
+from tests.serving.conftest import Asking, refusal
+from tests.tiny_model import dialogue
 
 HELLO = [{"role": "user", "content": "Hello."}]
 
@@ -152,16 +165,94 @@ def test_too_large_a_body_is_refused(asking: Asking) -> None:
     refusal(response, 413, None)
 
 
-def endless(references: list[dict[str, Any]]) -> dict[str, Any]:
-    """A request whose answer goes on until the context is full."""
-    one = max(references, key=lambda one: (len(one["tokens"]), -one["prompt_tokens"]))
-    return {
-        "model": one["model"],
-        "messages": wired(one["messages"]),
-        "tools": TOOLS,
-        "temperature": 0,
-        "max_tokens": 2000,
-    }
+class Gated:
+    """A model whose every forward waits until the test lets it through.
+
+    Attributes:
+        begun: Forwards that began, the one that waits included.
+        endless: Whether no token ends an answer.
+    """
+
+    def __init__(self, model: LoadedModel) -> None:
+        self._model = model
+        self._open = threading.Event()
+        self._permits = threading.Semaphore(0)
+        self.begun = 0
+        self.endless = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    @property
+    def ends(self) -> frozenset[int]:
+        return frozenset() if self.endless else self._model.ends
+
+    def forward(self, *given: Any) -> torch.Tensor:
+        self.begun += 1
+        assert self._permits.acquire(timeout=HANG_SECONDS), "the test never let it through"
+        if self._open.is_set():
+            self._permits.release()
+        return self._model.forward(*given)
+
+    def step(self) -> None:
+        """Let the forward that waits through, and wait for the next."""
+        begun = self.begun
+        self._permits.release()
+        until(lambda: self.begun > begun)
+
+    def open(self) -> None:
+        """Let all forwards through from now on."""
+        self._open.set()
+        self._permits.release()
+
+
+class Kept(Engine):
+    """An engine that remembers what was asked of it."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        self.futures: list[Future[Answer]] = []
+        super().__init__(*given, **named)
+
+    def submit(self, job: Job) -> Future[Answer]:
+        self.futures.append(super().submit(job))
+        return self.futures[-1]
+
+
+@dataclass
+class Served:
+    """A server in this process, over a model that moves only while its gate is open."""
+
+    model: Gated
+    engine: Kept
+    asking: Asking
+
+    def send(self, count: int) -> list[socket.socket]:
+        """Requests whose answers nobody reads yet."""
+        body = {"model": "base", "messages": HELLO, "temperature": 0, "max_tokens": 2000}
+        return [send(self.asking, body) for _ in range(count)]
+
+
+@pytest.fixture
+def served(models: Path) -> Iterator[Served]:
+    """Four rows, and a queue of six."""
+    model = Gated(LoadedModel(read_model(models / "base"), device="cpu"))
+    engine = Kept(model, rows=4, waiting=6)
+    app = ChatApp(engine, Writer(model.tokenizer, model.ends), name="base", context=model.context, token="t")
+    config = uvicorn.Config(app.app, log_level="warning", access_log=False, lifespan="off")
+    server = uvicorn.Server(config)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
+        asking = Asking(cast("LocalServer", SimpleNamespace(base_url=url, token="t")))
+        try:
+            yield Served(model, engine, asking)
+        finally:
+            model.open()
+            asking.client.close()
+            server.should_exit = True
+            thread.join()
+            engine.close()
 
 
 def send(asking: Asking, body: dict[str, Any]) -> socket.socket:
@@ -177,29 +268,41 @@ def send(asking: Asking, body: dict[str, Any]) -> socket.socket:
     return found
 
 
-def idle(asking: Asking, running: int = 0) -> float:
-    """Seconds until so many requests are under way, and none waits."""
-    started = time.perf_counter()
-    while (told := asking.health())["running"] != running or told["waiting"]:
-        assert time.perf_counter() - started < 60, told
-        time.sleep(0.01)
-    return time.perf_counter() - started
-
-
-def test_who_hangs_up_is_worked_for_no_longer(asking: Asking, references: list[dict[str, Any]]) -> None:
-    body = endless(references)
-    sockets = [send(asking, body) for _ in range(24)]
-    idle(asking, 24)
+def test_who_hangs_up_is_worked_for_no_longer(served: Served) -> None:
+    """Of requests that run and of one that waits, not a token more is worked out."""
+    model, engine = served.model, served.engine
+    sockets = served.send(1)
+    until(lambda: model.begun == 1)
+    sockets += served.send(4)
+    until(lambda: engine.waiting == 4)  # the first is in its first forward, and the gate is shut
     for one in sockets:
         one.close()
-    soon = idle(asking)
-    sockets = [send(asking, body) for _ in range(24)]
-    idle(asking, 24)
-    whole = idle(asking)
+    until(lambda: len(engine.futures) == 5 and all(one.cancelled() for one in engine.futures))
+    assert model.begun == 1
+    model.open()
+    until(lambda: engine.running + engine.waiting == 0)
+    assert model.begun == 1, "the forward that was under way is the last"
+    assert served.asking.choice(messages=dialogue(1))["finish_reason"] == "tool_calls"
+
+
+def test_rows_that_run_are_given_up_when_their_clients_hang_up(served: Served) -> None:
+    model, engine = served.model, served.engine
+    sockets = served.send(1)
+    until(lambda: model.begun == 1)
+    sockets += served.send(3)
+    until(lambda: engine.waiting == 3)
+    model.endless = True
+    while engine.running < 4:
+        model.step()
+    assert len(engine.futures) == 4
     for one in sockets:
         one.close()
-    assert soon < whole / 2
-    assert asking.choice(messages=dialogue(1))["finish_reason"] == "tool_calls"
+    until(lambda: all(one.cancelled() for one in engine.futures))
+    begun, model.endless = model.begun, False
+    model.open()
+    until(lambda: engine.running + engine.waiting == 0)
+    assert model.begun == begun, "the forward that was under way is the last"
+    assert served.asking.choice(messages=dialogue(1))["finish_reason"] == "tool_calls"
 
 
 def test_half_a_request_holds_nobody_up(asking: Asking) -> None:
@@ -208,24 +311,22 @@ def test_half_a_request_holds_nobody_up(asking: Asking) -> None:
         list(pool.map(lambda number: asking.choice(messages=dialogue(number)), range(1, 5)))
 
 
-def test_who_comes_when_the_queue_is_full_is_told_to_come_again(
-    asking: Asking, references: list[dict[str, Any]]
-) -> None:
-    body = endless(references)
-    sockets = [send(asking, body) for _ in range(32)]
-    try:
-        idle(asking, 32)
-        deadline = time.monotonic() + 30
-        while (missing := 40 - asking.health()["waiting"]) > 0:
-            # Whoever waits takes the place of one that came to its end meanwhile.
-            assert time.monotonic() < deadline
-            sockets += [send(asking, body) for _ in range(missing)]
-            time.sleep(0.1)
-        response = asking.post(messages=HELLO)
-        assert refusal(response, 503, "overloaded").endswith("requests wait already: try again")
-        assert response.headers["retry-after"] == "1"
-    finally:
-        for one in sockets:
-            one.close()
-    idle(asking)
-    asking.choice(messages=HELLO)
+def test_who_comes_when_the_queue_is_full_is_told_to_come_again(served: Served) -> None:
+    model, engine = served.model, served.engine
+    sockets = served.send(1)
+    until(lambda: model.begun == 1)
+    sockets += served.send(6)
+    until(lambda: engine.waiting == 6)
+    response = served.asking.post(messages=HELLO)
+    assert refusal(response, 503, "overloaded") == "6 requests wait already: try again"
+    assert response.headers["retry-after"] == "1"
+    for one in sockets:
+        one.close()
+    until(lambda: all(one.cancelled() for one in engine.futures))
+    further = served.send(1)  # those that hung up hold no place
+    until(lambda: len(engine.futures) == 8)
+    assert engine.waiting == 1
+    for one in further:
+        one.close()
+    model.open()
+    served.asking.choice(messages=HELLO)

@@ -5,15 +5,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pytest_trace2evolve.serving.folder import folder_digest
+from tests.patience import HANG_SECONDS, gone, until
 from tests.plugin.conftest import DeskProject, project
-from tests.serving.test_life import gone
 
 __all__ = ["project"]
 
@@ -157,13 +156,10 @@ def running(project: DeskProject, models: Path) -> "tuple[subprocess.Popen[str],
         stderr=subprocess.STDOUT,
         text=True,
     )
-    deadline = time.monotonic() + 90
     finished = project.root / ".trace2evolve/finished"
-    while not list(finished.rglob("*.json")):
-        if process.poll() is not None or time.monotonic() > deadline:
-            process.kill()
-            pytest.fail(process.communicate()[0])
-        time.sleep(0.1)
+    until(lambda: list(finished.rglob("*.json")) or process.poll() is not None)
+    if process.poll() is not None:
+        pytest.fail(process.communicate()[0])
     (server,) = set(servers()) - before
     return process, server
 
@@ -180,7 +176,7 @@ def test_a_server_that_dies_ends_the_run_with_one_line_and_no_score(
 ) -> None:
     process, server = running(project, models)
     os.kill(server, signal.SIGKILL)
-    text, _ = process.communicate(timeout=60)
+    text, _ = process.communicate(timeout=HANG_SECONDS)
     assert process.returncode not in (0, 1), text
     assert f"the local server of {models / 'base'} ended with status -9" in text
     assert text.count("ERROR suites") == 1, text

@@ -117,9 +117,7 @@ def test_one_process_makes_an_adapter_at_a_time(capsys: pytest.CaptureFixture[st
     assert (
         capsys.readouterr()
         .err.splitlines()[-1]
-        .endswith(
-            f"{unfinished}: another process is training this adapter; wait for it, or give another --name"
-        )
+        .endswith(f"{unfinished}: another process is training this adapter; wait for it to end")
     )
 
 

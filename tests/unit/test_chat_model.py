@@ -33,7 +33,7 @@ def asked(server: ChatServer, ask: Callable[[ChatModel], Coroutine[Any, Any, T]]
     """What a model of its own answers."""
 
     async def run() -> T:
-        fields = {"model": "m", "base_url": server.base_url, "retries": FAST, "timeout": 5.0, **settings}
+        fields = {"model": "m", "base_url": server.base_url, "retries": FAST, "timeout": 120.0, **settings}
         model = ChatModel(ModelSettings(**fields))
         try:
             return await ask(model)
@@ -118,9 +118,9 @@ def test_a_slow_body_is_given_up() -> None:
     patience = {"timeout": 0.3, "retries": Retries(attempts=2, first=0.001)}
     with (
         ChatServer(echo, faults=plan) as server,
-        pytest.raises(InfrastructureError, match=r"2 tries, last: no answer within 0\.3 seconds \(--t2e"),
+        pytest.raises(InfrastructureError, match=r"2 tries, last: no answer within 0\.3 seconds \(--slow\)$"),
     ):
-        complete(server, **patience)
+        complete(server, **patience, timeout_option="--slow")
 
 
 def test_the_endpoints_own_wish_to_wait_is_heard() -> None:
@@ -179,6 +179,27 @@ def test_a_base_url_that_is_none_is_refused_before_anything_is_asked(url: str) -
     ModelSettings("m", base_url="https://me:pw@[::1]:8000/v1").require_url()
 
 
+@pytest.mark.parametrize(
+    ("given", "source"),
+    [
+        ({"base_url": "localhost", "url_option": "--judge-base-url"}, "--judge-base-url"),
+        ({"base_url": None, "url_option": "--judge-base-url"}, "OPENAI_BASE_URL"),
+        ({"base_url": "localhost"}, "it"),
+    ],
+)
+def test_a_bad_base_url_is_reported_with_its_source(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], source: str
+) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "localhost")
+    with pytest.raises(EndpointError, match=f" URL with a host: check {source}$"):
+        ModelSettings("m", **given).require_url()
+
+
+def test_options_for_messages_make_no_other_model() -> None:
+    assert ModelSettings("m", url_option="--a", timeout_option="--b") == ModelSettings("m")
+    assert "option" not in str(ModelSettings("m", url_option="--a").recorded())
+
+
 def test_an_endpoint_that_never_was_there_is_told_after_few_tries() -> None:
     with ChatServer(echo) as server:
         pass
@@ -186,7 +207,9 @@ def test_an_endpoint_that_never_was_there_is_told_after_few_tries() -> None:
         complete(server)
     told = str(caught.value)
     assert told.startswith(f"{server.base_url}/ cannot be reached for model 'm': ConnectError: ")
-    assert told.endswith("; start it, or check --t2e-base-url and OPENAI_BASE_URL")
+    assert told.endswith("; start it, or check its URL and OPENAI_BASE_URL")
+    with pytest.raises(EndpointError, match=r"; start it, or check --base-url and OPENAI_BASE_URL$"):
+        complete(server, url_option="--base-url")
 
 
 def test_an_endpoint_that_went_away_is_infrastructure() -> None:

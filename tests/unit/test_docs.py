@@ -64,3 +64,44 @@ def test_local_links_lead_somewhere() -> None:
     for page in [*DOCS.rglob("*.md"), DOCS.parent / "README.md"]:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def readmes_verdict() -> tuple[str, str]:
+    """What the README says before the verdict of recorded runs, and that verdict."""
+    text = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    before, _, rest = text.partition("<!-- verdict -->")
+    return before.rpartition("## ")[2], rest.partition("<!-- /verdict -->")[0]
+
+
+def test_the_readmes_verdict_is_of_the_candidate_and_files_that_its_command_names() -> None:
+    before, verdict = readmes_verdict()
+    (command,) = re.findall(r"(?m)^    pytest (--candidate .*)$", before)
+    words = command.split()
+    candidate, new, old = (
+        words[words.index(f"--{name}") + 1] for name in ("candidate", "t2e-replay", "t2e-baseline")
+    )
+    assert f"· {candidate} against {old}\n" in verdict
+    assert new == f"{candidate}.json.gz"
+    front = re.search(r"(?ms)^    ---\n(.*?)^    ---$", before)
+    assert front, "the candidate's file is shown"
+    assert f"    id: {candidate}\n" in front[1]
+    assert re.findall(r"candidate (\S+) was informed", verdict) == [candidate]
+
+
+def test_the_readmes_figures_are_those_of_the_recorded_runs(
+    recorded: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(DOCS.parent)
+    sides = [str(recorded / f"retail-gpt-4.1-mini-{name}.json.gz") for name in ("base", "policy-v2")]
+    assert cli.main(["compare", *sides, "--suite", "tau2-retail", "--split", "heldout"]) == 10
+    printed = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    shown = [" ".join(line.split()) for line in readmes_verdict()[1].splitlines()]
+    rows = [
+        line
+        for line in shown
+        if re.match(
+            r"(reward_improved|action_match|write_action_match|task_|max_steps|pass\^|fixed|broken)", line
+        )
+    ]
+    assert len(rows) == 9
+    assert [row for row in rows if row not in printed] == []

@@ -2,12 +2,13 @@
 
 import json
 import re
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats
 
 from pytest_trace2evolve.cli import main
@@ -20,7 +21,17 @@ from pytest_trace2evolve.gate.pairs import pair
 from pytest_trace2evolve.gate.planning import Spread, settling
 from pytest_trace2evolve.gate.policy import CALIBRATED, STRICT, get_policy, version_of
 from pytest_trace2evolve.gate.stages import stage_alpha
-from pytest_trace2evolve.records.verdict import CheckResult, CheckStatus, Decision, Goal, Label, Verdict
+from pytest_trace2evolve.records.verdict import (
+    CheckResult,
+    CheckStatus,
+    Decision,
+    Goal,
+    Label,
+    Obstacle,
+    Settling,
+    Verdict,
+)
+from pytest_trace2evolve.report.terminal import settling_line, verdict_lines
 from tests.gate_helpers import Side, ids, lost, side, sim
 
 PASS, FAIL, OPEN, ABSENT = (
@@ -158,16 +169,67 @@ def test_a_small_gain_is_inconclusive_and_says_what_would_settle_it() -> None:
 
 def test_no_gain_has_nothing_to_settle_it() -> None:
     verdict = judged(side(*[0, 1] * 10), renamed(side(*[0, 1] * 10)))
-    assert [(one.trials, one.tasks) for one in verdict.settling] == [(None, None)]
+    (one,) = verdict.settling
+    assert (one.trials, one.tasks, one.obstacle) == (None, None, Obstacle.TOO_SMALL)
 
 
-def test_what_settles_a_tiny_gain_of_many_tasks_is_found_at_once() -> None:
+def test_a_loss_says_that_the_change_points_the_wrong_way() -> None:
+    verdict = judged(side(*[1, 1], *[0, 1] * 9), side(*[0, 1] * 10))
+    (one,) = verdict.settling
+    assert verdict.decision is Decision.INCONCLUSIVE
+    assert (one.trials, one.tasks, one.obstacle) == (None, None, Obstacle.WRONG_DIRECTION)
+    assert verdict_lines(verdict)[-1] == "reward_improved: the change points the wrong way"
+
+
+def test_a_loss_beyond_the_margin_points_the_wrong_way_under_hold() -> None:
+    verdict = judged(side(*[1] * 6, *[0, 1] * 7), side(*[0, 1] * 10), Goal.HOLD)
+    (one,) = verdict.settling
+    assert (one.check, one.obstacle) == ("reward_not_worse", Obstacle.WRONG_DIRECTION)
+
+
+def test_what_settles_a_tiny_gain_of_many_tasks_is_found_by_bisection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    quantiles, tried = stats.t.ppf, []
+
+    def counted(*given: Any) -> Any:
+        tried.append(given)
+        return quantiles(*given)
+
+    monkeypatch.setattr(stats.t, "ppf", counted)
     old, tiny = side(*[0, 1] * 2_000), side(1, 1, *[0, 1] * 1_999)
     pairs, spread = pair(old, renamed(tiny)), Spread(between=0.1, within=0.1, trials=4, tasks=4_000)
-    started = time.perf_counter()
     plan = settling("reward_improved", 1e-4, spread, 0.05, pairs)
-    assert time.perf_counter() - started < 2, "not every number of tasks is tried"
-    assert (plan.trials, plan.tasks) == (None, None)
+    assert (plan.trials, plan.tasks, plan.obstacle) == (None, None, Obstacle.TOO_SMALL)
+    assert settling_line(plan) == "reward_improved: the effect is too small to detect with these tasks"
+    assert len(tried) < 64, "bisection does not try every number of tasks"
+
+
+def test_a_verdict_from_before_causes_were_recorded_names_none() -> None:
+    old = Settling.model_validate({"check": "reward_improved", "trials": None, "tasks": None})
+    assert settling_line(old) == "reward_improved: neither more trials nor more tasks would settle it"
+
+
+@pytest.mark.parametrize("rounding", [0.0, -5.6e-17, 5.6e-17])
+def test_an_effect_of_zero_points_nowhere_however_it_was_rounded(rounding: float) -> None:
+    spread = Spread(between=0.02, within=0.2, trials=2, tasks=40)
+    plan = settling("reward_improved", rounding, spread, 0.05, pair(side(0), side(1)))
+    assert plan.obstacle is Obstacle.TOO_SMALL
+
+
+@given(
+    effect=st.floats(-1, 1),
+    between=st.floats(0, 0.25),
+    within=st.floats(0, 0.25),
+    tasks=st.integers(2, 400),
+)
+def test_a_check_has_an_obstacle_exactly_if_nothing_settles_it(
+    effect: float, between: float, within: float, tasks: int
+) -> None:
+    spread = Spread(between=between, within=within, trials=2, tasks=tasks)
+    plan = settling("reward_improved", effect, spread, 0.05, pair(side(0), side(1)))
+    assert (plan.obstacle is None) == (plan.trials is not None or plan.tasks is not None)
+    assert (plan.obstacle is Obstacle.WRONG_DIRECTION) == (effect < -1e-9)
 
 
 @pytest.mark.parametrize("effect", [0.03, 0.1, 0.3])

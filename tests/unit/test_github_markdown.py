@@ -10,6 +10,7 @@ from pytest_trace2evolve.records.verdict import (
     Goal,
     Interval,
     Label,
+    Obstacle,
     Settling,
     SideFigures,
     Verdict,
@@ -63,6 +64,14 @@ VERDICT = Verdict(
 )
 
 
+OBSTACLES = [
+    (Obstacle.WRONG_DIRECTION, "the change points the wrong way"),
+    (Obstacle.TOO_SMALL, "the effect is too small to detect with these tasks"),
+    (None, "neither more trials nor more tasks would settle it"),
+]
+"""None: a summary that was written before the cause was recorded."""
+
+
 def summary(
     *verdicts: Verdict, decision: Decision | None = Decision.INCONCLUSIVE, **fields: object
 ) -> RunSummary:
@@ -113,6 +122,59 @@ def test_the_first_line_is_the_verdict(
     assert first_line(summary(strict(decision, **fields), decision=decision)) == line
 
 
+GUARD: dict[str, object] = {
+    "goal": Goal.HOLD,
+    "label": Label.SYNTHETIC,
+    "suite": "support",
+    "split": "synthetic",
+}
+"""A guard is judged by goal `hold`, whatever the run's goal."""
+
+
+@pytest.mark.parametrize("goal", list(Goal))
+@pytest.mark.parametrize("deciding_first", [True, False])
+def test_a_guard_that_shows_no_harm_leaves_the_first_line_alone(goal: Goal, deciding_first: bool) -> None:
+    for decision in (Decision.PROMOTE, Decision.INCONCLUSIVE):
+        deciding = strict(decision, goal=goal)
+        both = [deciding, strict(None, **GUARD)]
+        alone = first_line(summary(deciding, decision=decision))
+        assert first_line(summary(*(both if deciding_first else both[::-1]), decision=decision)) == alone
+
+
+def test_the_first_line_says_better_next_to_a_guard() -> None:
+    guard = strict(None, **GUARD)
+    promoted = summary(strict(Decision.PROMOTE), guard, decision=Decision.PROMOTE)
+    assert first_line(promoted) == "## ✅ Promote: `v6` is better than its baseline"
+    undecided = summary(strict(Decision.INCONCLUSIVE), guard)
+    assert first_line(undecided) == "## ⚠️ Inconclusive: not settled whether `v6` is better"
+
+
+@pytest.mark.parametrize(
+    ("goal", "claim"),
+    [(Goal.IMPROVE, "is better than its baseline"), (Goal.HOLD, "is not worse than its baseline")],
+)
+def test_the_first_line_names_the_guard_that_withholds_a_promotion(goal: Goal, claim: str) -> None:
+    told = summary(
+        strict(Decision.PROMOTE, goal=goal, split="heldout"), strict(Decision.INCONCLUSIVE, **GUARD)
+    )
+    if goal is Goal.IMPROVE:
+        assert first_line(told) == (
+            f"## ⚠️ Inconclusive: `v6` {claim}, but harm on `support` · `synthetic` is not ruled out"
+        )
+    else:  # guards claim the same
+        assert first_line(told) == "## ⚠️ Inconclusive: not settled whether `v6` is not worse"
+
+
+def test_a_discard_names_the_checks_of_the_splits_that_discard() -> None:
+    def failed(name: str) -> tuple[CheckResult, ...]:
+        return (CheckResult(id=name, status=CheckStatus.FAIL),)
+
+    cut_short = strict(Decision.INCONCLUSIVE, partial=True, checks=failed("action_match"))
+    guard = strict(Decision.DISCARD, **GUARD, checks=failed("invariants"))
+    told = summary(cut_short, guard, decision=Decision.DISCARD)
+    assert first_line(told) == "## ❌ Discard: `v6` fails `invariants`"
+
+
 def test_a_run_in_trouble_has_no_verdict_whatever_was_decided() -> None:
     told = summary(VERDICT, decision=Decision.PROMOTE, trouble="nothing was measured")
     assert first_line(told) == "## ⚠️ No verdict on `v6`: `nothing was measured`"
@@ -137,12 +199,18 @@ def test_everything_that_a_verdict_holds_is_told() -> None:
         "|  | reward | pass^1 | passed | max steps | measured | missing |",
         "| candidate | 0.750 | 0.750 (0.600 … 0.900) | 0.750 | 0 | 158 | 2 |",
         "- `max_steps`: 8 trials a task (320 further simulations, 1,000,000 tokens, $12.50), or 200 tasks at",
-        "- `reward_improved`: no number of trials of these tasks, or 90 tasks at as many trials as now",
+        "- `reward_improved`: 90 tasks at as many trials as now",
         "used: `$4.20` · evidence: `runs/x`",
         "- note: `a note`",
         "```text\npytest -k 'a b'\n```",
     ):
         assert told in text, told
+
+
+@pytest.mark.parametrize(("obstacle", "told"), OBSTACLES)
+def test_a_check_that_more_evidence_would_not_settle_says_why(obstacle: Obstacle | None, told: str) -> None:
+    verdict = VERDICT.model_copy(update={"settling": (Settling(check="reward_improved", obstacle=obstacle),)})
+    assert f"\n- `reward_improved`: {told}\n" in run_markdown(summary(verdict))
 
 
 def test_a_strict_verdict_shows_no_empty_columns() -> None:

@@ -17,6 +17,7 @@ from pytest_trace2evolve.evidence.ledger import CLOCK_TOLERANCE, Ledger, render
 from pytest_trace2evolve.evidence.scoreboard import COLUMNS, read
 from pytest_trace2evolve.records.ledger import Dated, Entry, Root
 from tests.ledger_helpers import ROOT, at, chained, judged, seen
+from tests.patience import HANG_SECONDS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 NOW = at(days=30)
@@ -238,7 +239,7 @@ def test_eight_writers_at_once_lose_nothing(folder: Path, locks: bool) -> None:
         subprocess.Popen([sys.executable, "-c", script, str(folder), str(one)], cwd=REPOSITORY)
         for one in range(8)
     ]
-    assert [writer.wait(60) for writer in writers] == [0] * 8
+    assert [writer.wait(HANG_SECONDS) for writer in writers] == [0] * 8
     history = Ledger(folder).read()
     assert history.problems == ()
     runs = sorted(entry.run for entry in history.in_time)  # type: ignore[attr-defined]

@@ -2,7 +2,6 @@
 
 import contextlib
 import threading
-import time
 from collections.abc import Iterator
 
 import httpx2
@@ -10,6 +9,7 @@ import openai
 import pytest
 
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Fault, FaultPlan, Reply
+from tests.patience import HANG_SECONDS, until
 
 ASK = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hello"}]
 
@@ -22,7 +22,7 @@ def echo(request: ChatRequest) -> Reply:
 
 
 @contextlib.contextmanager
-def client(server: ChatServer, key: str = "any", timeout: float = 5.0) -> Iterator[openai.OpenAI]:
+def client(server: ChatServer, key: str = "any", timeout: float = HANG_SECONDS) -> Iterator[openai.OpenAI]:
     """A client that does not retry."""
     with openai.OpenAI(base_url=server.base_url, api_key=key, max_retries=0, timeout=timeout) as one:
         yield one
@@ -86,14 +86,15 @@ def test_keys_and_models_are_refused_as_the_api_refuses_them() -> None:
 )
 def test_a_fault_reaches_the_client_as_such(fault: Fault, error: type[Exception]) -> None:
     plan = FaultPlan({fault: 1.0})
-    with (
-        ChatServer(echo, faults=plan) as server,
-        client(server, timeout=0.15) as one,
-        pytest.raises(error),
-    ):
-        ask(one)
+    with ChatServer(echo, faults=plan) as server:
+        with (
+            client(server, timeout=0.15 if fault is Fault.SLOW else HANG_SECONDS) as one,
+            pytest.raises(error),
+        ):
+            ask(one)
+        # A slow body is given up by the clock, perhaps before the server has begun it.
+        until(lambda: server.count.faults == {fault.value: 1})
     assert server.count.served == 0
-    assert server.count.faults == {fault.value: 1}
 
 
 def test_a_rate_limit_says_when_to_come_back() -> None:
@@ -123,15 +124,30 @@ def test_rates_above_one_are_refused() -> None:
 
 
 def test_requests_are_served_side_by_side() -> None:
-    with ChatServer(echo, latency=0.2) as server, client(server) as one:
-        started = time.perf_counter()
+    with ChatServer(echo) as server, client(server) as one:
+        server.hold()
         threads = [threading.Thread(target=ask, args=(one,)) for _ in range(16)]
         for thread in threads:
             thread.start()
+        until(lambda: server.count.attempts == 16)
+        assert server.count.served == 0
+        server.release(10)
+        until(lambda: server.count.served == 10)
+        server.release()
         for thread in threads:
             thread.join()
-    assert server.count.most_at_once > 8
-    assert time.perf_counter() - started < 16 * 0.2
+    assert (server.count.served, server.count.most_at_once) == (16, 16)
+
+
+def test_a_client_that_leaves_while_it_is_held_takes_no_answer_from_others() -> None:
+    with ChatServer(echo) as server:
+        server.hold()
+        with client(server, timeout=0.1) as one, pytest.raises(openai.APITimeoutError):
+            ask(one)
+        with client(server) as other:
+            server.release(1)
+            ask(other)
+        assert server.count.served == 1
 
 
 def test_a_request_that_is_no_completion_gets_the_apis_error_shape() -> None:

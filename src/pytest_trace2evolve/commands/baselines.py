@@ -28,7 +28,7 @@ def _baselines(options: argparse.Namespace) -> int:
     elif found:
         print(baselines_table(found))
     else:
-        print(f"no baselines in {project.baselines_folder}; save one with --t2e-save-baseline")
+        print(f"no baselines in {project.baselines_folder}; save one with pytest --t2e-save-baseline NAME")
     damaged = [one.error for one in found if one.error]
     for error in damaged:
         print(f"trace2evolve: {error}", file=sys.stderr)

@@ -116,6 +116,7 @@ def _judged(
     model = ModelSettings(
         model=options.judge,
         base_url=options.judge_base_url,
+        url_option="--judge-base-url",
         key_var=options.judge_key_var or "OPENAI_API_KEY",
         temperature=1.0,
         seed=0,

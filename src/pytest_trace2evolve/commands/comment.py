@@ -25,7 +25,7 @@ def add(commands: Any) -> None:
     comment = commands.add_parser(
         "comment", help="tell a pull request of a run, in one comment that is renewed"
     )
-    comment.add_argument("file", type=Path, metavar="FILE", help="what --t2e-summary FILE.json wrote")
+    comment.add_argument("file", type=Path, metavar="FILE", help="what pytest --t2e-summary FILE.json wrote")
     comment.add_argument("--repo", metavar="OWNER/NAME", help="repository (default: GITHUB_REPOSITORY)")
     where = comment.add_mutually_exclusive_group(required=True)
     where.add_argument("--pr", type=_number, metavar="N", help="number of the pull request")

@@ -43,8 +43,10 @@ def project_of(options: argparse.Namespace) -> Project:
         ConfigError: there is none.
     """
     root = options.root.resolve() if options.root else find_root(Path.cwd())
-    if root is None or not (root / "suites").is_dir():
-        raise ConfigError(f"no suites/ in {options.root or 'this folder or above it'}; give --root")
+    if root is None:
+        raise ConfigError("no suites/ in this folder or above it; name the project's folder with --root DIR")
+    if not (root / "suites").is_dir():
+        raise ConfigError(f"--root {options.root}: it holds no suites/; name the project's folder")
     return Project(root=root, suites_folder=root / "suites")
 
 

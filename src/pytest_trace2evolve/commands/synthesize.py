@@ -70,6 +70,7 @@ def _synthesize(options: argparse.Namespace) -> int:
     settings = ModelSettings(
         model=options.judge,
         base_url=options.judge_base_url,
+        url_option="--judge-base-url",
         key_var=options.judge_key_var,
         temperature=1.0,
         seed=0,

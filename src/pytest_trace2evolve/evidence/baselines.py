@@ -70,5 +70,7 @@ def read_evidence(path: Path) -> Evidence:
     """
     record = decode(path)
     if not is_evidence(record):
-        raise ResultsError(f"{path}: is not evidence of trace2evolve; save one with --t2e-save-baseline")
+        raise ResultsError(
+            f"{path}: is not evidence of trace2evolve; save one with pytest --t2e-save-baseline NAME"
+        )
     return parse_evidence(record, path)

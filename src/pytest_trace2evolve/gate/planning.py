@@ -15,10 +15,13 @@ from pytest_trace2evolve.gate.bounds import POWER
 from pytest_trace2evolve.gate.columns import Floats
 from pytest_trace2evolve.gate.family import mcnemar
 from pytest_trace2evolve.gate.pairs import Pairs
-from pytest_trace2evolve.records.verdict import Settling
+from pytest_trace2evolve.records.verdict import Obstacle, Settling
 
 MOST_TRIALS = 64
 """More trials than this are no plan."""
+
+_ROUNDING = 1e-9
+"""An effect below this is none: a mean of differences that cancel out is seldom exactly 0."""
 
 
 @dataclass(frozen=True)
@@ -95,14 +98,17 @@ def settling(
 
     Args:
         check: The undecided check.
-        effect: The distance to its threshold, if the estimate is right; 0 or less: nothing would.
+        effect: The distance to its threshold, if the estimate is right. Nothing settles 0 or less: below 0
+            the change points the wrong way, and 0 is too small to detect.
         spread: The spread of differences over tasks.
         alpha: The check's level.
         pairs: What was compared, and what a simulation of it cost.
         further_alpha: The check's level in an analysis with more trials; None if it stays the same.
     """
-    if effect <= 0:
-        return Settling(check=check)
+    if effect < -_ROUNDING:
+        return Settling(check=check, obstacle=Obstacle.WRONG_DIRECTION)
+    if effect <= _ROUNDING:
+        return Settling(check=check, obstacle=Obstacle.TOO_SMALL)
 
     def enough(trials: int, tasks: int, level: float) -> bool:
         if tasks < 2:
@@ -121,6 +127,7 @@ def settling(
         check=check,
         trials=trials,
         tasks=tasks,
+        obstacle=Obstacle.TOO_SMALL if trials is None and tasks is None else None,
         simulations=more,
         cost=None if more is None or pairs.cost is None else more * pairs.cost,
         tokens=None if more is None or pairs.tokens is None else round(more * pairs.tokens),

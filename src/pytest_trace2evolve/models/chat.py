@@ -19,7 +19,7 @@ from pytest_trace2evolve._secrets import Secrets
 from pytest_trace2evolve.errors import ContextWindowError, EndpointError, InfrastructureError
 from pytest_trace2evolve.models.request import request_body
 from pytest_trace2evolve.models.response import read_completion, read_first_tokens, retry_after
-from pytest_trace2evolve.models.settings import ModelSettings, bad_url, without_credentials
+from pytest_trace2evolve.models.settings import ModelSettings, without_credentials
 from pytest_trace2evolve.records.completion import Completion
 from pytest_trace2evolve.records.protocols import Meter, ToolSchema
 
@@ -65,7 +65,7 @@ class ChatModel:
         self._reached = False
         key = settings.key()
         url = settings.endpoint() or None
-        where, auth = _address(url, settings.model)
+        where, auth = _address(settings)
         # An endpoint may echo them anywhere: in answers, in errors, in headers that the client logs.
         self._secrets = Secrets.of(url, key, settings.extra_body)
         self._end_guard = self._secrets.guard_logs()
@@ -159,11 +159,13 @@ class ChatModel:
                 cause = (isinstance(error, openai.APIConnectionError) and error.__cause__) or error
                 problem, asked = self._secrets.out_of(f"{type(cause).__name__}: {cause}"), None
                 if isinstance(error, TimeoutError):
-                    problem = f"no answer within {self.settings.timeout:g} seconds (--t2e-call-timeout)"
+                    option = self.settings.timeout_option
+                    problem = f"no answer within {self.settings.timeout:g} seconds"
+                    problem += f" ({option})" if option else ""
                 if tried >= UNREACHABLE_TRIES and not self._reached and isinstance(cause, NOT_CONNECTED):
                     raise EndpointError(
                         f"{self._where()} cannot be reached for model {self.settings.model!r}: {problem}; "
-                        "start it, or check --t2e-base-url and OPENAI_BASE_URL"
+                        f"start it, or check {self.settings.url_option or 'its URL'} and OPENAI_BASE_URL"
                     ) from None
             if tried < retries.attempts:
                 await asyncio.sleep(retries.pause(tried, asked))
@@ -227,13 +229,14 @@ class ChatModel:
         return self._secrets.out_of(f"{error.status_code} {message or error.message}")
 
 
-def _address(url: str | None, model: str) -> tuple[httpx2.URL | None, httpx2.Auth | None]:
-    """A base URL as it may be logged, and what logs must not see of it: its user and password."""
-    if url is None:
+def _address(settings: ModelSettings) -> tuple[httpx2.URL | None, httpx2.Auth | None]:
+    """The base URL as it may be logged, and what logs must not see of it: its user and password."""
+    url = settings.endpoint()
+    if not url:
         return None, None
     try:
         whole = httpx2.URL(url)
     except httpx2.InvalidURL:  # what it says may quote the password
-        raise bad_url(model) from None
+        raise settings.bad_url() from None
     auth = httpx2.BasicAuth(whole.username, whole.password) if whole.userinfo else None
     return whole.copy_with(username="", password=""), auth

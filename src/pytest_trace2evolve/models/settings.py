@@ -54,6 +54,8 @@ class ModelSettings:
         weights: Digest of that folder, and of the adapter's behind a plus sign: recorded instead of an
             address that changes with each run.
         token: What that server asks for; None until it has been started.
+        url_option, timeout_option: The options that set `base_url` and `timeout`, for messages; empty if the
+            command has none.
     """
 
     model: str
@@ -71,6 +73,9 @@ class ModelSettings:
     adapter: Path | None = None
     weights: str | None = None
     token: str | None = field(default=None, repr=False)
+    # They name no other model and change no trace: two settings that differ only here are the same.
+    url_option: str = field(default="", repr=False, compare=False)
+    timeout_option: str = field(default="", repr=False, compare=False)
 
     def served(self, base_url: str, token: str) -> Self:
         """The same, asked at a local server."""
@@ -109,7 +114,14 @@ class ModelSettings:
         except ValueError:
             fits = False
         if not fits:
-            raise bad_url(self.model)
+            raise self.bad_url()
+
+    def bad_url(self) -> EndpointError:
+        """The error about a base URL; it does not quote it, since a password may be in it."""
+        source = "OPENAI_BASE_URL" if self.base_url is None else self.url_option or "it"
+        return EndpointError(
+            f"the base URL of model {self.model!r} is no http:// or https:// URL with a host: check {source}"
+        )
 
     def recorded(self) -> dict[str, object]:
         """What evidence keeps of the settings: nothing secret, and nothing that changes no trace."""
@@ -152,14 +164,6 @@ def _kind(recorded: Mapping[str, object], name: str, *kinds: type) -> Any:
     if value is not None and (not isinstance(value, kinds) or isinstance(value, bool)):
         raise ValueError(f"{name}: not a {kinds[0].__name__}")
     return value
-
-
-def bad_url(model: str) -> EndpointError:
-    """The error about a base URL; it does not quote it, since a password may be in it."""
-    return EndpointError(
-        f"the base URL of model {model!r} is no http:// or https:// URL with a host: "
-        "check --t2e-base-url, --t2e-user-base-url and OPENAI_BASE_URL"
-    )
 
 
 def without_credentials(url: str | None) -> str | None:

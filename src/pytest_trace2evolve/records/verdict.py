@@ -64,6 +64,13 @@ class CheckResult(Record):
     detail: str = ""
 
 
+class Obstacle(StrEnum):
+    """Why more evidence of the same kind would not settle a check."""
+
+    WRONG_DIRECTION = "wrong_direction"
+    TOO_SMALL = "too_small"
+
+
 class Settling(Record):
     """What would settle an inconclusive verdict, as far as figures like these go on.
 
@@ -71,6 +78,7 @@ class Settling(Record):
         check: The check that is not settled.
         trials: Trials a task and side; None where no number of them would do with these tasks.
         tasks: Tasks that would do at as many trials as now.
+        obstacle: Why neither would do; None if one of them does, and in files from before this was recorded.
         simulations: Further simulations of both sides together, to come to `trials`.
         cost: What they would cost in US dollars; None where that is not known.
         tokens: The tokens they would use; None where that is not known.
@@ -79,6 +87,7 @@ class Settling(Record):
     check: str
     trials: int | None = None
     tasks: int | None = None
+    obstacle: Obstacle | None = None
     simulations: int | None = None
     cost: float | None = None
     tokens: int | None = None

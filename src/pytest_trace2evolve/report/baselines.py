@@ -51,7 +51,8 @@ def age_warnings(plan: Plan, limit: float | None) -> list[str]:
         if age is not None and age > limit:
             found.append(
                 f"warning: baseline {planned.baseline.name} of {name} is {_days(age)} old, more than "
-                f"t2e_baseline_max_age = {limit:g}; measure it again (--t2e-baseline-mode update)"
+                f"t2e_baseline_max_age = {limit:g}; measure it again "
+                f"(--t2e-save-baseline {planned.baseline.name} --t2e-baseline-mode update)"
             )
     return found
 

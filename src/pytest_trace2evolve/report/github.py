@@ -16,6 +16,7 @@ from pytest_trace2evolve.records.verdict import (
 )
 from pytest_trace2evolve.report.forecast import dollars
 from pytest_trace2evolve.report.markdown import LONGEST_TEXT, cell, code, fenced, figure, names, table
+from pytest_trace2evolve.report.terminal import OBSTACLES
 
 COMMENT_LIMIT = 65_536
 """Characters that GitHub takes in a comment; bytes are counted, of which there are never fewer."""
@@ -32,6 +33,25 @@ _ANSWERS = {
     CheckStatus.FAIL: "❌ fail",
     CheckStatus.UNDECIDED: "⚠️ undecided",
     CheckStatus.NOT_APPLICABLE: "n/a",
+}
+
+
+@dataclass(frozen=True)
+class _Claim:
+    """What a verdict says of a candidate, after its name.
+
+    Attributes:
+        shown: What a promotion says.
+        open: What an inconclusive verdict leaves open.
+    """
+
+    shown: str
+    open: str
+
+
+_CLAIMS = {
+    Goal.IMPROVE: _Claim("is better than its baseline", "is better"),
+    Goal.HOLD: _Claim("is not worse than its baseline", "is not worse"),
 }
 
 
@@ -110,28 +130,49 @@ def _headline(summary: RunSummary) -> str:
     if summary.trouble:
         return f"⚠️ No verdict on {candidate}: {code(summary.trouble, LONGEST_TEXT)}"
     verdicts = [verdict for suite in summary.suites for verdict in suite.verdicts]
-    hold = any(verdict.goal is Goal.HOLD for verdict in verdicts)
+    claim = _CLAIMS[_goal(verdicts)]
     sign = _SIGNS[summary.decision] + " " if summary.decision else ""
     match summary.decision:
         case Decision.PROMOTE:
-            claim = "is not worse than its baseline" if hold else "is better than its baseline"
-            text = f"Promote: {candidate} {claim}"
+            text = f"Promote: {candidate} {claim.shown}"
             suspected = sum(len(verdict.suspected) for verdict in verdicts)
             return sign + text + (f"; suspected regressions: {suspected}" if suspected else "")
         case Decision.DISCARD:
             return f"{sign}Discard: {candidate} fails {_failed(verdicts)}"
         case Decision.INCONCLUSIVE:
-            if any(verdict.partial for verdict in verdicts):
-                return f"{sign}Inconclusive: {candidate} was not measured whole"
-            claim = "not worse" if hold else "better"
-            return f"{sign}Inconclusive: not settled whether {candidate} is {claim}"
+            return f"{sign}Inconclusive: {_why_inconclusive(summary, candidate, claim)}"
         case None:
             return f"No verdict on {candidate}"
 
 
+def _goal(verdicts: Sequence[Verdict]) -> Goal:
+    """The goal of the deciding splits. Guards are always judged by `hold`, whatever the run's goal is."""
+    return next((verdict.goal for verdict in verdicts if verdict.goal is not Goal.HOLD), Goal.HOLD)
+
+
+def _why_inconclusive(summary: RunSummary, candidate: str, claim: _Claim) -> str:
+    """Too little was measured, a guard withholds the promotion, or the claim is open."""
+    verdicts = [(suite.name, verdict) for suite in summary.suites for verdict in suite.verdicts]
+    if any(verdict.partial for _, verdict in verdicts):
+        return f"{candidate} was not measured whole"
+    goal = _goal([verdict for _, verdict in verdicts])
+    undecided = [(name, verdict) for name, verdict in verdicts if verdict.decision is Decision.INCONCLUSIVE]
+    guards = [_place(name, verdict) for name, verdict in undecided if verdict.goal is not goal]
+    if guards and len(guards) == len(undecided):
+        more = f" and {len(guards) - 1} more" if guards[1:] else ""
+        return f"{candidate} {claim.shown}, but harm on {guards[0]}{more} is not ruled out"
+    return f"not settled whether {candidate} {claim.open}"
+
+
+def _place(suite: str, verdict: Verdict) -> str:
+    """The suite and split of a verdict."""
+    return " · ".join(code(name) for name in (verdict.suite or suite, verdict.split) if name)
+
+
 def _failed(verdicts: Sequence[Verdict]) -> str:
-    """The checks that failed, the first three by name."""
-    failed = sorted({one.id for each in verdicts for one in each.checks if one.status is CheckStatus.FAIL})
+    """The checks that failed where the gate discards, the first three by name."""
+    discarding = [verdict for verdict in verdicts if verdict.decision is Decision.DISCARD]
+    failed = sorted({one.id for each in discarding for one in each.checks if one.status is CheckStatus.FAIL})
     shown = ", ".join(code(check) for check in failed[:3]) or "the gate"
     return shown + (f" and {len(failed) - 3} more checks" if len(failed) > 3 else "")
 
@@ -161,7 +202,7 @@ def _blocks(summary: RunSummary, room: _Room) -> list[tuple[int, str]]:
 
 
 def _block(suite: SuiteSummary, verdict: Verdict, summary: RunSummary, room: _Room) -> str:
-    place = " · ".join(code(name) for name in (verdict.suite or suite.name, verdict.split) if name)
+    place = _place(suite.name, verdict)
     sign = _SIGNS[verdict.decision] + " " if verdict.decision else ""
     answer = verdict.decision.value if verdict.decision else "no harm shown (this split can only discard)"
     parts = [f"### {place}: {sign}{answer}", _circumstances(suite, verdict, summary)]
@@ -182,7 +223,7 @@ def _block(suite: SuiteSummary, verdict: Verdict, summary: RunSummary, room: _Ro
         parts.append(_sides(verdict.baseline, verdict.candidate))
         if verdict.settling:
             lines = [f"- {_settling(one)}" for one in verdict.settling]
-            parts.append("\n".join(["What would settle it, as far as figures like these go on:", "", *lines]))
+            parts.append("\n".join(["What would settle it, if further figures are like these:", "", *lines]))
     return "\n\n".join(parts)
 
 
@@ -255,18 +296,16 @@ def _pass_hat(side: SideFigures, k: int) -> str:
 
 
 def _settling(one: Settling) -> str:
-    """One check's needs: trials, or tasks, and what the trials cost."""
+    """One check's needs: trials, or tasks, and what the trials cost; or why neither would do."""
     ways = []
     if one.trials is not None:
         price = [f"{one.simulations:,} further simulations"] if one.simulations is not None else []
         price += [f"{one.tokens:,} tokens"] if one.tokens is not None else []
         price += [dollars(one.cost)] if one.cost is not None else []
         ways.append(f"{one.trials:,} trials a task" + (f" ({', '.join(price)})" if price else ""))
-    else:
-        ways.append("no number of trials of these tasks")
     if one.tasks is not None:
         ways.append(f"{one.tasks:,} tasks at as many trials as now")
-    return f"{code(one.check)}: {', or '.join(ways)}"
+    return f"{code(one.check)}: {', or '.join(ways) or OBSTACLES[one.obstacle]}"
 
 
 def _closing(summary: RunSummary) -> list[str]:

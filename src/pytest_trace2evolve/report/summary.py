@@ -96,7 +96,8 @@ def read_summary(path: Path) -> RunSummary:
         summary = RunSummary.model_validate_json(raw)
     except ValidationError as error:
         raise ResultsError(
-            f"{path}: is no summary of a run ({complaint(error)}); write one with --t2e-summary FILE.json"
+            f"{path}: is no summary of a run ({complaint(error)}); "
+            "write one with pytest --t2e-summary FILE.json"
         ) from None
     if summary.schema_version != SUMMARY_SCHEMA:
         raise ResultsError(

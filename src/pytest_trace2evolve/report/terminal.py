@@ -1,7 +1,7 @@
 """Pieces of the terminal's view: figures by split, the gate's table, the verdict in a line."""
 
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from rich.console import Console
 from rich.markup import escape
@@ -14,6 +14,7 @@ from pytest_trace2evolve.records.verdict import (
     Decision,
     Goal,
     Interval,
+    Obstacle,
     Settling,
     Verdict,
 )
@@ -29,6 +30,13 @@ _COLOURS = {
     Decision.DISCARD: "bold red",
     Decision.INCONCLUSIVE: "bold yellow",
 }
+OBSTACLES: Mapping[Obstacle | None, str] = {
+    Obstacle.WRONG_DIRECTION: "the change points the wrong way",
+    Obstacle.TOO_SMALL: "the effect is too small to detect with these tasks",
+    None: "neither more trials nor more tasks would settle it",
+}
+"""Why nothing would settle a check; None: the file is older than the record of the cause."""
+
 SHOWN_TASKS, SHOWN_LETTERS = 12, 240
 """Task names, and letters of them, listed before the rest are counted."""
 
@@ -111,7 +119,7 @@ def settling_line(settling: Settling) -> str:
     if settling.tasks is not None:
         ways.append(f"{settling.tasks:,} tasks of as many trials")
     if not ways:
-        return f"{settling.check}: no number of trials would settle an effect like this one"
+        return f"{settling.check}: {OBSTACLES[settling.obstacle]}"
     return f"{settling.check}: an effect like this one would be settled by {' or by '.join(ways)}"
 
 

@@ -51,7 +51,7 @@ class LoadedModel:
         device: str | None = None,
         dtype: str | None = None,
     ) -> None:
-        self.device = _device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self.device = _device(device)
         self.tokenizer = load_tokenizer(folder)
         self._model = _model(folder, dtype or ("float32" if self.device.type == "cpu" else "auto"))
         self._names: list[str] = []
@@ -177,14 +177,21 @@ def _quiet() -> Iterator[None]:
         transformers.utils.logging.set_verbosity(before)
 
 
-def _device(name: str) -> torch.device:
+def _device(chosen: str | None) -> torch.device:
+    """The device of that name; without a name CUDA's, if there is one."""
+    name = chosen or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         told = str(error).strip().partition("\n")[0][:200]
+        # Only `trace2evolve serve` takes a device: everything else that loads a model names none.
+        if chosen is None:
+            raise ConfigError(
+                f"device {name}: torch cannot use it here ({told}); set CUDA_VISIBLE_DEVICES= to use the CPU"
+            ) from None
         raise ConfigError(
-            f"--device {name}: torch cannot use it here ({told}): choose another, as cpu"
+            f"--device {name}: torch cannot use it here ({told}): choose another, such as cpu"
         ) from None
     return device
 

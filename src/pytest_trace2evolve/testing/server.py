@@ -6,6 +6,7 @@ it hang up in the middle of a body.
 
 import asyncio
 import json
+import math
 import threading
 import time
 from collections import Counter
@@ -22,6 +23,9 @@ CHARACTERS_A_TOKEN = 4
 
 DRIP_SECONDS = 0.2
 """Pause between the drops of a slow body."""
+
+HELD_SECONDS = 0.005
+"""How often a request that is held asks whether it may be answered."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,8 @@ class ChatServer:
         self._allowed_at = 0.0
         self._tools = tools
         self._at_once = 0
+        self._allowed = threading.Lock()
+        self._answers: float = math.inf
         self.count = Count()
         self.requests: list[dict[str, Any]] = []
         self.port = 0
@@ -115,6 +121,19 @@ class ChatServer:
     def base_url(self) -> str:
         """What an OpenAI client takes as its base URL."""
         return f"http://127.0.0.1:{self.port}/v1"
+
+    def hold(self) -> None:
+        """Answer nothing until `release`. Requests are read, kept and counted as attempts meanwhile."""
+        self.release(0)
+
+    def release(self, answers: int | None = None) -> None:
+        """Answer again.
+
+        Args:
+            answers: Hold again after so many answers; None: never.
+        """
+        with self._allowed:
+            self._answers = math.inf if answers is None else answers
 
     def __enter__(self) -> Self:
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
@@ -153,7 +172,7 @@ class ChatServer:
         try:
             while True:
                 request = await _read(connection, reader)
-                if request is None or not await self._answer(connection, writer, *request):
+                if request is None or not await self._answer(connection, reader, writer, *request):
                     return
                 if connection.our_state is h11.MUST_CLOSE:
                     return
@@ -164,7 +183,12 @@ class ChatServer:
             writer.close()
 
     async def _answer(
-        self, connection: h11.Connection, writer: asyncio.StreamWriter, head: h11.Request, body: bytes
+        self,
+        connection: h11.Connection,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        head: h11.Request,
+        body: bytes,
     ) -> bool:
         """Answer one request; False where the connection is to be closed."""
         path = head.target.decode("ascii", "replace").partition("?")[0]
@@ -174,12 +198,17 @@ class ChatServer:
         self._at_once += 1
         self.count.most_at_once = max(self.count.most_at_once, self._at_once)
         try:
-            return await self._complete(connection, writer, head, body)
+            return await self._complete(connection, reader, writer, head, body)
         finally:
             self._at_once -= 1
 
     async def _complete(
-        self, connection: h11.Connection, writer: asyncio.StreamWriter, head: h11.Request, body: bytes
+        self,
+        connection: h11.Connection,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        head: h11.Request,
+        body: bytes,
     ) -> bool:
         try:
             record = json.loads(body)
@@ -190,6 +219,10 @@ class ChatServer:
             status, message, headers = refusal
             return await _send(connection, writer, status, _error(message), headers)
         self.requests.append(record)
+        while not self._may_answer():
+            if reader.at_eof():  # the client has gone: an answer would be one of the next client's
+                return False
+            await asyncio.sleep(HELD_SECONDS)
         misbehaviour = self._faults.draw() if self._faults else None
         if self._latency:
             await asyncio.sleep(self._latency)
@@ -204,6 +237,13 @@ class ChatServer:
         self.count.prompt_tokens += reply["usage"]["prompt_tokens"]
         self.count.completion_tokens += reply["usage"]["completion_tokens"]
         return sent
+
+    def _may_answer(self) -> bool:
+        with self._allowed:
+            if self._answers < 1:
+                return False
+            self._answers -= 1
+            return True
 
     def _refusal(self, head: h11.Request, record: Any) -> tuple[int, str, list[tuple[str, str]]] | None:
         key = dict(head.headers).get(b"authorization", b"").decode("latin-1").removeprefix("Bearer ")

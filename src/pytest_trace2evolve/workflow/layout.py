@@ -245,7 +245,7 @@ def _place_baselines(layout: Layout, template: Project, locked: set[str]) -> Non
             if own and _held(layout.root / path) is None:
                 layout.notes.append(
                     f"{path} was left out: your {suite} or {name} is another; measure your own with "
-                    f"--t2e-save-baseline {name}"
+                    f"pytest --t2e-save-baseline {name}"
                 )
                 continue
             _place(layout, template.root, {path: path})

@@ -206,7 +206,8 @@ def _baselines(linted: Linted) -> Iterator[Finding]:
             yield Finding(
                 path,
                 f"measured under lock {origin.lock}, and {suite!r} is now {now}; "
-                "nothing can be compared with it: measure it again with --t2e-save-baseline",
+                "nothing can be compared with it: measure it again with pytest --t2e-save-baseline NAME "
+                "--t2e-baseline-mode update",
                 warning=True,
             )
 

@@ -137,7 +137,7 @@ def _one_mode(files: Sequence[ResultsFile]) -> Mode:
         raise ConfigError("no results in what was named: a run folder holds results.json")
     if len(modes) > 1:
         named = ", ".join(sorted(f"{mode} ({file.path.name})" for mode, file in modes.items()))
-        raise ConfigError(f"several domains at once: {named}; give --suite, or name runs of one domain")
+        raise ConfigError(f"several domains at once: {named}; name results of one domain")
     return next(iter(modes))
 
 

@@ -56,6 +56,7 @@ def _settings(options: argparse.Namespace, here: Path) -> ModelSettings:
         temperature=1.0 if options.temperature is None else options.temperature,
         seed=SEED,
         max_connections=options.concurrency,
+        url_option="--base-url",
     )
     if options.base_url is not None or not names_folder(named, here):
         return settings

@@ -45,7 +45,7 @@ def gate_of(project: Project, session: Sequence[str]) -> str:
     if own == OFF:
         raise ConfigError(
             f"t2e_gate = {OFF} in the pytest settings of {project.root}: {NO_GATE}; name one, as in "
-            f"--t2e-gate {DEFAULT_POLICY}"
+            f"--t2e-gate {DEFAULT_POLICY} (behind the -- of trace2evolve evolve)"
         )
     return own or DEFAULT_POLICY
 

@@ -117,7 +117,10 @@ def baseline_identity(origin: Provenance) -> str | None:
         return None
     # A setting that came later and is not set changes nothing.
     agent = origin.agent.model_dump(mode="json", exclude_none=True)
-    return digest({"candidate": origin.candidate.digest, "agent": agent, "lock": origin.lock})
+    parts = {"candidate": origin.candidate.digest, "agent": agent, "lock": origin.lock}
+    codes = {"user": origin.user.code, "world": origin.world}
+    known = {name: code.digest for name, code in codes.items() if code is not None and code.files}
+    return digest({**parts, **known})
 
 
 def evidence_digest(records: Iterable[SimulationEvidence]) -> str:

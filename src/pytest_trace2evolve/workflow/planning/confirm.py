@@ -189,6 +189,7 @@ class Sides:
             live.agent,
             model=self._name(live.agent, as_here) if local else model.model,
             base_url=live.agent.base_url if endpoint.url is None else endpoint.url,
+            url_option=live.agent.url_option if endpoint.url is None else "--t2e-baseline-base-url",
             key_var=endpoint.key_var or live.agent.key_var,
             temperature=model.temperature,
             seed=model.seed,

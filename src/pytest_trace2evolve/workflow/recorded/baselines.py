@@ -164,6 +164,6 @@ def _checked(one: LockedSuite, baseline: Baseline, path: Path) -> Baseline:
     if found := list(lock_differences(origin, now, digests, one.lock.tasks)):
         raise ResultsError(
             f"{path}: measured under another lock than {one.name!r} has now: {'; '.join(found)}; "
-            "measure the baseline again (--t2e-save-baseline NAME --t2e-baseline-mode update)"
+            "measure the baseline again (pytest --t2e-save-baseline NAME --t2e-baseline-mode update)"
         )
     return Baseline(baseline.name, only(baseline.evidence, one.lock.tasks), path, baseline.evidence)

@@ -157,7 +157,7 @@ def _alone(place: Path) -> Iterator[None]:
             held.enter_context(alone_in(place, wait=False))
         except BlockingIOError:
             raise ConfigError(
-                f"{place}: another process is training this adapter; wait for it, or give another --name"
+                f"{place}: another process is training this adapter; wait for it to end"
             ) from None
         try:
             yield
