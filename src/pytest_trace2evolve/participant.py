@@ -8,7 +8,6 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,6 +16,7 @@ from pytest_trace2evolve.choices import read_judge, read_options, refuse_empty
 from pytest_trace2evolve.collect import SuiteFile, TaskItem, planned_suite
 from pytest_trace2evolve.errors import ConfigError, Trace2EvolveError
 from pytest_trace2evolve.evidence.account import MAIN, Account
+from pytest_trace2evolve.extensions import registered
 from pytest_trace2evolve.options import DESTINATIONS
 from pytest_trace2evolve.staging import staged_run
 from pytest_trace2evolve.workflow.planning.live import CHAT, DEFAULT_CONCURRENCY
@@ -45,13 +45,10 @@ class Participant:
         self.project = project_of(config)
         try:
             _ = self.project.splits
+            self.worlds = Worlds(registered(config, "worlds"))
+            self.agents: Mapping[str, AgentFactory] = {**BUILT_IN_AGENTS, **registered(config, "agents")}
         except Trace2EvolveError as error:
             raise usage_error(error) from None
-        self.worlds = Worlds(self._from_hooks(config.hook.pytest_t2e_worlds(config=config)))
-        self.agents: Mapping[str, AgentFactory] = {
-            **BUILT_IN_AGENTS,
-            **self._from_hooks(config.hook.pytest_t2e_agents(config=config)),
-        }
         self.plan: Plan | None = None
         self.runner: Runner | None = None
         self.account: Account | None = None
@@ -62,10 +59,6 @@ class Participant:
         self._order: dict[pytest.Item, int] = {}
         self._looking_ahead = False
         self._interrupted = False
-
-    @staticmethod
-    def _from_hooks(answers: list[Mapping[str, Any]]) -> dict[str, Any]:
-        return {name: factory for answer in answers for name, factory in answer.items()}
 
     def prepare(self, shared: Shared | None) -> None:
         """Make the plan, or leave it out where no suite takes part.
@@ -99,7 +92,7 @@ class Participant:
                 suite_names=names,
                 agents=sorted({*self.agents, CHAT}),
                 judge=read_judge(self.config),
-                checks=self._from_hooks(self.config.hook.pytest_t2e_checks(config=self.config)),
+                checks=registered(self.config, "checks"),
                 shared=shared,
                 listing=bool(self.config.option.collectonly),
                 stage=0 if self.staged is None else self.staged.number,
