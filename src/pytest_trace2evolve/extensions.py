@@ -178,7 +178,7 @@ def may_register(root: Path, suites_folder: Path) -> bool:
     return any(
         re.search(_REQUIRES, point.dist.read_text("METADATA") or "")
         for point in importlib.metadata.entry_points(group="pytest11")
-        if point.dist is not None and point.value != "pytest_trace2evolve.plugin"
+        if point.dist is not None and point.name != "trace2evolve"
     )
 
 
@@ -201,7 +201,7 @@ def load(root: Path, suites_folder: Path) -> Extensions:
     said = io.StringIO()
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said):
-            pytest.main([f"--rootdir={root}", str(suites_folder)], plugins=[reader])
+            pytest.main(["--capture=no", f"--rootdir={root}", str(suites_folder)], plugins=[reader])
     except BaseException as error:
         reader.error = reader.error or error
     # pytest removes the folders of its ini key `pythonpath` again; what was registered may import from them.
@@ -254,6 +254,11 @@ class _Reader:
         except BaseException as error:
             self.error = error
             raise
+
+    @_hookimpl(tryfirst=True)
+    def pytest_internalerror(self, excinfo: "pytest.ExceptionInfo[BaseException]") -> None:
+        """Keep the error of a plugin that could not be configured."""
+        self.error = excinfo.value
 
     @_hookimpl(trylast=True)
     def pytest_configure(self, config: "pytest.Config") -> None:
