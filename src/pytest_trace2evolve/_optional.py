@@ -1,10 +1,12 @@
-"""Optional packages, imported in one place so that their absence has one message."""
+"""Optional packages, imported in one place so that their absence has one message, and what they register."""
 
 import importlib
+import importlib.metadata
 import warnings
+from collections.abc import Collection
 from types import ModuleType
 
-from pytest_trace2evolve.errors import MissingExtraError
+from pytest_trace2evolve.errors import MissingExtraError, refuse_taken
 
 
 def require(module: str, *, extra: str) -> ModuleType:
@@ -29,3 +31,32 @@ def quiet_import(module: str) -> ModuleType:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return importlib.import_module(module)
+
+
+def entry_points(
+    group: str, what: str, built_in: Collection[str] = ()
+) -> dict[str, importlib.metadata.EntryPoint]:
+    """The entry points of a group, by name.
+
+    Args:
+        group: The group.
+        what: What one of them registers, as `world`, for the message.
+        built_in: Names that this package registers itself.
+
+    Raises:
+        ConfigError: a name is registered twice; names both.
+    """
+    found: dict[str, importlib.metadata.EntryPoint] = {}
+    for point in importlib.metadata.entry_points(group=group):
+        if point.name in built_in:
+            refuse_taken(what, point.name, "pytest-trace2evolve", described(point))
+        if point.name in found:
+            refuse_taken(what, point.name, described(found[point.name]), described(point))
+        found[point.name] = point
+    return found
+
+
+def described(point: importlib.metadata.EntryPoint) -> str:
+    """How a message names an entry point: by its value and its distribution."""
+    source = "" if point.dist is None else f" of {point.dist.name}"
+    return f"entry point {point.value!r}{source}"

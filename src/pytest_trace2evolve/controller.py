@@ -179,8 +179,15 @@ class Controller(Participant):
         elif report.when == "setup" and report.failed:
             self.runs[suite].crashed(task_id, str(report.longrepr))
 
+    @pytest.hookimpl(tryfirst=True)
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """A file that could not be collected is a failure that is not ours."""
+        """A file that could not be collected is a failure that is not ours.
+
+        Raises:
+            pytest.UsageError: the report is how a worker refuses the session.
+        """
+        if refusal := getattr(report, "trace2evolve_refusal", ""):
+            raise pytest.UsageError(f"trace2evolve: {refusal}")
         self.others_failed = self.others_failed or report.failed
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -307,6 +314,11 @@ class Controller(Participant):
             terminalreporter.write_line(f"trace2evolve: {self.cassette}")
         for line in self.untold:
             terminalreporter.write_line(f"trace2evolve: {line}")
+        if self.left_out:
+            terminalreporter.write_line(
+                f"trace2evolve: left out, since no agent is named: {', '.join(self.left_out)}; "
+                "give --t2e-agent or --t2e-model, or the ini key t2e_agent"
+            )
         report = self._report()
         if report is None:
             return

@@ -37,6 +37,7 @@ this tree: it is how an item says that the agent failed its task.
 
 import difflib
 from collections.abc import Iterable
+from typing import NoReturn
 
 
 def nearest(wrong: str, known: Iterable[str]) -> str:
@@ -44,6 +45,22 @@ def nearest(wrong: str, known: Iterable[str]) -> str:
     names = sorted(known)
     near = difflib.get_close_matches(wrong, names, n=1, cutoff=0.4)
     return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(names) or 'none'}"
+
+
+def refuse_taken(what: str, name: str, first: str, second: str) -> NoReturn:
+    """Report a name that two register.
+
+    Args:
+        what: What the name is of, as `world`.
+        name: The name.
+        first: Who registers it, and `second` who registers it too.
+
+    Raises:
+        ConfigError: always.
+    """
+    raise ConfigError(
+        f"{what} {name!r} is registered twice, by {first} and by {second}; rename one of them or remove it"
+    )
 
 
 class Trace2EvolveError(Exception):

@@ -6,9 +6,9 @@ import sqlite3
 import tempfile
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,8 +16,9 @@ from pytest_trace2evolve import xdist
 from pytest_trace2evolve.candidates import Candidate
 from pytest_trace2evolve.choices import read_judge, read_options, refuse_empty
 from pytest_trace2evolve.collect import SuiteFile, TaskItem, planned_suite
-from pytest_trace2evolve.errors import ConfigError, Trace2EvolveError
+from pytest_trace2evolve.errors import ConfigError, ModelFolderError, Trace2EvolveError
 from pytest_trace2evolve.evidence.account import MAIN, Account
+from pytest_trace2evolve.extensions import registered
 from pytest_trace2evolve.options import DESTINATIONS
 from pytest_trace2evolve.records.evidence import Identity
 from pytest_trace2evolve.staging import staged_run
@@ -53,13 +54,10 @@ class Participant:
         self.project = project_of(config)
         try:
             _ = self.project.splits
+            self.worlds = Worlds(registered(config, "worlds"))
+            self.agents: Mapping[str, AgentFactory] = {**BUILT_IN_AGENTS, **registered(config, "agents")}
         except Trace2EvolveError as error:
             raise usage_error(error) from None
-        self.worlds = Worlds(self._from_hooks(config.hook.pytest_t2e_worlds(config=config)))
-        self.agents: Mapping[str, AgentFactory] = {
-            **BUILT_IN_AGENTS,
-            **self._from_hooks(config.hook.pytest_t2e_agents(config=config)),
-        }
         self.plan: Plan | None = None
         self.runner: Runner | None = None
         self.account: Account | None = None
@@ -70,13 +68,11 @@ class Participant:
         self._order: dict[pytest.Item, int] = {}
         self._looking_ahead = False
         self._interrupted = False
-
-    @staticmethod
-    def _from_hooks(answers: list[Mapping[str, Any]]) -> dict[str, Any]:
-        return {name: factory for answer in answers for name, factory in answer.items()}
+        self.left_out: tuple[str, ...] = ()
+        """What a session without options would run if an agent were named, in words."""
 
     def prepare(self, shared: Shared | None) -> None:
-        """Make the plan, or leave it out where no suite takes part.
+        """Make the plan, or leave it out if no suite and no pressure test takes part.
 
         Raises:
             pytest.UsageError: anything the user wrote is wrong.
@@ -86,9 +82,12 @@ class Participant:
         if wanted and self.config.args_source is not pytest.Config.ArgsSource.ARGS:
             self.config.args[:] = [str(self.project.suites_folder)]
         names, pressure = suites_under(self.config, self.project), self._pressure_in_args(files=wanted)
-        if not names and not wanted and not pressure:
-            return
+        asked = wanted or bool(self.config.option.collectonly)
         try:
+            if not asked:
+                names, pressure = self._with_agent(names, pressure=pressure)
+            if not names and not wanted and not pressure:
+                return
             if not self.project.suite_names and not pressure:
                 raise ConfigError(
                     f"no suites in {self.project.suites_folder}: set the ini key t2e_suites to their folder"
@@ -100,6 +99,8 @@ class Participant:
                     f"name {self.project.suites_folder.name}/ too (is a path meant for --t2e-replay?)"
                 )
             options = read_options(self.config, {} if shared is None else shared.served)
+            if not asked and not self._names_any(names):
+                options = replace(options, embedded=None)
             plan = make_plan(
                 options,
                 self.project,
@@ -107,7 +108,7 @@ class Participant:
                 suite_names=names,
                 agents=sorted({*self.agents, CHAT}),
                 judge=read_judge(self.config),
-                checks=self._from_hooks(self.config.hook.pytest_t2e_checks(config=self.config)),
+                checks=registered(self.config, "checks"),
                 shared=shared,
                 listing=bool(self.config.option.collectonly),
                 stage=0 if self.staged is None else self.staged.number,
@@ -115,7 +116,8 @@ class Participant:
             )
             if not self.config.option.collectonly:
                 refuse_without_solo(plan, self.agents)
-                plan = self._served(plan, shared)
+                embedded = options.embedded is not None and plan.live is not None
+                plan = self._served(plan, shared, embedded=embedded)
                 for live in plan.everyone:
                     live.require_endpoints()
         except Trace2EvolveError as error:
@@ -151,13 +153,60 @@ class Participant:
         with suppress(sqlite3.Error):  # the run has ended too
             counts.stop(told, refused=True)
 
-    def _served(self, plan: Plan, shared: Shared | None) -> Plan:
+    def _with_agent(self, names: list[str], *, pressure: bool) -> tuple[list[str], bool]:
+        """What a session without options runs, of the suites and pressure tests under its paths.
+
+        What a path names is run, and somebody must talk. What pytest only finds below a path is run if the
+        project's settings name an agent, and left out otherwise: a plain `pytest` runs the other tests.
+
+        Raises:
+            SuiteError: the file of a suite is broken.
+        """
+        talks = bool(self.config.getini("t2e_agent"))
+        kept = [
+            name
+            for name in names
+            if talks or self._names_suite(name) or self.project.suite(name).default_agent is not None
+        ]
+        left = [f"suite {name}" for name in names if name not in kept]
+        runs_pressure = pressure and (talks or self._names_pressure())
+        if pressure and not runs_pressure and any(self._pressure_folder.rglob("test_*.py")):
+            left.append(f"the pressure tests of {self._pressure_folder.name}/")
+        self.left_out = tuple(left)
+        return kept, runs_pressure
+
+    def _names_any(self, names: list[str]) -> bool:
+        return self._names_pressure() or any(self._names_suite(name) for name in names)
+
+    def _names_suite(self, name: str) -> bool:
+        """Whether a path is that of a suite or of the folder of suites."""
+        folder = self.project.suites_folder.resolve()
+        return any(place in (folder, folder / f"{name}.toml") for place in places_of(self.config))
+
+    def _names_pressure(self) -> bool:
+        """Whether a path lies in the folder of pressure tests, or is that folder."""
+        folder = self._pressure_folder
+        return any(place == folder or folder in place.parents for place in places_of(self.config))
+
+    @property
+    def _pressure_folder(self) -> Path:
+        return self.project.root.resolve() / "synthetic"
+
+    def _served(self, plan: Plan, shared: Shared | None, *, embedded: bool) -> Plan:
         """The plan with the addresses of its local models; the controller starts their servers."""
         if shared is not None:
             return at_servers(plan, shared.served)
         if wanted := folders(plan):
             try:
                 self.servers.start(wanted)
+            except ModelFolderError as error:
+                self.servers.close()
+                if not embedded:
+                    raise
+                raise ConfigError(
+                    f"no agent is named, and the embedded model cannot be served: {error}; or name an agent: "
+                    "--t2e-agent or --t2e-model"
+                ) from None
             except BaseException:
                 self.servers.close()
                 raise
@@ -232,7 +281,7 @@ class Participant:
 
     def _pressure_in_args(self, *, files: bool) -> bool:
         """Whether tests that run cases may lie under the paths given: `synthetic/`, or else a Python file."""
-        folder = self.project.root.resolve() / "synthetic"
+        folder = self._pressure_folder
         return any(
             (files and place.suffix == ".py")
             or (folder.is_dir() and place in (folder, *folder.parents))
@@ -240,28 +289,55 @@ class Participant:
             for place in places_of(self.config)
         )
 
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Leave out pressure tests that a session without options only found, if nobody can talk."""
+        asked = any_option(config) or config.option.collectonly or self._names_pressure()
+        if asked or (self.plan is not None and self.plan.talker is not None):
+            return
+        folder = self._pressure_folder
+        left = [item for item in items if _runs_cases(item) and folder in item.path.resolve().parents]
+        if left:
+            items[:] = [item for item in items if item not in left]
+            config.hook.pytest_deselected(items=left)
+
+    @pytest.hookimpl(tryfirst=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Refuse options that nothing in the collection would heed, and tests that nobody could serve."""
-        if self.plan is None or not session.items or hasattr(self.config, "workerinput"):
+        """Refuse options that nothing in the collection would heed, and tests that nobody could serve.
+
+        Raises:
+            pytest.UsageError: there are such; a worker has the controller raise it, so that it is said once.
+        """
+        refusal = self._refusal(session.items)
+        if not refusal:
             return
-        if any("run_case" in getattr(item, "fixturenames", ()) for item in session.items):
-            if self.plan.talker is None and not self.config.option.collectonly:
-                raise pytest.UsageError(
-                    "trace2evolve: no agent for 'run_case': give --t2e-agent or --t2e-model, or the ini key "
-                    "t2e_agent"
-                )
-            return
+        if not hasattr(self.config, "workerinput"):
+            raise pytest.UsageError(f"trace2evolve: {refusal}")
+        report = pytest.CollectReport(nodeid="", outcome="failed", longrepr=refusal, result=None)
+        report.trace2evolve_refusal = refusal  # type: ignore[attr-defined]  # extra attributes travel as JSON
+        self.config.hook.pytest_collectreport(report=report)
+
+    def _refusal(self, items: list[pytest.Item]) -> str:
+        """What is wrong with the options for what was collected; empty if nothing is."""
+        if self.plan is None or not items:
+            return ""
+        if any(_runs_cases(item) for item in items):
+            asked = any_option(self.config) or self._names_pressure()
+            if self.plan.talker is None and asked and not self.config.option.collectonly:
+                return "no agent for 'run_case': give --t2e-agent or --t2e-model, or the ini key t2e_agent"
+            return ""
         if not self.plan.suites and any_option(self.config):
-            raise pytest.UsageError(
-                "trace2evolve: the options ask for a run, and none of these tests uses 'run_case'; "
+            return (
+                "the options ask for a run, and none of these tests uses 'run_case'; "
                 f"name {self.project.suites_folder.name}/ too"
             )
         for name in ("t2e_freeze", "t2e_case_budget"):
             if getattr(self.config.option, name) is not None:
-                raise pytest.UsageError(
-                    f"trace2evolve: --{name.replace('_', '-')} says nothing where no test uses 'run_case'; "
+                return (
+                    f"--{name.replace('_', '-')} has no effect, since no test uses 'run_case'; "
                     "name synthetic/ too"
                 )
+        return ""
 
     def pytest_collect_file(self, file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
         """Collect a suite's file where the plan holds the suite."""
@@ -315,6 +391,11 @@ class Worker(Participant):
 def _tasks(items: list[pytest.Item]) -> Iterator[tuple[str, str]]:
     """Suite and task of the items that are ours."""
     return ((planned_suite(one).name, one.name) for one in items if isinstance(one, TaskItem))
+
+
+def _runs_cases(item: pytest.Item) -> bool:
+    """Whether a test uses the fixture `run_case`."""
+    return "run_case" in getattr(item, "fixturenames", ())
 
 
 def any_option(config: pytest.Config) -> bool:

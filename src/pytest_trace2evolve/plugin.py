@@ -23,7 +23,7 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Activate the plugin where an option or ini key of ours is given."""
-    if options.is_active(config):
+    if options.is_active(config) and not _only_read(config):
         from pytest_trace2evolve.active import activate
 
         activate(config)
@@ -32,6 +32,8 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> int | pytest.ExitCode | None:
     """Start over, where a path moved the rootdir; before an evolution; or once for each stage."""
+    if _only_read(config):
+        return None
     given = config.invocation_params
     fixed = options.joined([str(argument) for argument in given.args], given.dir)
     if fixed is not None:
@@ -47,3 +49,8 @@ def pytest_cmdline_main(config: pytest.Config) -> int | pytest.ExitCode | None:
 
         return run_stages(config)
     return None
+
+
+def _only_read(config: pytest.Config) -> bool:
+    """Whether a command configures pytest only to read the project's hooks (`extensions.load`)."""
+    return config.pluginmanager.hasplugin("trace2evolve-extensions")

@@ -12,10 +12,9 @@ from pytest_trace2evolve.cli import main
 from pytest_trace2evolve.records.adapter import AdapterState
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Reply, gold_script
 from pytest_trace2evolve.workflow.project import Project
-from pytest_trace2evolve.worlds import registry
 from pytest_trace2evolve.worlds.registry import Worlds
 from tests.adapter_folders import write_adapter
-from tests.fake_world import POLICY, TASKS, FakeWorld
+from tests.fake_world import POLICY, TASKS
 from tests.plugin.conftest import REPOSITORY, SUITE, DeskProject, Letters, letters, project
 
 __all__ = ["letters", "project"]
@@ -174,11 +173,6 @@ def test_baselines_are_of_the_suites_mode(alone: DeskProject) -> None:
 def test_the_command_compares_within_a_mode(
     alone: DeskProject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    class Point:
-        def load(self) -> type[FakeWorld]:
-            return FakeWorld
-
-    monkeypatch.setattr(registry, "_installed", lambda: {"fake": Point()})
     monkeypatch.chdir(alone.root)
     solo = ("--t2e-suite=alone", "--t2e-agent=oracle")
     alone.pytester.runpytest_inprocess(*solo, "--t2e-run-folder=solo")

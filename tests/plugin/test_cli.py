@@ -6,8 +6,6 @@ from pathlib import Path
 import pytest
 
 from pytest_trace2evolve.cli import main
-from pytest_trace2evolve.worlds import registry
-from tests.fake_world import FakeWorld
 from tests.plugin.conftest import SUITE, DeskProject
 
 TELECOM = ("telecom-gpt-4.1.json.gz", "telecom-gpt-4.1-sft.json.gz")
@@ -18,13 +16,7 @@ STRICT = ("--policy", "strict")
 
 @pytest.fixture
 def desk_runs(project: DeskProject, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
-    """Run folders of v1 and v2, with the fake provider installed as a package would install it."""
-
-    class Point:
-        def load(self) -> type[FakeWorld]:
-            return FakeWorld
-
-    monkeypatch.setattr(registry, "_installed", lambda: {"fake": Point()})
+    """Run folders of v1 and v2."""
     monkeypatch.chdir(project.root)
     for name in ("v1", "v2"):
         project.run(f"--candidate={name}", f"--t2e-run-folder={name}", "--t2e-gate=off")

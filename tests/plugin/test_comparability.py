@@ -7,20 +7,12 @@ from typing import Any
 import pytest
 
 from pytest_trace2evolve.cli import main
-from pytest_trace2evolve.worlds import registry
-from tests.fake_world import FakeWorld
 from tests.plugin.conftest import SUITE, DeskProject
 
 
 @pytest.fixture
 def run(project: DeskProject, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run folder of v1, with the fake provider as an installed package offers it."""
-
-    class Point:
-        def load(self) -> type[FakeWorld]:
-            return FakeWorld
-
-    monkeypatch.setattr(registry, "_installed", lambda: {"fake": Point()})
+    """A run folder of v1."""
     monkeypatch.chdir(project.root)
     project.run("--candidate=v1", "--t2e-run-folder=v1", "--t2e-gate=off")
     return project.root / "v1"

@@ -31,7 +31,7 @@ LEVELS = {
         "training",
         "serving",
     },
-    4: {"report", "workflow"},
+    4: {"extensions", "report", "workflow"},
     5: {
         "plugin",
         "options",

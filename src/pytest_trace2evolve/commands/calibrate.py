@@ -12,6 +12,7 @@ from pytest_trace2evolve.commands.common import (
     nearest_project,
     refuse_picture,
     share,
+    worlds_of,
 )
 
 
@@ -49,7 +50,6 @@ def add(commands: Any) -> None:
 def _calibrate(options: argparse.Namespace) -> int:
     from pytest_trace2evolve.report.calibration import calibration_json, calibration_text
     from pytest_trace2evolve.workflow.recorded.calibrate import Wanted, calibrate_files
-    from pytest_trace2evolve.worlds.registry import Worlds
 
     wanted = Wanted(
         policies=tuple(options.policy or ()),
@@ -62,11 +62,12 @@ def _calibrate(options: argparse.Namespace) -> int:
     )
     if options.picture is not None:
         refuse_picture(options.picture)
+    project = nearest_project(options)
     findings = calibrate_files(
         options.results,
-        Worlds(),
+        worlds_of(project),
         wanted,
-        project=nearest_project(options),
+        project=project,
         provider=options.provider,
         judge=judge_of(options),
     )

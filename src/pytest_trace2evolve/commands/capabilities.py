@@ -13,6 +13,7 @@ from pytest_trace2evolve.commands.common import (
     nearest_project,
     progress_bar,
     refuse_picture,
+    worlds_of,
 )
 from pytest_trace2evolve.errors import ConfigError
 
@@ -57,7 +58,6 @@ def _capabilities(options: argparse.Namespace) -> int:
     from pytest_trace2evolve.report.capabilities import capabilities_json, capabilities_text
     from pytest_trace2evolve.workflow.capabilities.gather import gather
     from pytest_trace2evolve.workflow.capabilities.mine import by_rules, report
-    from pytest_trace2evolve.worlds.registry import Worlds
 
     times = None if options.times is None else at_least("--runs", options.times, 1)
     _refuse_unheard(options)
@@ -66,7 +66,7 @@ def _capabilities(options: argparse.Namespace) -> int:
     project = nearest_project(options)
     gathered = gather(
         options.runs,
-        Worlds(),
+        worlds_of(project),
         project=project,
         here=Path.cwd(),
         splits=tuple(options.split or ()),

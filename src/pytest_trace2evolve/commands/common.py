@@ -12,6 +12,7 @@ from pytest_trace2evolve.workflow.project import Project, find_root
 
 if TYPE_CHECKING:
     from pytest_trace2evolve.workflow.environments.registry import Environments
+    from pytest_trace2evolve.worlds.registry import Worlds
 
 
 def judge_options(parser: argparse.ArgumentParser) -> None:
@@ -50,19 +51,26 @@ def project_of(options: argparse.Namespace) -> Project:
     return Project(root=root, suites_folder=root / "suites")
 
 
+def worlds_of(project: Project | None) -> "Worlds":
+    """Opens worlds of all providers: of the package, of installed ones, and of the project's hooks."""
+    from pytest_trace2evolve.worlds.registry import Worlds
+
+    return Worlds() if project is None else project.open_worlds()
+
+
 def environments_of(project: Project | None) -> "Environments":
-    """All environments: of the package, of installed ones, and those that a project had synthesized. Who asks
-    for them closes them.
+    """All environments: of the package, of installed ones, of the project's hooks, and those that it had
+    synthesized. Who asks for them closes them.
 
     Raises:
+        ConfigError: the project's hooks cannot be loaded, or a capability is registered twice.
         GeneratorError: a synthesized one is damaged, or was changed after it was admitted.
         WorldError: the target of one cannot be opened.
     """
-    from pytest_trace2evolve.workflow.environments.generated import generated_offers
+    from pytest_trace2evolve.workflow.environments.generated import project_environments
     from pytest_trace2evolve.workflow.environments.registry import Environments
-    from pytest_trace2evolve.worlds.registry import Worlds
 
-    return Environments(generated_offers(project.root, Worlds()) if project is not None else None)
+    return Environments() if project is None else project_environments(project)
 
 
 def at_least(option: str, number: int, least: int) -> int:

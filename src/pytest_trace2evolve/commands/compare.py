@@ -5,7 +5,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pytest_trace2evolve.commands.common import judge_of, judge_options, nearest_project, project_of
+from pytest_trace2evolve.commands.common import (
+    judge_of,
+    judge_options,
+    nearest_project,
+    project_of,
+    worlds_of,
+)
 from pytest_trace2evolve.errors import ConfigError
 
 
@@ -34,19 +40,19 @@ def _compare(options: argparse.Namespace) -> int:
     from pytest_trace2evolve.report.compare import comparison_text
     from pytest_trace2evolve.workflow.judging.finish import EXIT_STATUS
     from pytest_trace2evolve.workflow.recorded.compare import compare
-    from pytest_trace2evolve.worlds.registry import Worlds
 
     baseline, candidate = _sides(options)
     if options.split and not options.suite:
         raise ConfigError("--split names a split of a suite: give --suite too")
+    project = project_of(options) if options.suite else nearest_project(options)
     comparison = compare(
         baseline,
         candidate,
-        Worlds(),
+        worlds_of(project),
         policy=options.policy,
         goal=Goal(options.goal),
         provider=options.provider,
-        project=project_of(options) if options.suite else nearest_project(options),
+        project=project,
         suite=options.suite,
         split=options.split,
         judge=judge_of(options),

@@ -90,9 +90,10 @@ def _check(options: argparse.Namespace) -> int:
     from pytest_trace2evolve.workflow.environments.admit import admit, held_out_of
 
     seeds = at_least("--seeds", options.seeds, 1)
-    held_out = held_out_of(nearest_project(options))
+    project = nearest_project(options)
+    held_out = held_out_of(project)
     reports = []
-    with contextlib.closing(environments_of(nearest_project(options))) as environments:
+    with contextlib.closing(environments_of(project)) as environments:
         names = _names(options.names, environments)
         _require_difficulty(options.difficulty, names, environments)
         for name in names:
@@ -125,11 +126,12 @@ def _calibrate(options: argparse.Namespace) -> int:
     at_least("--first", options.first, 0)
     if options.seeds is not None:
         at_least("--seeds", options.seeds, 2)
+    project = nearest_project(options)
     with contextlib.ExitStack() as stack:
-        environments = stack.enter_context(contextlib.closing(environments_of(nearest_project(options))))
+        environments = stack.enter_context(contextlib.closing(environments_of(project)))
         names = _names(options.names, environments)
         _require_difficulty(options.difficulty, names, environments)
-        ask = read_ask(options, nearest_project(options), Path.cwd())
+        ask = read_ask(options, project, Path.cwd())
         print(budget(ask, len(names)), file=sys.stderr)
         server = LocalServer(ask.settings.folder) if ask.settings.folder is not None else None
         if server is not None:

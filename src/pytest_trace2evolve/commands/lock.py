@@ -20,9 +20,8 @@ def add(commands: Any) -> None:
 
 
 def _lock(options: argparse.Namespace) -> int:
-    from pytest_trace2evolve.worlds.registry import Worlds
-
-    project, worlds = project_of(options), Worlds()
+    project = project_of(options)
+    worlds = project.open_worlds()
     if options.check:
         return _check_locks(project, worlds, options.suites)
     lock = project.renew_lock(worlds, options.suites)

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pytest_trace2evolve.commands.common import judge_of, judge_options
+from pytest_trace2evolve.commands.common import judge_of, judge_options, nearest_project, worlds_of
 
 
 def add(commands: Any) -> None:
@@ -21,8 +21,8 @@ def add(commands: Any) -> None:
 def _score(options: argparse.Namespace) -> int:
     from pytest_trace2evolve.report.score import score_json, score_tables
     from pytest_trace2evolve.workflow.recorded.rescore import rescore_files
-    from pytest_trace2evolve.worlds.registry import Worlds
 
-    scored = rescore_files(options.files, Worlds(), options.provider, judge_of(options))
+    worlds = worlds_of(nearest_project(options))
+    scored = rescore_files(options.files, worlds, options.provider, judge_of(options))
     print(json.dumps(score_json(scored), indent=2) if options.json else score_tables(scored))
     return 0

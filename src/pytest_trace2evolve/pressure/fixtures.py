@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_trace2evolve.cases.case import Case
+from pytest_trace2evolve.extensions import registered
 from pytest_trace2evolve.pressure.outcomes import MARKER, NAME, Pressure
 from pytest_trace2evolve.workflow.cases.pressure import Outcome
 
@@ -53,8 +54,8 @@ def environments(pytestconfig: pytest.Config) -> Iterator["Environments"]:
     """All capability environments: built in, of installed packages, and of `pytest_t2e_environments`."""
     from pytest_trace2evolve.workflow.environments.registry import Environments
 
-    answers = pytestconfig.hook.pytest_t2e_environments(config=pytestconfig)
-    found = Environments({name: offer for answer in answers for name, offer in answer.items()})
+    pressure = pytestconfig.pluginmanager.getplugin(NAME)
+    found = Environments(registered(pytestconfig, "environments"), pressure.worlds, pressure.project)
     yield found
     found.close()
 

@@ -22,6 +22,8 @@ from pytest_trace2evolve.errors import (
 from pytest_trace2evolve.participant import Participant
 from pytest_trace2evolve.workflow.cases.pressure import CaseFailed, CaseRunner, Outcome
 from pytest_trace2evolve.workflow.planning.plan import REPLAY
+from pytest_trace2evolve.workflow.project import Project
+from pytest_trace2evolve.worlds.registry import Worlds
 
 NAME = "trace2evolve-pressure"
 """The name under which this process' plugin object is registered."""
@@ -58,6 +60,16 @@ class Pressure:
         self._run = run
         self._runner: CaseRunner | None = None
         self._test: _Test | None = None
+
+    @property
+    def project(self) -> Project:
+        """The project that pytest runs in."""
+        return self._run.project
+
+    @property
+    def worlds(self) -> Worlds:
+        """Opens worlds of all providers that the session knows."""
+        return self._run.worlds
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """One test a case of the marked files, their paths relative to the rootdir."""

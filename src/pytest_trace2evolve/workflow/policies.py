@@ -1,13 +1,13 @@
 """Gate policies as a project has them: built in, from its `policies/` folder, with checks of others."""
 
 import functools
-import importlib.metadata
 from collections.abc import Mapping
 
+from pytest_trace2evolve._optional import described, entry_points
 from pytest_trace2evolve.errors import PolicyError
 from pytest_trace2evolve.gate.checks import Check
 from pytest_trace2evolve.gate.judgement import Policy
-from pytest_trace2evolve.gate.policy import get_policy
+from pytest_trace2evolve.gate.policy import POLICIES, get_policy
 from pytest_trace2evolve.workflow.project import Project
 
 ENTRY_POINTS = "trace2evolve.checks"
@@ -20,13 +20,26 @@ def find_policy(name: str, project: Project | None, further: Mapping[str, Check]
     Args:
         name: What was asked for.
         project: Where a project's own policies lie; None knows the built-in ones only.
-        further: Checks by id, from the hook `pytest_t2e_checks`; they win over installed ones.
+        further: Checks by id, from the hook `pytest_t2e_checks`. None: those of the project's hooks, which
+            are loaded if the policy is the project's own; a built-in policy uses none of them.
 
     Raises:
         PolicyError: there is none, its file is wrong, or a check that it names cannot be made.
+        ConfigError: the project's hooks cannot be loaded.
     """
     folder = None if project is None else project.policies_folder
+    if further is None and project is not None and name not in POLICIES:
+        further = project.extensions.checks
     return get_policy(name, folder, {**installed_checks(), **(further or {})})
+
+
+def registered() -> dict[str, str]:
+    """The checks that are there without a hook, and who registers each.
+
+    Raises:
+        ConfigError: two register one id.
+    """
+    return {name: described(point) for name, point in entry_points(ENTRY_POINTS, "check").items()}
 
 
 @functools.cache
@@ -37,7 +50,7 @@ def installed_checks() -> Mapping[str, Check]:
         PolicyError: one cannot be made.
     """
     found: dict[str, Check] = {}
-    for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
+    for point in entry_points(ENTRY_POINTS, "check").values():
         try:
             found[point.name] = point.load()()
         except Exception as error:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_trace2evolve.adapters import Adapters
 from pytest_trace2evolve.candidates import Candidates
@@ -34,6 +35,9 @@ from pytest_trace2evolve.suites import (
     split_registry,
 )
 from pytest_trace2evolve.worlds.registry import Worlds
+
+if TYPE_CHECKING:
+    from pytest_trace2evolve.extensions import Extensions
 
 
 @dataclass(frozen=True)
@@ -101,6 +105,24 @@ class Project:
             SuiteError: that file is broken.
         """
         return split_registry(read_splits(self.suites_folder / SPLITS_NAME))
+
+    @cached_property
+    def extensions(self) -> "Extensions":
+        """What hooks of the project's `conftest.py` and plugins register, loaded once and by commands only.
+
+        A pytest session has the hooks of its own configuration (`extensions.read_hooks`).
+
+        Raises:
+            ConfigError: they cannot be loaded; names the file and the error.
+        """
+        from pytest_trace2evolve.extensions import Extensions, load, may_register
+
+        found = may_register(self.root, self.suites_folder)
+        return load(self.root, self.suites_folder) if found else Extensions()
+
+    def open_worlds(self) -> Worlds:
+        """Opens worlds of all providers that a command knows, those of the project's hooks among them."""
+        return Worlds(lambda: self.extensions.worlds)
 
     @property
     def suite_names(self) -> list[str]:

@@ -6,6 +6,7 @@ import importlib.metadata
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from pytest_trace2evolve._optional import described, entry_points
 from pytest_trace2evolve.errors import WorldError, nearest
 from pytest_trace2evolve.identity import code_of, declared_fingerprint
 from pytest_trace2evolve.records.evidence import Code
@@ -33,14 +34,22 @@ class Worlds:
     """Opens worlds, each (provider, domain) once.
 
     Args:
-        extra: Further providers by name, from the hook `pytest_t2e_worlds`; they win over installed ones.
+        extra: Further providers by name, from the hook `pytest_t2e_worlds`. A callable is asked for them when
+            the first world is opened.
     """
 
-    def __init__(self, extra: dict[str, WorldFactory] | None = None) -> None:
-        self._extra = dict(extra or {})
+    def __init__(
+        self, extra: Mapping[str, WorldFactory] | Callable[[], Mapping[str, WorldFactory]] | None = None
+    ) -> None:
+        self._given = extra
         self._open: dict[tuple[str, str], World] = {}
         self._code: dict[tuple[str, str], Code] = {}
         self._extended: dict[tuple[str, str, tuple[Path, ...]], World] = {}
+
+    @functools.cached_property
+    def _extra(self) -> Mapping[str, WorldFactory]:
+        given = self._given
+        return (given() if callable(given) else given) or {}
 
     def providers(self) -> list[str]:
         """Names of all known providers."""
@@ -52,6 +61,7 @@ class Worlds:
         Raises:
             WorldError: unknown provider, or a domain that it does not have.
             MissingExtraError: the provider's package is not installed.
+            ConfigError: further providers cannot be loaded, or a name is registered twice.
         """
         key = (provider, domain)
         if key not in self._open:
@@ -105,6 +115,16 @@ class Worlds:
         return factory
 
 
+def registered() -> dict[str, str]:
+    """The providers that are there without a hook, and who registers each.
+
+    Raises:
+        ConfigError: two register one name.
+    """
+    own = dict.fromkeys(_BUILT_IN, "pytest-trace2evolve")
+    return own | {name: described(point) for name, point in _installed().items()}
+
+
 @functools.cache
 def _installed() -> dict[str, importlib.metadata.EntryPoint]:
-    return {point.name: point for point in importlib.metadata.entry_points(group=ENTRY_POINTS)}
+    return entry_points(ENTRY_POINTS, "world", _BUILT_IN)

@@ -9,7 +9,6 @@ from pytest_trace2evolve.records.evolving import Missing
 from pytest_trace2evolve.workflow.capabilities.gather import gather
 from pytest_trace2evolve.workflow.capabilities.mine import by_rules, report
 from pytest_trace2evolve.workflow.project import Project
-from pytest_trace2evolve.worlds.registry import Worlds
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ def missing_of(project: Project, run: str, here: Path) -> Learnt:
         ConfigError: the run is unknown or empty, nothing failed, or nothing that can be named is missing.
         ResultsError: a file cannot be read.
     """
-    gathered = gather([run], Worlds(), project=project, here=here)
+    gathered = gather([run], project.open_worlds(), project=project, here=here)
     found = report(gathered, by_rules(gathered))
     if not found.failed:
         raise ConfigError(

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
+from pathlib import Path
 
 from pytest_trace2evolve._canonical import digest, texts_in
 from pytest_trace2evolve.agents.case_oracle import CaseOracle
@@ -24,6 +25,7 @@ from pytest_trace2evolve.records.script import Content, script_of
 from pytest_trace2evolve.records.task import Action, Task
 from pytest_trace2evolve.scoring.invariants import broken
 from pytest_trace2evolve.suites import CasesOf, Role
+from pytest_trace2evolve.workflow.environments.generated import project_environments
 from pytest_trace2evolve.workflow.environments.generator import EASIEST, HARDEST
 from pytest_trace2evolve.workflow.environments.registry import Environments, scripted
 from pytest_trace2evolve.workflow.environments.rogues import LUCK, WRONG, nothing, repeats, silence
@@ -86,7 +88,7 @@ def admit(
         told(seed + 1)
     again = offer.elsewhere
     lines = [
-        _elsewhere(name, levels, content, make)
+        _elsewhere(name, levels, content, make, environments.project)
         if again is None
         else _again(levels, make, lambda level: again(level, content), first),
         *admission.lines(),
@@ -293,7 +295,11 @@ def _call(action: Action) -> ToolCall:
 
 
 def _elsewhere(
-    name: str, levels: Sequence[int], content: Content, make: Callable[[int], Generator]
+    name: str,
+    levels: Sequence[int],
+    content: Content,
+    make: Callable[[int], Generator],
+    project: Project | None,
 ) -> CheckLine:
     """The same scenarios in a new process, whose hashes of strings are others."""
     jobs = [(seed, levels[seed % len(levels)]) for seed in range(ELSEWHERE)]
@@ -302,7 +308,8 @@ def _elsewhere(
         "import json, sys; from pytest_trace2evolve.workflow.environments.admit import remade; "
         "print(remade(*json.loads(sys.argv[1])))"
     )
-    arguments = json.dumps([name, content.value, jobs])
+    folders = None if project is None else [str(project.root), str(project.suites_folder)]
+    arguments = json.dumps([name, content.value, jobs, folders])
     path = [entry for entry in sys.path if entry]
     done = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path[:] = {path!r}; {source}", arguments],
@@ -320,9 +327,16 @@ def _elsewhere(
     )
 
 
-def remade(name: str, content: str, jobs: Sequence[Sequence[int]]) -> str:
-    """Digest of scenarios, made here from nothing but their names."""
-    environments, levels = Environments(), {level for _, level in jobs}
+def remade(
+    name: str, content: str, jobs: Sequence[Sequence[int]], folders: Sequence[str] | None = None
+) -> str:
+    """Digest of scenarios, made here from nothing but their names.
+
+    Args:
+        folders: Root and folder of suites of the project that knows the environment, if one does.
+    """
+    environments = Environments() if folders is None else project_environments(Project(*map(Path, folders)))
+    levels = {level for _, level in jobs}
     made = {level: environments.generator(name, level, Content(content)) for level in levels}
     return scenarios_digest(made, [(seed, level) for seed, level in jobs])
 

@@ -55,7 +55,7 @@ def commission_of(
         capability = Capability(name=name, description=text)
     except ValidationError as error:
         raise ConfigError(f"{name!r} is no name of a capability: {complaint(error, 'name')}") from None
-    worlds = Worlds()
+    worlds = project.open_worlds()
     [sample] = generate("sample", 1, Content.TRAIN, ("multi_step_task_completion",))
     return Commission(
         capability=capability,

@@ -13,13 +13,19 @@ from pydantic import Field, ValidationError
 from pytest_trace2evolve._canonical import digest_text
 from pytest_trace2evolve.cases.content import vocabulary
 from pytest_trace2evolve.environments.generated import Box, GeneratedGenerator
-from pytest_trace2evolve.errors import GeneratorError
+from pytest_trace2evolve.errors import GeneratorError, refuse_taken
 from pytest_trace2evolve.evidence.atomic import write_together
 from pytest_trace2evolve.records.base import Record, complaint
 from pytest_trace2evolve.records.capability import CapabilityName
 from pytest_trace2evolve.records.protocols import Generator, World
 from pytest_trace2evolve.records.script import Content, Replies
-from pytest_trace2evolve.workflow.environments.registry import BUILT_IN_NAMES, Offer
+from pytest_trace2evolve.workflow.environments.registry import (
+    BUILT_IN_NAMES,
+    Environments,
+    Offer,
+    registered,
+)
+from pytest_trace2evolve.workflow.project import Project
 from pytest_trace2evolve.worlds.registry import Worlds
 
 FOLDER = Path("environments") / "generated"
@@ -49,6 +55,23 @@ class Synthesized(Record):
     provider: str
     domain: str
     created_at: str
+
+
+def project_environments(project: Project) -> Environments:
+    """All environments that a project knows: built in, installed, of its hooks, and those that a model wrote.
+
+    Raises:
+        ConfigError: the project's hooks cannot be loaded, or a capability is registered twice.
+        GeneratorError: as for `generated_offers`.
+        WorldError: the target of a generated one cannot be opened.
+    """
+    worlds = project.open_worlds()
+    generated = generated_offers(project.root, worlds)
+    hooked = project.extensions.environments
+    others = {**registered(), **dict.fromkeys(hooked, "the hook pytest_t2e_environments")}
+    for name in generated.keys() & others.keys():
+        refuse_taken("environment", name, others[name], f"{FOLDER / name}.json")
+    return Environments({**hooked, **generated}, worlds, project)
 
 
 def generated_offers(root: Path, worlds: Worlds) -> dict[str, Offer]:

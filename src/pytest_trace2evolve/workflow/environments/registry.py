@@ -1,10 +1,10 @@
 """Environments by name: the built-in ones, those of installed packages, and those that a hook brings."""
 
 import functools
-import importlib.metadata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from pytest_trace2evolve._optional import described, entry_points
 from pytest_trace2evolve.environments.environment import PlayedEnvironment
 from pytest_trace2evolve.environments.play import Customer
 from pytest_trace2evolve.errors import CaseError, GeneratorError, nearest
@@ -19,6 +19,7 @@ from pytest_trace2evolve.workflow.environments.multi_step import MultiStepTaskCo
 from pytest_trace2evolve.workflow.environments.precision import ToolCallingPrecision
 from pytest_trace2evolve.workflow.environments.precondition import PreconditionVerification
 from pytest_trace2evolve.workflow.environments.structured import StructuredDataReasoning
+from pytest_trace2evolve.workflow.project import Project
 from pytest_trace2evolve.worlds.registry import Worlds
 
 ENTRY_POINTS = "trace2evolve.environments"
@@ -64,15 +65,22 @@ class Environments:
     """All environments that are known.
 
     Args:
-        extra: Further ones by capability, from the hook `pytest_t2e_environments`; they win over installed
-            ones, and those over built-in ones.
+        extra: Further ones by capability: those of the hook `pytest_t2e_environments`, and those that a model
+            wrote.
         worlds: Opens the worlds that they are played in.
+        project: Whose hooks are among `extra`; another process that needs the same environments loads them.
     """
 
-    def __init__(self, extra: Mapping[str, Offer] | None = None, worlds: Worlds | None = None) -> None:
+    def __init__(
+        self,
+        extra: Mapping[str, Offer] | None = None,
+        worlds: Worlds | None = None,
+        project: Project | None = None,
+    ) -> None:
         built_in = {kind.capability: Offer(kind, kind.pays) for kind in _BUILT_IN}
         self._offers: dict[str, Offer] = {**built_in, **_installed(), **(extra or {})}
         self._worlds = worlds or Worlds()
+        self.project = project
 
     def close(self) -> None:
         """End the processes that environments hold."""
@@ -140,10 +148,21 @@ def scripted(task: Task, seed: int) -> Customer:
     return ScriptedUser(script, seed=seed)
 
 
+def registered() -> dict[str, str]:
+    """The environments that are there without a hook, and who registers each.
+
+    Raises:
+        ConfigError: two register one capability.
+    """
+    installed = entry_points(ENTRY_POINTS, "environment", BUILT_IN_NAMES)
+    own = dict.fromkeys(BUILT_IN_NAMES, "pytest-trace2evolve")
+    return own | {name: described(point) for name, point in installed.items()}
+
+
 @functools.cache
 def _installed() -> Mapping[str, Offer]:
     found: dict[str, Offer] = {}
-    for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
+    for point in entry_points(ENTRY_POINTS, "environment", BUILT_IN_NAMES).values():
         try:
             offer = point.load()
         except Exception as error:

@@ -206,12 +206,15 @@ def _agent(options: Options, suite: Suite, agents: Sequence[str], recorded: Mapp
 
 
 def with_embedded(options: Options, suites: Sequence[Suite]) -> tuple[Options, list[Suite]]:
-    """The embedded model talks where nobody else was named, to customers who follow a script.
+    """The embedded model talks if nobody else was named, to customers who follow a script.
 
     Returns:
-        The options with that model, and the suites whose customers do; the same as before where it is not
-        asked, because a suite names an agent or was named itself and its customers need a model.
+        The options with that model, and the suites whose customers do; without suites only cases are run,
+        whose customers all do. Both are as before if it does not talk, because a suite names an agent or was
+        named itself and its customers need a model.
     """
+    if options.embedded is not None and not suites:
+        return replace(options, live=options.embedded), []
     if options.embedded is not None and not any(suite.default_agent for suite in suites):
         served = [suite for suite in suites if suite.scripted]
         if served and (len(served) == len(suites) or not options.suites):

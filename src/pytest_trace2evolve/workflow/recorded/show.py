@@ -80,18 +80,25 @@ def open_trace(
         record_look(project, place, domain_of(file), task, (chosen,), name)
     simulation = simulations[chosen]
     return Opened(
-        simulation, origin, name, tuple(sorted(simulations)), tuple(places), note, _found(simulation, origin)
+        simulation,
+        origin,
+        name,
+        tuple(sorted(simulations)),
+        tuple(places),
+        note,
+        _found(simulation, origin, project),
     )
 
 
-def _found(simulation: Simulation, origin: Provenance) -> tuple[Finding, ...]:
+def _found(simulation: Simulation, origin: Provenance, project: Project | None) -> tuple[Finding, ...]:
     """What breaks an invariant: as the run wrote it, else by the rules of a world that can be opened here."""
     if (written := written_findings(simulation)) is not None:
         return written
     if not origin.conversational:
         return ()
     try:
-        rules = rules_of(Worlds().open(origin.provider, origin.domain))
+        worlds = Worlds() if project is None else project.open_worlds()
+        rules = rules_of(worlds.open(origin.provider, origin.domain))
     except (WorldError, MissingExtraError):
         return ()
     return () if rules is None else broken(simulation.trace, rules)
