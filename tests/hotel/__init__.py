@@ -18,11 +18,10 @@ from typing import Any
 
 import pytest
 
+from pytest_trace2evolve.cli import main
 from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Reply, Script
-from pytest_trace2evolve.workflow.project import Project
-from pytest_trace2evolve.worlds.registry import Worlds
 
 TEMPLATE = Path(__file__).parent / "project"
 SOURCE = Path(__file__).resolve().parents[2] / "src"
@@ -89,9 +88,13 @@ class HotelProject:
         self.lock()
 
     def lock(self) -> None:
-        """Renew the lock of all suites."""
-        with imported("hotel.world", self.root) as world:
-            Project(self.root, self.root / "suites").renew_lock(Worlds({"hotel": world.HotelWorld}))
+        """Renew the lock of all suites, as `trace2evolve lock` does."""
+        try:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(sys, "path", [*sys.path])
+                assert main(["--root", str(self.root), "lock"]) == 0
+        finally:
+            forget("hotel", "conftest")
 
     def run(self, *arguments: str) -> pytest.RunResult:
         """A pytest session in this process. It cannot have xdist workers: use `spawn`."""
@@ -214,8 +217,13 @@ def imported(name: str, root: Path) -> Iterator[ModuleType]:
         try:
             yield importlib.import_module(name)
         finally:
-            for module in [module for module in sys.modules if module.partition(".")[0] == "hotel"]:
-                del sys.modules[module]
+            forget("hotel")
+
+
+def forget(*packages: str) -> None:
+    """Have modules imported anew the next time they are asked for."""
+    for module in [module for module in sys.modules if module.partition(".")[0] in packages]:
+        del sys.modules[module]
 
 
 def prepare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
