@@ -7,6 +7,7 @@ import pytest
 
 from pytest_trace2evolve.cases.case import case_line, generate
 from pytest_trace2evolve.records.script import Content
+from pytest_trace2evolve.shipped import has_embedded_model
 from pytest_trace2evolve.testing import ChatServer, Fault, FaultPlan, Reply
 from tests.plugin.test_pressure import HEAD, PressureProject, project, told
 
@@ -151,3 +152,19 @@ def test_a_kept_trace_that_is_damaged_is_named(few: PressureProject) -> None:
         result = live(few, server)
     result.assert_outcomes(passed=3, failed=1)
     assert "damaged" in told(result)
+
+
+@pytest.mark.skipif(not has_embedded_model(), reason="no embedded model ships yet")
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
+def test_the_embedded_model_talks_if_nobody_is_named(
+    few: PressureProject, monkeypatch: pytest.MonkeyPatch, workers: tuple[str, ...]
+) -> None:
+    """As in suites. Real conversations, one server for all processes, and no key."""
+    monkeypatch.delenv("OPENAI_API_KEY")
+    result = few.pytester.runpytest_subprocess(
+        "synthetic", "--candidate=v6", "-p", "no:cacheprovider", *workers
+    )
+    result.assert_outcomes(passed=4)
+    result.stdout.fnmatch_lines(["trace2evolve: candidate v6 on cases (agent chat)"])
+    kept = list((few.root / ".trace2evolve" / "finished").rglob("*.json"))
+    assert len(kept) == 4

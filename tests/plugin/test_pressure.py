@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from pytest_trace2evolve import choices
 from pytest_trace2evolve.cases.case import read_cases
+from pytest_trace2evolve.workflow.project import Project
+from pytest_trace2evolve.worlds.registry import Worlds
+from tests.fake_world import FakeWorld
 from tests.plugin.conftest import REPOSITORY
 
 INI = """\
@@ -254,11 +258,10 @@ def test_a_failure_within_the_budget_stays_a_failure(project):
     ("text", "arguments", "expected"),
     [
         (
-            "def test_it(case): pass\n",
-            (),
+            "def test_it(case, run_case): pass\n",
+            ("--t2e-agent=nop",),
             "'case' needs @pytest.mark.t2e_cases(FILE), or hypothesis' @given(case=...)",
         ),
-        (NEW.format(body="run_case(case)"), (), "no agent for 'run_case': give --t2e-agent or"),
         (
             NEW.format(body="run_case('x')"),
             ("--t2e-agent=nop",),
@@ -271,17 +274,17 @@ def test_a_failure_within_the_budget_stays_a_failure(project):
         ),
         (
             HEAD + "@pytest.mark.t2e_cases(3)\ndef test_it(case, run_case): pass\n",
-            (),
+            ("--t2e-agent=nop",),
             "@pytest.mark.t2e_cases takes the names of files of cases, and its test the fixture 'case'",
         ),
         (
             HEAD + "@pytest.mark.t2e_cases('synthetic/a.jsonl')\ndef test_it(run_case): pass\n",
-            (),
+            ("--t2e-agent=nop",),
             "@pytest.mark.t2e_cases takes the names of files of cases, and its test the fixture 'case'",
         ),
         (
             HEAD + "@pytest.mark.t2e_cases('../a.jsonl')\ndef test_it(case, run_case): pass\n",
-            (),
+            ("--t2e-agent=nop",),
             "../a.jsonl: lies outside of",
         ),
         (
@@ -291,7 +294,7 @@ def test_a_failure_within_the_budget_stays_a_failure(project):
         ),
         (
             HEAD + "@pytest.mark.t2e_cases('synthetic/none.jsonl')\ndef test_it(case, run_case): pass\n",
-            (),
+            ("--t2e-agent=nop",),
             "synthetic/none.jsonl: cannot be read: No such file or directory",
         ),
         ("def test_it(run_case): pass\n", ("--t2e-agent=nobody",), "unknown agent 'nobody'; "),
@@ -308,6 +311,101 @@ def test_what_is_wrong_is_told(project, text, arguments, expected):
     result = project.run(*arguments)
     assert result.ret != 0
     assert expected in told(result)
+
+
+SUITE = """\
+provider = "fake"
+domain = "desk"
+default_agent = "oracle"
+
+[splits]
+heldout = ["close", "note"]
+"""
+
+
+@pytest.fixture
+def served(project):
+    """The project with a suite whose agent is its own: nobody else is named, so nobody serves cases."""
+    (project.root / "suites" / "desk.toml").write_text(SUITE, encoding="utf-8")
+    Project(project.root, project.root / "suites").renew_lock(Worlds({"fake": FakeWorld}))
+    project.pytester.makeconftest(
+        CONFTEST
+        + """
+
+from tests.fake_world import FakeWorld
+
+
+def pytest_t2e_worlds(config):
+    return {"fake": FakeWorld}
+"""
+    )
+    return project
+
+
+NOBODY = (
+    "ERROR: trace2evolve: no agent for 'run_case': give --t2e-agent or --t2e-model, or the ini key t2e_agent"
+)
+
+NOT_SERVED = (
+    "ERROR: no agent is named, and the embedded model cannot be served: 'torch' is not installed; run: "
+    "pip install 'pytest-trace2evolve[local]'; or name an agent: --t2e-agent or --t2e-model"
+)
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
+def test_a_case_that_nobody_serves_is_one_usage_error(served, workers):
+    """Under xdist only workers collect; the controller says it once, and no test runs."""
+    served.test(NEW.format(body="run_case(case)") + "\n\ndef test_other():\n    open('ran', 'w')\n")
+    result = served.pytester.runpytest_subprocess("suites", "synthetic", "-p", "no:cacheprovider", *workers)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert [line for line in result.errlines if line.strip()] == [NOBODY]
+    assert not (served.root / "ran").exists()
+    assert result.parseoutcomes() == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (
+            ("synthetic/test_pressure.py", "--t2e-agent=nop"),
+            "the options ask for a run, and none of these tests uses 'run_case'; name suites/ too",
+        ),
+        (
+            ("suites", "synthetic", "--t2e-freeze"),
+            "--t2e-freeze has no effect, since no test uses 'run_case'; name synthetic/ too",
+        ),
+    ],
+)
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
+def test_options_that_no_collected_test_heeds_are_one_usage_error(served, arguments, expected, workers):
+    served.test("def test_other():\n    open('ran', 'w')\n")
+    result = served.pytester.runpytest_subprocess(*arguments, "-p", "no:cacheprovider", *workers)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert [line for line in result.errlines if line.strip()] == [f"ERROR: trace2evolve: {expected}"]
+    assert not (served.root / "ran").exists()
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
+@pytest.mark.parametrize("arguments", [("synthetic", "--candidate=v6"), ("synthetic",)])
+def test_an_embedded_model_that_cannot_be_served_is_one_usage_error(project, monkeypatch, arguments, workers):
+    """The package that serves it is hidden from every process of the session."""
+    hidden = project.root / "hidden" / "torch"
+    hidden.mkdir(parents=True)
+    absent = "raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')\n"
+    (hidden / "__init__.py").write_text(absent, encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", f"{hidden.parent}:{REPOSITORY}:{REPOSITORY / 'src'}")
+    project.test(NEW.format(body="run_case(case)"))
+    result = project.pytester.runpytest_subprocess(*arguments, "-p", "no:cacheprovider", *workers)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert [line for line in result.errlines if line.strip()] == [NOT_SERVED]
+
+
+def test_without_an_embedded_model_somebody_must_be_named(project, monkeypatch):
+    monkeypatch.setattr(choices, "has_embedded_model", lambda: False)
+    project.test(NEW.format(body="run_case(case)"))
+    result = project.run("--candidate=v6")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert [line for line in result.errlines if line.strip()] == [NOBODY]
 
 
 def test_a_test_elsewhere_is_told_to_be_named(project):

@@ -32,6 +32,11 @@ def test_it_talks_to_customers_who_follow_a_script() -> None:
     assert (found.live, served) == (EMBEDDED, suites)
 
 
+def test_it_talks_where_only_cases_are_run() -> None:
+    found, served = with_embedded(Options(embedded=EMBEDDED, unheard="--t2e-temperature"), [])
+    assert (found.live, served) == (EMBEDDED, [])
+
+
 def test_suites_whose_customers_need_a_model_are_left_out_where_none_was_named() -> None:
     scripted, other = suite(cases=True), suite(cases=False)
     found, served = with_embedded(Options(embedded=EMBEDDED), [other, scripted])
