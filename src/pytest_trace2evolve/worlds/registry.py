@@ -78,6 +78,10 @@ class Worlds:
             self._extended[key] = ExtendedWorld(self.open(provider, domain), further())
         return self._extended[key]
 
+    def is_built_in(self, provider: str) -> bool:
+        """Whether a provider is one of this package; the project or an installed package may replace it."""
+        return provider in _BUILT_IN and provider not in self._extra and provider not in _installed()
+
     def interface(self, provider: str, domain: str) -> WorldName:
         """Whose tools a world has: equal for worlds in which an agent's calls mean the same.
 
@@ -85,7 +89,7 @@ class Worlds:
         tools of τ² retail. Any other world, and every world of a provider of the project or of an installed
         package, has tools of its own.
         """
-        if provider not in self._extra and provider not in _installed():
+        if self.is_built_in(provider):
             if provider in ("inspect_evals", "tau2"):
                 return _BENCHMARK, domain
             if (provider, domain) == ("trace2evolve", "support"):
