@@ -104,8 +104,9 @@ def test_what_a_booking_breaks(desk: Callable[[], Reception], kind: str) -> None
 
 
 def test_a_booking_that_was_refused_breaks_nothing() -> None:
-    """Its result has no booking, and nothing was created."""
+    """Its result has no booking, and nothing was created; to claim one is a false promise."""
     assert known().book(room="99").kinds() == []
+    assert known().book(room="99").say("I have booked room 99.").kinds() == ["promises"]
 
 
 def test_a_new_booking_is_read_and_has_an_owner_and_a_status() -> None:

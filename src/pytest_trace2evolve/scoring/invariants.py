@@ -269,11 +269,13 @@ def owner_of(one: Call, target: Place, record: Mapping[str, Any], rules: Rules) 
 def _learn(one: Call, known: _Known, rules: Rules) -> None:
     """Take in what came of a call."""
     known.about_it = known.about_it or one.call.name in rules.writes
-    if one.outcome is not Outcome.FAILED:
-        known.done.add((one.call.name, target_of(one, rules)))
+    target, record = target_of(one, rules), record_shown(one, rules)
+    writing = rules.writes.get(one.call.name)
+    created_nothing = writing is not None and not writing.argument and target is None
+    if one.outcome is Outcome.UNKNOWN or (one.outcome is Outcome.DONE and not created_nothing):
+        known.done.add((one.call.name, target))
     if (path := rules.identify.get(one.call.name)) is not None:
         _identify(one, path, known, rules)
-    target, record = target_of(one, rules), record_shown(one, rules)
     if target is None or record is None:
         return
     known.settled = known.settled or known.customer is not None
