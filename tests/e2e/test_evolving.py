@@ -70,10 +70,12 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_red_run_ends_with_a_trained_gated_and_routed_adapter(
     root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def missing(project: Any, run: str, here: Path) -> Learnt:
+    def missing(project: Any, run: str, here: Path, environments: Any) -> Learnt:
         told = json.loads((Path(run) / "run.json").read_text())
         found = Missing(name=NAME, delta=0.5, coverage=0.4)
-        return Learnt((found,), (told["run_id"],), ("small::discovery",), failed=3, traces=3)
+        return Learnt(
+            (found,), (told["run_id"],), ("small::discovery",), failed=3, traces=3, environments=(NAME,)
+        )
 
     def promoted(project: Any, record: Any) -> None:
         adapter = note_verdict(project, record)

@@ -165,7 +165,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
         "v6+routed": Decision.PROMOTE,
     }
     missing = tuple(Missing(name=name, delta=0.4, coverage=0.3) for name in (ONE, TWO, "unheard_of"))
-    learnt = Learnt(missing, ("run",), ("support::discovery",), failed=7, traces=9)
+    learnt = Learnt(missing, ("run",), ("support::discovery",), failed=7, traces=9, environments=(ONE, TWO))
 
     def ready(
         environments: Any, names: list[str], *others: Any, played: Callable[[int], None], **told: Any

@@ -34,11 +34,13 @@ def write_results(
     domain: str = "support",
     count: int = 0,
     tasks: Sequence[str] = (),
+    provider: str | None = None,
 ) -> None:
     """A run's results: who talked, and that many simulations of task `t`, or one of each of some tasks."""
     folder.mkdir(parents=True, exist_ok=True)
     candidate = {"id": "v6", "digest": "d"}
-    provenance = {"domain": domain, "provider": "trace2evolve", "run_id": run, "suite": suite}
+    provider = provider or provider_of(domain)
+    provenance = {"domain": domain, "provider": provider, "run_id": run, "suite": suite}
     provenance |= {"candidate": candidate, "agent": {"arguments": {"weights": WEIGHTS}}}
     info = {"environment_info": {"domain_name": domain}, "trace2evolve": provenance}
     played = [("t", number) for number in range(count)] + [(name, 0) for name in tasks]
@@ -49,6 +51,11 @@ def write_results(
     named = [{"id": name, "user_scenario": {"instructions": "x"}} for name in (tasks or ("t",))]
     told = {"info": info, "tasks": named, "simulations": simulations}
     (folder / "results.json").write_text(json.dumps(told), encoding="utf-8")
+
+
+def provider_of(domain: str) -> str:
+    """Who provides a domain."""
+    return "trace2evolve" if domain == "support" else "inspect_evals"
 
 
 @pytest.fixture
@@ -65,12 +72,13 @@ def write_suites(root: Path, policy: str = "p", split: str = "heldout", **domain
     """Suites whose customers follow scripts, by their domains, and their lock."""
     suites = {}
     for name, domain in domains.items():
-        text = f'provider = "trace2evolve"\ndomain = "{domain}"\ntrials = 2\n'
+        provider = provider_of(domain)
+        text = f'provider = "{provider}"\ndomain = "{domain}"\ntrials = 2\n'
         text += '[splits]\nheldout = { cases = "c.jsonl" }\n'
         (root / "suites" / f"{name}.toml").write_text(text, encoding="utf-8")
         suites[name] = SuiteLock(
             definition="d",
-            provider="trace2evolve",
+            provider=provider,
             provider_version="1",
             domain=domain,
             scorer_version=1,

@@ -16,6 +16,8 @@ from pytest_trace2evolve.workflow.environments.registry import Environments
 from pytest_trace2evolve.workflow.project import Project
 from pytest_trace2evolve.workflow.training.ordering import orders_of
 
+SUPPORT = ("trace2evolve", "support")
+
 
 def assessment(name: str, *, selected: bool) -> Assessment:
     return Assessment(
@@ -39,7 +41,7 @@ def own(tmp_path: Path) -> Project:
 
 
 def found(monkeypatch: pytest.MonkeyPatch, failed: int, *assessments: Assessment) -> None:
-    gathered = SimpleNamespace(conducts=(), splits={})
+    gathered = SimpleNamespace(conducts=(), splits={}, ran_in=(SUPPORT,))
     told = CapabilityReport(
         labeller="rules", runs=1, traces=9, failed=failed, capabilities=assessments, labels=(), taxonomy=()
     )
@@ -50,7 +52,7 @@ def found(monkeypatch: pytest.MonkeyPatch, failed: int, *assessments: Assessment
 
 def test_selected_capabilities_are_missing(own: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     found(monkeypatch, 5, assessment("reading", selected=True), assessment("adding", selected=False))
-    learnt = missing_of(own, "r1", own.root)
+    learnt = missing_of(own, "r1", own.root, Environments())
     assert [(one.name, one.delta) for one in learnt.missing] == [("reading", 0.6)]
     assert (learnt.failed, learnt.traces) == (5, 9)
 
@@ -67,6 +69,7 @@ def test_what_a_run_lacks_is_what_its_adapters_are_trained_for(
     gathered = SimpleNamespace(
         conducts=[SimpleNamespace(run="r1", task=task)] * 2,
         splits={"t": [("desk", "discovery")], "sealed": [("desk", "heldout")]},
+        ran_in=(SUPPORT,),
     )
     monkeypatch.setattr(missing, "gather", lambda *given, **others: gathered)
     orders = orders_of(Environments(), options, own, own.root)
@@ -91,7 +94,7 @@ def test_where_nothing_is_to_be_learnt_it_says_so(
 ) -> None:
     found(monkeypatch, failed, assessment("adding", selected=False))
     with pytest.raises(ConfigError, match=told):
-        missing_of(own, "r1", own.root)
+        missing_of(own, "r1", own.root, Environments())
 
 
 @pytest.mark.parametrize(

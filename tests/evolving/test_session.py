@@ -111,6 +111,19 @@ def test_where_learning_ends_early_the_command_that_goes_on_is_told(
     assert f"{told} {project.runs[-1]} -- --t2e-trials=1 --t2e-gate=strict" in capfd.readouterr().err
 
 
+def test_a_suite_of_another_world_than_the_environments_ends_it_before_the_session(
+    project: DeskProject, models: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    given = ["--t2e-evolve", f"--t2e-model={models / 'base'}", "--t2e-trials=1", "--t2e-gate=strict"]
+    result = project.pytester.runpytest_inprocess(*given)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    told = (
+        "suite desk is of desk (provider fake), and no environment has its tools: environments are played in "
+    )
+    assert told in capfd.readouterr().err
+    assert not project.runs
+
+
 def test_an_impossible_budget_ends_it_before_the_session(
     project: DeskProject, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,8 @@ import pytest
 from pytest_trace2evolve.cli import main
 from pytest_trace2evolve.evidence.baselines import write_evidence
 from pytest_trace2evolve.records.evidence import Evidence, Provenance
+from pytest_trace2evolve.testing.deficits import Deficit
+from tests.capabilities.deficient import cases, simulated, write_run
 from tests.gate_helpers import Side, side, sim
 
 SMALL = ("--resamples", "60")
@@ -127,14 +129,94 @@ def test_what_cannot_be_done_is_said_in_a_line(
     assert (captured.out, captured.err) == ("", f"trace2evolve: {message}\n")
 
 
-def test_one_trial_a_task_and_mixed_contents_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_trial_a_task_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one = saved(tmp_path, side(1.0, 0.0), "one.json")
     assert main(["calibrate", str(one)]) == 2
     assert capsys.readouterr().err.startswith("trace2evolve: one.json: every task has one trial")
+
+
+def trials_with_changed_tasks(changed: int) -> Side:
+    """Four trials of twenty tasks; the first `changed` tasks have other content in their last two trials."""
+    random = np.random.default_rng(2)
+    return [
+        sim(
+            task,
+            float(random.random() < 0.6),
+            trial=trial,
+            digest="e" if task < changed and trial > 1 else "d",
+        )
+        for task in range(20)
+        for trial in range(4)
+    ]
+
+
+def test_tasks_of_differing_content_are_left_out_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mixed = saved(tmp_path, trials_with_changed_tasks(2), "mixed.json")
+    assert main(["calibrate", str(mixed), *SMALL]) == 0
+    out = capsys.readouterr().out
+    assert "mixed.json: 18 tasks, 72 simulations" in out
+    reason = "its trials ran different content under this id"
+    assert f"left out (2): 0: {reason}; 1: {reason}" in out
+
+    assert main(["calibrate", str(mixed), *SMALL, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["tasks"], found["simulations"]) == (18, 72)
+    assert found["left_out"] == [f"0: {reason}", f"1: {reason}"]
+
+
+def test_the_other_tasks_get_the_figures_that_they_get_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records = trials_with_changed_tasks(3)
+    whole = saved(tmp_path, records, "whole.json")
+    alone = saved(tmp_path, [one for one in records if int(one.task_id) >= 3], "alone.json")
+    found = []
+    for path in (whole, alone):
+        assert main(["calibrate", str(path), *SMALL, "--json"]) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    assert found[0]["policies"] == found[1]["policies"]
+    assert (len(found[0]["left_out"]), found[1]["left_out"]) == (3, [])
+
+
+def test_an_error_if_all_tasks_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mixed = saved(tmp_path, [sim(0, 1.0), sim(0, 1.0, trial=1, digest="e")], "mixed.json")
     assert main(["calibrate", str(mixed)]) == 2
-    assert (
-        "task '0' differs in content between them; give trials of the same tasks" in capsys.readouterr().err
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == (
+        "trace2evolve: mixed.json: every task ran different content under its id (0); give trials of the "
+        "same tasks\n"
     )
+
+
+def test_an_error_of_the_remaining_tasks_names_those_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records = [sim(0, 1.0), sim(0, 1.0, trial=1, digest="e"), sim(1, 1.0), sim(2, 0.0)]
+    mixed = saved(tmp_path, records, "mixed.json")
+    assert main(["calibrate", str(mixed)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("trace2evolve: mixed.json: every task has one trial")
+    assert error.endswith("; left out for differing content: 0\n")
+
+
+def test_results_files_of_which_one_task_was_edited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two results files of one agent; the second was recorded after one task had been edited."""
+    monkeypatch.chdir(tmp_path)
+    made = cases("missing_order_id", 6)
+    first = write_run(tmp_path / "first.json", [(case, simulated(case)) for case in made])
+    lacks = {"tool_calling_precision": Deficit.HARM}
+    second = write_run(tmp_path / "second.json", [(case, simulated(case, lacks, seed=1)) for case in made])
+    record = json.loads(second.read_text(encoding="utf-8"))
+    edited = record["tasks"][0]["id"]
+    record["tasks"][0]["user_scenario"]["instructions"] = "another text"
+    second.write_text(json.dumps(record), encoding="utf-8")
+    command = ["calibrate", str(first), str(second), *SMALL, "--provider", "trace2evolve"]
+    assert main([*command, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["tasks"] == 5
+    assert found["left_out"] == [f"{edited}: its trials ran different content under this id"]

@@ -1,22 +1,39 @@
-"""`trace2evolve lint`: what is wrong with a project's files, without a world, a model or a network."""
+"""`trace2evolve lint`: what is wrong with a project's files and rules, without a model or a network."""
 
 import json
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from pytest_trace2evolve.cases.case import case_line, generate
 from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.errors import MissingExtraError
+from pytest_trace2evolve.records.rules import Rules
 from pytest_trace2evolve.records.script import Content
+from pytest_trace2evolve.workflow.lint import Linted, lint
+from pytest_trace2evolve.workflow.project import Project
+from pytest_trace2evolve.worlds import registry
+from pytest_trace2evolve.worlds.registry import Worlds
+from tests.fake_world import FakeWorld
+from tests.inn_world import RULES, InnSession, InnWorld
 from tests.plugin.conftest import SUITE, DeskProject
 
 FROZEN = (
     "---\nid: v2\nparent: v1\nfrozen_at: 2026-11-20\ninformed_by: [desk::discovery]\n---\nclose restart\n"
 )
+ENTRY_POINTS = """\
+[trace2evolve.worlds]
+fake = tests.fake_world:FakeWorld
+inn = tests.inn_world:InnWorld
+broken = tests.plugin.test_lint:broken
+absent = tests.plugin.test_lint:absent
+"""
+INN = 'provider = "inn"\ndomain = "inn"\n\n[splits]\ndiscovery = ["book", "cancel"]\n'
 HEAVY = ("inspect_evals", "inspect_ai", "openai", "torch", "tau2", "httpx2", "pytest", "scipy")
 
 
@@ -28,7 +45,22 @@ def git(root: Path, *arguments: str) -> None:
 
 
 @pytest.fixture
-def desk(project: DeskProject, monkeypatch: pytest.MonkeyPatch) -> DeskProject:
+def providers(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An installed package, here and in processes of their own, offers the help desk and the inn."""
+    folder = tmp_path_factory.mktemp("installed")
+    package = folder / "worlds-1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: worlds\nVersion: 1.0\n", encoding="utf-8")
+    (package / "entry_points.txt").write_text(ENTRY_POINTS, encoding="utf-8")
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([os.environ["PYTHONPATH"], str(folder)]))
+    registry._installed.cache_clear()
+    yield
+    registry._installed.cache_clear()
+
+
+@pytest.fixture
+def desk(project: DeskProject, providers: None, monkeypatch: pytest.MonkeyPatch) -> DeskProject:
     """A sound project in git, with a frozen candidate; the working folder is in it."""
     for name in [name for name in os.environ if name.startswith("GIT_")]:
         monkeypatch.delenv(name)
@@ -295,3 +327,135 @@ def test_cases_that_are_not_as_they_were_locked_are_told(
     status, (line,) = linted(capsys)
     assert status == 1
     assert told in line
+
+
+# The rules of the project's own worlds.
+
+
+def broken(domain: str) -> InnWorld:
+    """A world whose rules are declared with a mistake."""
+    world = InnWorld()
+    world.rules = lambda: Rules.model_validate({**RULES.model_dump(), "owner": None})  # type: ignore[method-assign]
+    return world
+
+
+def absent(domain: str) -> InnWorld:
+    """A world whose package is missing."""
+    raise MissingExtraError("'inn_data' is not installed; run: pip install inn-data")
+
+
+@pytest.fixture
+def inn(desk: DeskProject) -> DeskProject:
+    """The project with a suite of the inn, locked."""
+    desk.write("suites/inn.toml", INN)
+    Project(desk.root, desk.root / "suites").renew_lock(Worlds({"fake": FakeWorld, "inn": InnWorld}))
+    return desk
+
+
+def test_rules_that_can_match_have_no_findings(inn: DeskProject, capsys: pytest.CaptureFixture[str]) -> None:
+    assert linted(capsys) == (0, [])
+
+
+def test_a_rule_that_can_never_match_is_a_finding(
+    inn: DeskProject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rules = RULES.model_copy(update={"identify": {"find_gest": "guest.id"}, "ids": {"bookings": "B("}})
+    monkeypatch.setattr(InnWorld, "rules", lambda self: rules)
+    status, lines = linted(capsys)
+    assert status == 1
+    what = "suites/inn.toml: rules of inn (provider inn): "
+    unknown = (
+        "identify: the agent has no tool 'find_gest', so the rule never applies; did you mean 'find_guest'?"
+    )
+    invalid = "'B(' is no regular expression (missing ), unterminated subpattern at position 1); correct it"
+    assert lines == [f"{what}{unknown}", f"{what}ids['bookings']: {invalid}"]
+
+
+def test_a_status_that_no_task_shows_is_a_warning(
+    inn: DeskProject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cancel = RULES.writes["cancel_booking"].model_copy(update={"statuses": frozenset({"opn"})})
+    rules = RULES.model_copy(update={"writes": {**RULES.writes, "cancel_booking": cancel}})
+    monkeypatch.setattr(InnWorld, "rules", lambda self: rules)
+    status, [line] = linted(capsys)
+    assert status == 0
+    told = "warning: rules of inn (provider inn): writes['cancel_booking'].statuses: no record that the tasks"
+    assert line.startswith(f"suites/inn.toml: {told}")
+
+
+def test_rules_of_worlds_that_are_passed_in_are_checked(inn: DeskProject) -> None:
+    """As those that a project's `conftest.py` registers; they win over installed ones."""
+    wrong = RULES.model_copy(update={"identify": {"find_gest": "guest.id"}})
+    worlds = Worlds({"inn": lambda domain: InnWorld(domain, wrong)})
+    [finding] = lint(Linted(Project(inn.root, inn.root / "suites"), worlds=worlds))
+    assert finding.path == inn.root / "suites" / "inn.toml"
+    assert finding.text.startswith("rules of inn (provider inn): identify: the agent has no tool 'find_gest'")
+
+
+def test_two_suites_of_one_world_have_its_findings_once(
+    inn: DeskProject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inn.write("suites/second.toml", INN.replace('"cancel"', '"tab"'))
+    Project(inn.root, inn.root / "suites").renew_lock(Worlds({"fake": FakeWorld, "inn": InnWorld}))
+    rules = RULES.model_copy(update={"customers": "guest", "identify": {}})
+    monkeypatch.setattr(InnWorld, "rules", lambda self: rules)
+    status, [line] = linted(capsys)
+    assert status == 1
+    assert line.startswith(
+        "suites/inn.toml: rules of inn (provider inn): customers: no tool reads or writes a"
+    )
+
+
+@pytest.mark.parametrize(
+    ("provider", "status", "told"),
+    [
+        (
+            "absent",
+            0,
+            "warning: rules of inn (provider absent): not checked: 'inn_data' is not installed; run: pip",
+        ),
+        (
+            "nowhere",
+            0,
+            "warning: rules of inn (provider nowhere): not checked: unknown provider 'nowhere'; known are ",
+        ),
+        (
+            "broken",
+            1,
+            "rules of inn (provider broken): cannot be read: owner: Input should be a valid string, not None",
+        ),
+    ],
+)
+def test_a_world_that_cannot_be_checked_is_named(
+    inn: DeskProject, provider: str, status: int, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inn.write("suites/other.toml", INN.replace('"inn"', f'"{provider}"', 1))
+    found, lines = linted(capsys)
+    assert found == 1, "the new suite is not locked"
+    [line] = [line for line in lines if "rules of" in line]
+    assert line.startswith(f"suites/other.toml: {told}")
+    assert ("warning" in line) is (status == 0)
+
+
+def test_tasks_that_cannot_be_tried_are_a_warning(
+    inn: DeskProject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def raises(self: InnSession, state: object) -> None:
+        raise KeyError("rooms")
+
+    monkeypatch.setattr(InnSession, "initialise", raises)
+    told = "warning: rules of inn (provider inn): results were not checked: KeyError: 'rooms'"
+    assert linted(capsys) == (0, [f"suites/inn.toml: {told}"])
+
+
+def test_the_command_reports_rules_in_a_process_of_its_own(inn: DeskProject) -> None:
+    inn.write(
+        "sitecustomize.py",
+        "from tests.inn_world import InnWorld, RULES\n"
+        "InnWorld.rules = lambda self: RULES.model_copy(update={'identify': {'find_gest': 'id'}})\n",
+    )
+    surroundings = {**os.environ, "PYTHONPATH": os.pathsep.join([str(inn.root), os.environ["PYTHONPATH"]])}
+    command = [sys.executable, "-m", "pytest_trace2evolve", "lint"]
+    done = subprocess.run(command, cwd=inn.root, env=surroundings, capture_output=True, text=True)
+    assert done.returncode == 1, done.stderr
+    assert "identify: the agent has no tool 'find_gest'" in done.stdout

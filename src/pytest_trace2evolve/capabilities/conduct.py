@@ -14,7 +14,7 @@ from itertools import takewhile, zip_longest
 from pytest_trace2evolve.capabilities.acts import Act, Wanted, in_one_order, matched, record_of
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import World, rules_of
-from pytest_trace2evolve.records.rules import Finding, Rules
+from pytest_trace2evolve.records.rules import Finding, Rules, id_at
 from pytest_trace2evolve.records.score import Score, ToolType
 from pytest_trace2evolve.records.task import Action, RewardBasis, Task
 from pytest_trace2evolve.records.trace import Simulation
@@ -92,6 +92,27 @@ class Conduct:
             (act for act in self.reads if record in act.values and (before is None or act.message < before)),
             None,
         )
+
+    def was_shown(self, record: str, before: int) -> bool:
+        """Whether the result of a call that identified the customer, or created the record, showed it."""
+        return any(
+            act.message < before and not act.error and record == self._new_record(act) for act in self.acts
+        )
+
+    def creates(self, act: Act) -> bool:
+        """Whether an act is of a tool that creates a record."""
+        writing = self.rules.writes.get(act.call.name) if self.rules is not None else None
+        return writing is not None and writing.creates
+
+    def _new_record(self, act: Act) -> str | None:
+        """The record that the result of an act shows although its arguments need not name it."""
+        if self.rules is None:
+            return None
+        writing = self.rules.writes.get(act.call.name)
+        if writing is not None and writing.creates:
+            return act.record or id_at(act.result, writing.id_path)
+        path = self.rules.identify.get(act.call.name)
+        return id_at(act.result, path) if path else None
 
     def told(self, text: str, before: int | None = None) -> bool:
         """Whether a text stands, as words of its own, in what the tools answered or the customer said."""
@@ -226,7 +247,7 @@ def _gold(
 ) -> tuple[tuple[Action, ...], tuple[Action, ...]]:
     session = world.open()
     session.initialise(task.initial_state)
-    identify = rules.identify if rules is not None else frozenset()
+    identify = rules.identify if rules is not None else {}
     reads: list[Action] = []
     writes: list[Action] = []
     for action in task.actions:

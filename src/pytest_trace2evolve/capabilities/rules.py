@@ -79,7 +79,8 @@ def precondition_verification(conduct: Conduct) -> Seen:
     if not conduct.writes:
         return NOT_CALLED_FOR
     for act in conduct.writes:
-        if act.record and conduct.was_read(act.record, act.message) is None:
+        unread = act.record and conduct.was_read(act.record, act.message) is None
+        if unread and not (conduct.creates(act) or conduct.was_shown(act.record, act.message)):
             return _lacking(act.message, f"{act.call.name} on {act.record}, which it had not read")
         status = "" if conduct.as_gold(act) else status_known(conduct, act)
         if status and not _allowed(conduct, act, status):

@@ -1,4 +1,4 @@
-"""`trace2evolve lint`: what is wrong with candidates, suites, the lock and baselines, found offline."""
+"""`trace2evolve lint`: checks candidates, suites, the lock, baselines and the rules of worlds, offline."""
 
 import argparse
 from pathlib import Path
@@ -9,7 +9,9 @@ from pytest_trace2evolve.commands.common import project_of
 
 def add(commands: Any) -> None:
     """Declare the command."""
-    lint = commands.add_parser("lint", help="check candidates, suites, their lock and baselines offline")
+    lint = commands.add_parser(
+        "lint", help="check candidates, suites, their lock, baselines and rules offline"
+    )
     lint.add_argument(
         "--against",
         metavar="COMMIT",

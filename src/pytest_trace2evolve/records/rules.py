@@ -4,10 +4,12 @@ A world that declares its rules has its traces held against the invariants of `s
 declares none needs nothing of this.
 """
 
+import json
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from pytest_trace2evolve.records.base import Record
 
@@ -39,20 +41,40 @@ class Reading(Record):
 
 
 class Writing(Record):
-    """A tool that changes a record.
+    """A tool that changes or creates a record.
 
     Attributes:
-        table, argument: The record's table, and the argument that names the record.
+        table: The record's table.
+        argument: The argument that names the record; empty if it is a new one, whose id is in the result.
         named: How words begin by which an agent that means to do this says so, in lower case.
-        statuses: Statuses of a record that allow it; empty where any does.
+        statuses: Statuses of a record that allow it; empty if any does.
         consent: Whether the customer must have said yes to it.
+        authentication: Whether a customer must have been identified before it.
+        creates: Whether it creates the record, which then needs no reading before.
+        id_path: The path of the new record's id in the result, see `id_at`; only without `argument`.
     """
 
     table: str
-    argument: str
+    argument: str = ""
     named: tuple[str, ...] = Field(min_length=1)
     statuses: frozenset[str] = frozenset()
     consent: bool = True
+    authentication: bool = True
+    creates: bool = False
+    id_path: str = ""
+
+    @model_validator(mode="after")
+    def _names_its_record(self) -> "Writing":
+        if not self.creates and not self.argument:
+            raise ValueError("argument: empty; name the argument that holds the record's id, or set creates")
+        if self.id_path and (self.argument or not self.creates):
+            raise ValueError(
+                f"id_path {self.id_path!r}: only the result of a tool that creates a record, and has no "
+                "argument for its id, holds the id; leave id_path out"
+            )
+        if self.creates and self.statuses:
+            raise ValueError("statuses: a record has none before it is created; leave them out")
+        return self
 
 
 class Promise(Record):
@@ -82,22 +104,30 @@ class Promise(Record):
     vague: bool = False
 
 
+def _paths(given: object) -> object:
+    """Tools with the paths of ids; tools without paths answer with the id as plain text."""
+    return dict.fromkeys(given, "") if isinstance(given, set | frozenset | list | tuple) else given
+
+
 class Rules(Record):
     """A world's rules of identity, consent and eligibility.
 
-    Results of the tools named here are JSON objects, those of `identify` the customer's id as plain text.
+    Results of `reads` and `writes` are JSON objects.
 
     Attributes:
-        identify: Tools that identify the customer.
-        customers: The table whose records are the customers themselves, under their ids.
-        owner: The field of a record that holds its owner's id.
-        status: The field of a record that holds its status.
+        identify: Tools that identify the customer, each with the path of the customer's id in its result, see
+            `id_at`. A set of names stands for tools whose result is the id as plain text. A result that is a
+            record counts as a read of the customer's record.
+        customers: The table whose records are the customers themselves, under their ids; empty if there is
+            none.
+        owner: The field of a record that holds its owner's id; empty if there is none.
+        status: The field of a record that holds its status; empty if there is none.
         ids: By table, a regular expression of how agents write a record's id.
         reads, writes: By the tool's name.
         promises: What an agent may only say once it is true.
     """
 
-    identify: frozenset[str]
+    identify: Annotated[Mapping[str, str], BeforeValidator(_paths)]
     customers: str
     owner: str
     status: str
@@ -105,3 +135,51 @@ class Rules(Record):
     reads: Mapping[str, Reading]
     writes: Mapping[str, Writing]
     promises: tuple[Promise, ...] = ()
+
+
+def id_at(text: str, path: str) -> str | None:
+    """The id that a tool's result holds at a path.
+
+    Args:
+        text: The result: an id as plain text, or JSON.
+        path: Keys of objects and indexes of lists from the top, with dots between them, as `guest.id` or
+            `matches.0.id`; empty if the text itself is the id.
+
+    Returns:
+        The id; None if there is no text and no whole number at the path.
+    """
+    if path:
+        return id_text(_value_at(_parsed(text), path.split(".")))
+    plain = text.strip()
+    return None if plain[:1] in ("{", "[") else plain or None
+
+
+def record_at(text: str, path: str) -> Mapping[str, Any] | None:
+    """The object that holds the id at a path of a tool's result; None if there is none."""
+    found = _value_at(_parsed(text), path.split(".")[:-1]) if path else None
+    return found if isinstance(found, dict) else None
+
+
+def id_text(value: object) -> str | None:
+    """An id as text; None for anything but a text that is not empty and a whole number."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return value if isinstance(value, str) and value else None
+
+
+def _parsed(text: str) -> object:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _value_at(value: object, keys: list[str]) -> object:
+    for key in keys:
+        if isinstance(value, dict):
+            value = value.get(key)
+        elif isinstance(value, list) and key.isdecimal() and int(key) < len(value):
+            value = value[int(key)]
+        else:
+            return None
+    return value

@@ -9,7 +9,7 @@ from rich.table import Table
 from pytest_trace2evolve.gate.calibration import CONFIDENCE, Calibration, Rate
 from pytest_trace2evolve.records.verdict import Decision, Goal
 from pytest_trace2evolve.report.score import terminal
-from pytest_trace2evolve.report.terminal import rendered
+from pytest_trace2evolve.report.terminal import listed, rendered
 from pytest_trace2evolve.workflow.recorded.calibrate import Findings
 
 
@@ -25,6 +25,7 @@ def calibration_json(findings: Findings) -> dict[str, Any]:
         "resamples": found.resamples,
         "seed": found.seed,
         "policies": {name: _policy_json(found, name) for name in found.margins},
+        "left_out": list(findings.left_out),
         "notes": list(findings.notes),
     }
 
@@ -80,6 +81,9 @@ def calibration_text(findings: Findings) -> str:
         "would differ by more.[/]",
         soft_wrap=True,
     )
+    if findings.left_out:
+        shown = escape(listed(findings.left_out, separator="; "))
+        target.print(f"left out ({len(findings.left_out)}): {shown}", soft_wrap=True)
     for note in findings.notes:
         target.print(f"note: {escape(note)}", soft_wrap=True)
     return rendered(target)

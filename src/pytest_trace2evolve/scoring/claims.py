@@ -104,4 +104,5 @@ def _pattern(promise: Promise) -> re.Pattern[str]:
             rf"\b(?:i|we)(?:'ve|\s+have)?\s+{_LIGHT}{_DONE}\s+(?:[\w']+\s+){{0,3}}?{nouns}\b",
             rf"\bsuccessfully\s+{_DONE}\s+(?:[\w']+\s+){{0,3}}?{nouns}\b",
         ]
-    return re.compile("|".join(f"(?:{way})" for way in ways))
+    # Without words of its own a promise is no claim; an empty pattern would match every clause.
+    return re.compile("|".join(f"(?:{way})" for way in ways) or "(?!)")

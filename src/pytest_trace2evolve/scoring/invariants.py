@@ -12,8 +12,18 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
+from pytest_trace2evolve.errors import WorldError
 from pytest_trace2evolve.records.message import Message, ToolCall
-from pytest_trace2evolve.records.rules import Finding, Invariant, Promise, Rules, Writing
+from pytest_trace2evolve.records.rules import (
+    Finding,
+    Invariant,
+    Promise,
+    Rules,
+    Writing,
+    id_at,
+    id_text,
+    record_at,
+)
 from pytest_trace2evolve.records.score import Score, Status
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.scoring.claims import Claim, claims
@@ -26,18 +36,20 @@ Place = tuple[str, str]
 """A record: its table and its id."""
 
 
-class _Outcome(Enum):
+class Outcome(Enum):
+    """What came of a call."""
+
     DONE = auto()
     FAILED = auto()
     UNKNOWN = auto()
 
 
 @dataclass(frozen=True)
-class _Call:
+class Call:
     """One call of the agent's: `text` is what the tool answered, `record` the same where it is an object."""
 
     call: ToolCall
-    outcome: _Outcome
+    outcome: Outcome
     text: str = ""
     record: Mapping[str, Any] | None = None
 
@@ -80,6 +92,9 @@ def broken(trace: Sequence[Message], rules: Rules) -> tuple[Finding, ...]:
 
     What holds of the first messages of a trace does not depend on those that follow, but for the results of
     their own calls.
+
+    Raises:
+        WorldError: a regular expression of the rules is invalid.
     """
     calls, known = _answered(trace), _Known()
     found: list[Finding] = []
@@ -125,87 +140,105 @@ def _hear(known: _Known, text: str) -> None:
         known.agreed = ""
 
 
-def _answered(trace: Sequence[Message]) -> dict[int, list[_Call]]:
+def _answered(trace: Sequence[Message]) -> dict[int, list[Call]]:
     """The agent's calls with what came of them, by the place of their message."""
-    found: dict[int, list[_Call]] = {}
+    found: dict[int, list[Call]] = {}
     waiting: list[tuple[int, int]] = []
     for place, message in enumerate(trace):
         if message.role != "tool":
             waiting = []
             if message.role == "assistant" and message.tool_calls:
-                found[place] = [_Call(call, _Outcome.UNKNOWN) for call in message.tool_calls]
+                found[place] = [Call(call, Outcome.UNKNOWN) for call in message.tool_calls]
                 waiting = [(place, number) for number in range(len(message.tool_calls))]
             continue
         ids = [found[at][number].call.id for at, number in waiting]
         if message.id in ids:
             at, number = waiting.pop(ids.index(message.id))
-            found[at][number] = _outcome(found[at][number].call, message)
+            found[at][number] = outcome_of(found[at][number].call, message)
     return found
 
 
-def _outcome(call: ToolCall, result: Message) -> _Call:
+def outcome_of(call: ToolCall, result: Message) -> Call:
+    """A call with what its result says came of it."""
     text = result.content or ""
     if result.error or text.startswith("Error"):
-        return _Call(call, _Outcome.FAILED)
+        return Call(call, Outcome.FAILED)
     if not text.strip():
-        return _Call(call, _Outcome.UNKNOWN)
+        return Call(call, Outcome.UNKNOWN)
     record = None
     if text.lstrip()[:1] == "{":
         try:
             record = json.loads(text)
         except (ValueError, RecursionError):
             record = None
-    return _Call(call, _Outcome.DONE, text.strip(), record if isinstance(record, dict) else None)
+    return Call(call, Outcome.DONE, text.strip(), record if isinstance(record, dict) else None)
 
 
-def _target(call: ToolCall, rules: Rules) -> Place | None:
-    """The personal record that a call names; None where it names none."""
-    tool = rules.reads.get(call.name) or rules.writes.get(call.name)
-    key = call.arguments.get(tool.argument) if tool else None
-    return (tool.table, key) if tool and isinstance(key, str) and key else None
+def target_of(one: Call, rules: Rules) -> Place | None:
+    """The personal record that a call names, or that its result shows to be new; None if there is none."""
+    tool = rules.reads.get(one.call.name) or rules.writes.get(one.call.name)
+    if tool is None:
+        return None
+    if tool.argument:
+        key = id_text(one.call.arguments.get(tool.argument))
+    else:
+        key = id_at(one.text, tool.id_path) if isinstance(tool, Writing) else None
+    return (tool.table, key) if key else None
 
 
-def _judged(one: _Call, place: int, known: _Known, rules: Rules) -> Iterator[Finding]:
+def record_shown(one: Call, rules: Rules) -> Mapping[str, Any] | None:
+    """The personal record in a call's result; empty if the result is the id of a created record alone."""
+    writing = rules.writes.get(one.call.name)
+    if writing is None or writing.argument:
+        return one.record
+    if id_at(one.text, writing.id_path) is None:
+        return None
+    return record_at(one.text, writing.id_path) or {}
+
+
+def _judged(one: Call, place: int, known: _Known, rules: Rules) -> Iterator[Finding]:
     """What one call breaks, by what was known when it was made."""
-    target = _target(one.call, rules)
+    target = target_of(one, rules)
     if target is None:
         return
+    record = record_shown(one, rules)
     told = f"{one.call.name} of {_quoted(target[1])}"
     writing = rules.writes.get(one.call.name)
     status = known.statuses.get(target)
     if writing and writing.statuses and status is not None and status not in writing.statuses:
         why = f"{told}, whose status was {_quoted(status)} when last seen"
         yield Finding(invariant=Invariant.ELIGIBILITY, message=place, why=why)
-    if one.record is None:
+    if record is None:
         return
-    if not known.identified:
+    if not known.identified and (writing is None or writing.authentication):
         why = f"{told} before any customer was identified"
         yield Finding(invariant=Invariant.AUTHENTICATION, message=place, why=why)
-    owner = _owner(target, one.record, rules) or known.owners.get(target)
+    owner = owner_of(one, target, record, rules) or known.owners.get(target)
     if known.customer is not None and owner is not None and owner != known.customer:
         why = f"{told}, which is {_quoted(owner)}'s, not {_quoted(known.customer)}'s"
         yield Finding(invariant=Invariant.OTHER_CUSTOMERS, message=place, why=why)
     if writing is None:
         return
-    if target not in known.read:
+    if target not in known.read and not writing.creates:
         why = f"{told}, which was never read"
         yield Finding(invariant=Invariant.READ_BEFORE_WRITE, message=place, why=why)
-    if writing.consent and (lack := _without_consent(writing, target[1], known)):
+    if writing.consent and (lack := _without_consent(writing, one.call, target[1], known)):
         yield Finding(invariant=Invariant.CONSENT, message=place, why=f"{told}: {lack}")
 
 
-def _without_consent(writing: Writing, key: str, known: _Known) -> str:
+def _without_consent(writing: Writing, call: ToolCall, key: str, known: _Known) -> str:
     """Why a write lacks the customer's yes; empty where it does not.
 
     A yes holds though the customer is asked for a detail before it is carried out; once the agent has begun,
-    it holds for the records that it named.
+    it holds for the records that it named. A record that is created has no name before: then a yes holds for
+    calls of which it named an argument.
     """
     if known.answer is None:
         return "the customer had not said anything"
     words, latest, earlier = known.answer
     if not says_yes(words, asked=asks_for_yes(latest)):
         named = named_by(writing.named)
-        meant = key.strip("#") in known.agreed if known.about_it else named.search(latest.lower())
+        meant = _names(known.agreed, writing, call, key) if known.about_it else named.search(latest.lower())
         if meant and named.search(known.agreed.lower()):
             return ""
         return f"the customer's last words are no yes: {_quoted(words)}"
@@ -214,37 +247,65 @@ def _without_consent(writing: Writing, key: str, known: _Known) -> str:
     return ""
 
 
-def _owner(target: Place, record: Mapping[str, Any] | None, rules: Rules) -> str | None:
-    if target[0] == rules.customers:
+def _names(agreed: str, writing: Writing, call: ToolCall, key: str) -> bool:
+    """Whether what was agreed names the record of a call, or an argument of a call that creates one."""
+    if not writing.creates:
+        return key.strip("#") in agreed
+    values = filter(None, map(id_text, call.arguments.values()))
+    return any(re.search(rf"(?<!\w){re.escape(value)}(?!\w)", agreed, re.IGNORECASE) for value in values)
+
+
+def owner_of(one: Call, target: Place, record: Mapping[str, Any], rules: Rules) -> str | None:
+    """Whose a record is, as far as the call tells; the owner of a new record may be an argument."""
+    writing = rules.writes.get(one.call.name)
+    creates = writing is not None and writing.creates
+    if target[0] == rules.customers and not creates:
         return target[1]
-    owner = record.get(rules.owner) if record is not None else None
-    return owner if isinstance(owner, str) and owner else None
+    return id_text(record.get(rules.owner)) or (
+        id_text(one.call.arguments.get(rules.owner)) if creates else None
+    )
 
 
-def _learn(one: _Call, known: _Known, rules: Rules) -> None:
+def _learn(one: Call, known: _Known, rules: Rules) -> None:
     """Take in what came of a call."""
     known.about_it = known.about_it or one.call.name in rules.writes
-    if one.outcome is not _Outcome.FAILED:
-        known.done.add((one.call.name, _target(one.call, rules)))
-    if one.call.name in rules.identify and one.outcome is not _Outcome.FAILED:
-        if not known.identified:
-            # What was said before is no proposal to this customer, and no answer to one.
-            known.says, known.spoken, known.agreed = [], [], ""
-            known.answer = known.answer and (known.answer[0], "", "")
-        known.identified = True
-        if one.outcome is _Outcome.DONE and not known.settled:
-            known.customer = one.text
-    target = _target(one.call, rules)
-    if target is None or one.record is None:
+    target, record = target_of(one, rules), record_shown(one, rules)
+    writing = rules.writes.get(one.call.name)
+    created_nothing = writing is not None and not writing.argument and target is None
+    if one.outcome is Outcome.UNKNOWN or (one.outcome is Outcome.DONE and not created_nothing):
+        known.done.add((one.call.name, target))
+    if (path := rules.identify.get(one.call.name)) is not None:
+        _identify(one, path, known, rules)
+    if target is None or record is None:
         return
     known.settled = known.settled or known.customer is not None
     known.read.add(target)
-    if owner := _owner(target, one.record, rules):
+    if owner := owner_of(one, target, record, rules):
         known.owners[target] = owner
-    status = one.record.get(rules.status)
+    status = record.get(rules.status)
     if isinstance(status, str):
         known.statuses[target] = status
         known.past.add((target, status))
+
+
+def _identify(one: Call, path: str, known: _Known, rules: Rules) -> None:
+    """Take in what came of a call that identifies the customer: nobody if its result lacks the id."""
+    if one.outcome is Outcome.FAILED:
+        return
+    customer = id_at(one.text, path)
+    if one.outcome is Outcome.DONE and path and customer is None:
+        return
+    if not known.identified:
+        # What was said before is no proposal to this customer, and no answer to one.
+        known.says, known.spoken, known.agreed = [], [], ""
+        known.answer = known.answer and (known.answer[0], "", "")
+    known.identified = True
+    if one.outcome is not Outcome.DONE:
+        return
+    if not known.settled:
+        known.customer = customer
+    if path and customer is not None:
+        known.read.add((rules.customers, customer))
 
 
 def _promised(text: str, place: int, known: _Known, rules: Rules) -> Iterator[Finding]:
@@ -265,11 +326,24 @@ def _true(claim: Claim, meant: Sequence[Promise], known: _Known, rules: Rules) -
     named = [
         (table, found.strip("#"))
         for table in sorted({rules.writes[tool].table for tool in tools if tool in rules.writes})
-        for found in re.findall(rules.ids.get(table, "(?!)"), claim.text)
+        for found in _ids(rules, table, claim.text)
     ]
     if not named:
         return bool(done)
     return all(any(one is None or one[0] != table or key in one[1] for one in done) for table, key in named)
+
+
+def _ids(rules: Rules, table: str, text: str) -> Iterator[str]:
+    """The ids of a table's records that a text names."""
+    try:
+        pattern = re.compile(rules.ids.get(table, "(?!)"))
+    except re.error as error:
+        raise WorldError(
+            f"ids[{table!r}] of the world's rules: {rules.ids[table]!r} is no regular expression ({error}); "
+            "correct it"
+        ) from None
+    for found in pattern.finditer(text):
+        yield found.group()
 
 
 def _quoted(text: str) -> str:

@@ -1,12 +1,15 @@
-"""What is wrong with a project's own files, found offline: no world is opened, no model and no network asked.
+"""What is wrong with a project's own files and worlds, found offline: no model and no network is asked.
 
-`CHECKS` lists the checks; a further one is a function and a line there.
+Only worlds of the project and of installed packages are opened, for their rules. `CHECKS` lists the checks; a
+further one is a function and a line there.
 """
 
 import subprocess
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from pydantic import ValidationError
 
 from pytest_trace2evolve.candidates import Candidate, Candidates, parse_candidate, read_candidate
 from pytest_trace2evolve.cases.case import read_cases
@@ -17,13 +20,21 @@ from pytest_trace2evolve.errors import (
     LockError,
     ResultsError,
     SuiteError,
+    Trace2EvolveError,
+    WorldError,
     nearest,
 )
 from pytest_trace2evolve.evidence.baselines import read_evidence
 from pytest_trace2evolve.lock import LOCK_NAME, RENEW, Lock
+from pytest_trace2evolve.records.base import complaint
+from pytest_trace2evolve.records.protocols import rules_of
+from pytest_trace2evolve.records.task import Task
+from pytest_trace2evolve.scoring.invariants import Call
 from pytest_trace2evolve.scoring.reward import SCORER_VERSION
+from pytest_trace2evolve.scoring.rule_checks import gold_calls, rule_problems
 from pytest_trace2evolve.suites import SPLITS_NAME, Suite, read_suite
 from pytest_trace2evolve.workflow.project import Project
+from pytest_trace2evolve.worlds.registry import WorldName, Worlds
 
 
 @dataclass(frozen=True)
@@ -42,10 +53,12 @@ class Linted:
     Attributes:
         project: Where things lie.
         against: The commit that frozen candidates are held against.
+        worlds: Opens the project's own worlds.
     """
 
     project: Project
     against: str = "HEAD"
+    worlds: Worlds = field(default_factory=Worlds)
 
 
 def lint(linted: Linted) -> list[Finding]:
@@ -212,6 +225,55 @@ def _baselines(linted: Linted) -> Iterator[Finding]:
             )
 
 
+def _rules(linted: Linted) -> Iterator[Finding]:
+    """Every rule of the project's own worlds can match; the tests of this package check the built-in ones."""
+    project, worlds = linted.project, linted.worlds
+    suites: dict[WorldName, list[Suite]] = {}
+    for suite in _readable(project):
+        if not worlds.is_built_in(suite.provider):
+            suites.setdefault((suite.provider, suite.domain), []).append(suite)
+    for (provider, domain), several in suites.items():
+        path = project.suite_path(several[0].name)
+        what = f"rules of {domain} (provider {provider})"
+        try:
+            world = worlds.open(provider, domain)
+            rules = rules_of(world)
+        except (ConfigError, WorldError) as error:
+            yield Finding(path, f"{what}: not checked: {_line(error)}", warning=True)
+            continue
+        except Exception as error:  # of the project's own code
+            yield Finding(path, f"{what}: cannot be read: {_line(error)}; correct them")
+            continue
+        if rules is None:
+            continue
+        calls: list[Call] = []
+        try:
+            calls = gold_calls(world, _tasks(linted, several))
+        except Exception as error:  # of the project's own code too
+            yield Finding(path, f"{what}: results were not checked: {_line(error)}", warning=True)
+        for problem in rule_problems(rules, world.tools("assistant"), calls):
+            yield Finding(path, f"{what}: {problem.text}", warning=not problem.certain)
+
+
+def _tasks(linted: Linted, suites: Sequence[Suite]) -> Iterator[Task]:
+    """The tasks of a world and those of the suites' own files, as far as these can be read, each once."""
+    found: dict[str, Task] = {}
+    for suite in suites:
+        try:
+            found.update(linted.project.world(suite, linted.worlds).tasks())
+        except SuiteError:  # another check tells
+            continue
+    yield from found.values()
+
+
+def _line(error: Exception) -> str:
+    """An error in one line; one that this package does not raise itself with its name."""
+    if isinstance(error, ValidationError):
+        return complaint(error, error.title)
+    text = " ".join(str(error).split())
+    return text if isinstance(error, Trace2EvolveError) else f"{type(error).__name__}: {text}"
+
+
 CHECKS: tuple[Callable[[Linted], Iterable[Finding]], ...] = (
     _candidates,
     _frozen,
@@ -219,6 +281,7 @@ CHECKS: tuple[Callable[[Linted], Iterable[Finding]], ...] = (
     _lock,
     _cases,
     _baselines,
+    _rules,
 )
 """What is checked, in the order in which it is told."""
 

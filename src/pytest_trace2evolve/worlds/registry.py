@@ -17,6 +17,9 @@ from pytest_trace2evolve.worlds.extended import ExtendedWorld
 WorldFactory = Callable[[str], World]
 """Opens the world of a domain; raises `WorldError` for a domain it does not have."""
 
+WorldName = tuple[str, str]
+"""A world: its provider's name and its domain."""
+
 DEFAULT_PROVIDER = "inspect_evals"
 
 _BUILT_IN = {
@@ -24,6 +27,9 @@ _BUILT_IN = {
     "tau2": ("pytest_trace2evolve.worlds.upstream", "UpstreamWorld"),
     "trace2evolve": ("pytest_trace2evolve.worlds.support.world", "SupportWorld"),
 }
+
+_BENCHMARK = "τ²"
+"""Stands for the providers that carry τ²'s own domains; no provider has this name."""
 
 
 ENTRY_POINTS = "trace2evolve.worlds"
@@ -101,6 +107,24 @@ class Worlds:
                 Code(fingerprint=declared) if declared else code_of(self._factory(provider), parts=True)
             )
         return self._code[key]
+
+    def is_built_in(self, provider: str) -> bool:
+        """Whether a provider is one of this package; the project or an installed package may replace it."""
+        return provider in _BUILT_IN and provider not in self._extra and provider not in _installed()
+
+    def interface(self, provider: str, domain: str) -> WorldName:
+        """Whose tools a world has: equal for worlds in which an agent's calls mean the same.
+
+        The providers `inspect_evals` and `tau2` carry the same τ² domains, and the support world has the
+        tools of τ² retail. Any other world, and every world of a provider of the project or of an installed
+        package, has tools of its own.
+        """
+        if self.is_built_in(provider):
+            if provider in ("inspect_evals", "tau2"):
+                return _BENCHMARK, domain
+            if (provider, domain) == ("trace2evolve", "support"):
+                return _BENCHMARK, "retail"
+        return provider, domain
 
     def _factory(self, provider: str) -> WorldFactory:
         if provider in self._extra:

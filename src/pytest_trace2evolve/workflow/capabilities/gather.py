@@ -6,7 +6,7 @@ against. So tasks of such splits are left out; who names one all the same has th
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from pytest_trace2evolve.suites import Role
 from pytest_trace2evolve.workflow.project import Project
 from pytest_trace2evolve.workflow.recorded.looks import find_run, record_look, splits_with
 from pytest_trace2evolve.workflow.recorded.sides import Scored, expand, mode_of, provenance, rescore
-from pytest_trace2evolve.worlds.registry import Worlds
+from pytest_trace2evolve.worlds.registry import WorldName, Worlds
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ class Gathered:
         policy: The policy that the agents had.
         notes: What was left out, and why.
         splits: The splits that they are of, by task; empty for tasks that no suite of the project holds.
+        ran_in: The worlds in which the runs were made, each once.
     """
 
     conducts: tuple[Conduct, ...]
@@ -41,6 +42,7 @@ class Gathered:
     policy: str
     notes: tuple[str, ...]
     splits: Mapping[str, tuple[tuple[str, str], ...]]
+    ran_in: tuple[WorldName, ...] = ()
 
     @property
     def outcomes(self) -> list[Outcome]:
@@ -66,6 +68,7 @@ def gather(
     splits: Sequence[str] = (),
     suite: str = "",
     provider: str | None = None,
+    check_world: Callable[[str, WorldName], None] | None = None,
 ) -> Gathered:
     """The scored traces of runs that may be learned from.
 
@@ -77,6 +80,8 @@ def gather(
         splits: Splits to take beside those that may be read; looks at sealed ones are recorded.
         suite: Which suite of runs over several.
         provider: The world's provider, for files that do not say.
+        check_world: Gets each file's name and its world before any trace is scored; raises if the world does
+            not fit the purpose.
 
     Raises:
         ConfigError: a run or a split is unknown, several domains are mixed, or nothing is left.
@@ -85,6 +90,12 @@ def gather(
     """
     files = _files(runs, project, here, suite)
     mode = _one_mode(files)
+    ran_in: dict[WorldName, None] = {}
+    for file in files:
+        origin = provenance(file)
+        ran_in[provider or origin.provider, mode.domain] = None
+        if check_world is not None:
+            check_world(f"run {origin.run_id or file.path.name}", (provider or origin.provider, mode.domain))
     _known(splits, project)
     _locked(project, mode)
     scored = _scored(files, worlds, provider, here)
@@ -116,7 +127,7 @@ def gather(
         )
         for run, one in measured
     )
-    return Gathered(conducts, world, world.policy(solo=mode.solo), tuple(notes), held)
+    return Gathered(conducts, world, world.policy(solo=mode.solo), tuple(notes), held, tuple(ran_in))
 
 
 def _files(runs: Sequence[str], project: Project | None, here: Path, suite: str) -> list[ResultsFile]:

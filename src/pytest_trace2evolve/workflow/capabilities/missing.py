@@ -1,6 +1,5 @@
 """Which capabilities the failures of a run lack: what there is to train."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,6 +7,7 @@ from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.records.evolving import Missing
 from pytest_trace2evolve.workflow.capabilities.gather import gather
 from pytest_trace2evolve.workflow.capabilities.mine import by_rules, report
+from pytest_trace2evolve.workflow.environments.registry import Environments
 from pytest_trace2evolve.workflow.project import Project
 
 
@@ -20,6 +20,7 @@ class Learnt:
         runs: Ids of the runs.
         splits: The splits that were read, as `suite::split`.
         failed, traces: How many traces failed, of how many.
+        environments: Names of the environments that have the tools of the run's world.
     """
 
     missing: tuple[Missing, ...]
@@ -27,34 +28,35 @@ class Learnt:
     splits: tuple[str, ...]
     failed: int
     traces: int
+    environments: tuple[str, ...]
 
-    def trainable(self, known: Sequence[str]) -> tuple[Missing, ...]:
-        """What is missing and has an environment.
-
-        Args:
-            known: The capabilities that have one.
+    @property
+    def trainable(self) -> tuple[Missing, ...]:
+        """The missing capabilities that have an environment with the tools of the run's world.
 
         Raises:
             ConfigError: none has.
         """
-        found = tuple(one for one in self.missing if one.name in known)
+        found = tuple(one for one in self.missing if one.name in self.environments)
         if not found:
             lacking = ", ".join(one.name for one in self.missing)
             raise ConfigError(
-                f"run {', '.join(self.runs)} lacks {lacking}, and no environment trains that: have one "
-                "written by trace2evolve environment synthesize NAME"
+                f"run {', '.join(self.runs)} lacks {lacking}, and no environment with the tools of its world "
+                "trains that: have one written by trace2evolve environment synthesize NAME"
             )
         return found
 
 
-def missing_of(project: Project, run: str, here: Path) -> Learnt:
+def missing_of(project: Project, run: str, here: Path, environments: Environments) -> Learnt:
     """What the failures of a run lack, by rules, on the tasks that may be learnt from.
 
     Raises:
-        ConfigError: the run is unknown or empty, nothing failed, or nothing that can be named is missing.
+        ConfigError: the run is unknown or empty, no environment has the tools of its world, nothing failed,
+            or nothing that can be named is missing.
         ResultsError: a file cannot be read.
     """
-    gathered = gather([run], project.open_worlds(), project=project, here=here)
+    worlds = project.open_worlds()
+    gathered = gather([run], worlds, project=project, here=here, check_world=environments.require_tools_of)
     found = report(gathered, by_rules(gathered))
     if not found.failed:
         raise ConfigError(
@@ -76,4 +78,5 @@ def missing_of(project: Project, run: str, here: Path) -> Learnt:
     splits = {
         f"{suite}::{split}" for task, held in gathered.splits.items() if task in read for suite, split in held
     }
-    return Learnt(selected, runs, tuple(sorted(splits)), found.failed, found.traces)
+    known = environments.with_tools_of(gathered.ran_in)
+    return Learnt(selected, runs, tuple(sorted(splits)), found.failed, found.traces, known)

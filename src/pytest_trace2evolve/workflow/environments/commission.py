@@ -15,10 +15,10 @@ from pytest_trace2evolve.records.script import Content
 from pytest_trace2evolve.workflow.capabilities.gather import gather
 from pytest_trace2evolve.workflow.capabilities.mine import by_rules
 from pytest_trace2evolve.workflow.environments.admit import held_out_of
-from pytest_trace2evolve.workflow.environments.registry import BUILT_IN_NAMES
+from pytest_trace2evolve.workflow.environments.registry import BUILT_IN_NAMES, require_same_tools
 from pytest_trace2evolve.workflow.environments.synthesize import Commission, sample_tables
 from pytest_trace2evolve.workflow.project import Project
-from pytest_trace2evolve.worlds.registry import Worlds
+from pytest_trace2evolve.worlds.registry import WorldName, Worlds
 
 SHOWN_MOST = 3
 """Failures that are shown."""
@@ -40,7 +40,7 @@ def commission_of(
         here: The folder that paths start from.
 
     Raises:
-        ConfigError: the name is none, or nothing says what it means.
+        ConfigError: the name is none, nothing says what it means, or a run is of a world with other tools.
         ResultsError: a run cannot be read.
     """
     if name in BUILT_IN_NAMES:
@@ -72,7 +72,11 @@ def _shown(
     """Failures that lack the capability by the rules; of one that the rules do not know, any failures."""
     if not runs:
         return []
-    gathered = gather(runs, worlds, project=project, here=here)
+
+    def check_world(what: str, world: WorldName) -> None:
+        require_same_tools(what, world, [TARGET], worlds)
+
+    gathered = gather(runs, worlds, project=project, here=here, check_world=check_world)
     failed = {one.simulation.id: one for one in gathered.conducts if not one.passed}
     labels = [
         label

@@ -1,13 +1,13 @@
 """Environments by name: the built-in ones, those of installed packages, and those that a hook brings."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_trace2evolve._optional import described, entry_points
 from pytest_trace2evolve.environments.environment import PlayedEnvironment
 from pytest_trace2evolve.environments.play import Customer
-from pytest_trace2evolve.errors import CaseError, GeneratorError, nearest
+from pytest_trace2evolve.errors import CaseError, ConfigError, GeneratorError, nearest
 from pytest_trace2evolve.records.protocols import Generator, World
 from pytest_trace2evolve.records.script import Content, script_of
 from pytest_trace2evolve.records.task import Task
@@ -20,7 +20,7 @@ from pytest_trace2evolve.workflow.environments.precision import ToolCallingPreci
 from pytest_trace2evolve.workflow.environments.precondition import PreconditionVerification
 from pytest_trace2evolve.workflow.environments.structured import StructuredDataReasoning
 from pytest_trace2evolve.workflow.project import Project
-from pytest_trace2evolve.worlds.registry import Worlds
+from pytest_trace2evolve.worlds.registry import WorldName, Worlds
 
 ENTRY_POINTS = "trace2evolve.environments"
 """Entry-point group in which an installed package offers an environment: its capability and an `Offer`."""
@@ -92,6 +92,24 @@ class Environments:
         """The capabilities, built-in ones first."""
         return list(self._offers)
 
+    def with_tools_of(self, worlds: Iterable[WorldName]) -> tuple[str, ...]:
+        """Names of the environments that have the tools of every one of some worlds."""
+        wanted = {self._worlds.interface(*world) for world in worlds}
+        return tuple(
+            name
+            for name, offer in self._offers.items()
+            if wanted <= {self._worlds.interface(offer.provider, offer.domain)}
+        )
+
+    def require_tools_of(self, what: str, world: WorldName) -> None:
+        """Check that some environment has the tools of a world; see `require_same_tools`.
+
+        Raises:
+            ConfigError: none has.
+        """
+        played_in = dict.fromkeys((offer.provider, offer.domain) for offer in self._offers.values())
+        require_same_tools(what, world, list(played_in), self._worlds)
+
     def offer(self, name: str) -> Offer:
         """What is offered for a capability.
 
@@ -129,6 +147,37 @@ class Environments:
             GeneratorError: it is unknown, or has no such difficulty.
         """
         return played(self.generator(name, difficulty, content), self.world(name), early=early)
+
+
+def require_same_tools(what: str, world: WorldName, played_in: Sequence[WorldName], worlds: Worlds) -> None:
+    """Check that environments have the tools of the world from which an agent learns.
+
+    In an environment with other tools an agent would learn calls that its own world does not have.
+
+    Args:
+        what: What is of the world, such as `run 7c2f`.
+        world: The world of a run or of a suite.
+        played_in: The worlds in which the environments are played.
+        worlds: Says which worlds have the same tools.
+
+    Raises:
+        ConfigError: no environment has the tools of the world.
+    """
+    if worlds.interface(*world) in {worlds.interface(*one) for one in played_in}:
+        return
+    raise ConfigError(
+        f"{what} is of {_named(world, worlds)}, and no environment has its tools: environments are played in "
+        f"{', '.join(_named(one, worlds) for one in played_in)}; name a run or a suite of such a world, or "
+        "offer an environment that is played in this one (docs/environments.md, 'Your own')"
+    )
+
+
+def _named(world: WorldName, worlds: Worlds) -> str:
+    """A world for a message, with the world whose tools it has if that is another one."""
+    provider, domain = world
+    owner, same = worlds.interface(provider, domain)
+    tools = f", with the tools of {owner} {same}" if same != domain else ""
+    return f"{domain} (provider {provider}{tools})"
 
 
 def played(generator: Generator, world: World, *, early: bool = True) -> PlayedEnvironment:

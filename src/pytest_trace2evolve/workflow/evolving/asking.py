@@ -38,7 +38,8 @@ def read_order(
     """What the options of `evolve` ask for.
 
     Raises:
-        ConfigError: a value is wrong, the run is unknown or empty, or it could come to no end.
+        ConfigError: a value is wrong, the run is unknown or empty, no environment has the tools of its world,
+            or it could come to no end.
         CandidateError: there is no such candidate.
         ModelFolderError: the base is no model's folder.
         MissingExtraError: a package that training needs is not installed.
@@ -52,6 +53,8 @@ def read_order(
         require(module, extra=extra)
     run = None if options.from_run is None else find_run(options.from_run, project, here)
     origins = [] if run is None else _origins(run)
+    for origin in origins:
+        environments.require_tools_of(f"run {options.from_run}", (origin.provider, origin.domain))
     candidate = options.candidate or (DEFAULT_CANDIDATE if run is None else _candidate_of(run, origins))
     if WITH in candidate:
         text = candidate.partition(WITH)[0]
@@ -71,6 +74,8 @@ def read_order(
         session += _suites_of_run(run, origins, session)
     suites = suites_of(project, session)
     refuse_undecided(project, suites)
+    for suite in suites:
+        environments.require_tools_of(f"suite {suite.name}", (suite.provider, suite.domain))
     if options.base is None:
         refuse_other_agent(project, suites)
     # One more than cores: where three are trained on two, no core is idle while the third is.

@@ -190,11 +190,11 @@ class Evolving:
             raise TrainingError(f"rehearsal broke down: {said.strip().splitlines()[-1]}; see {log}")
 
     def _capabilities(self) -> int:
-        learnt = missing_of(self.project, self.state.folder, self.project.root)
-        known = learnt.trainable(self.environments.names)
+        learnt = missing_of(self.project, self.state.folder, self.project.root, self.environments)
+        known = learnt.trainable
         for one in learnt.missing:
             if one not in known:
-                self.told(Stage.CAPABILITIES, f"{one.name} has no environment, and is left out")
+                self.told(Stage.CAPABILITIES, f"{one.name} has no environment in this world and is left out")
         chosen = known[: self.order.most]
         self._keep(missing=chosen, runs=learnt.runs, splits=learnt.splits)
         text = ", ".join(f"{one.name} (Δ {one.delta:+.2f})" for one in chosen if one.delta is not None)

@@ -9,6 +9,7 @@ from pytest_trace2evolve.gate.calibrated import Calibrated
 from pytest_trace2evolve.gate.calibration import Calibrating, Calibration, calibrate
 from pytest_trace2evolve.gate.comparisons import REWARD
 from pytest_trace2evolve.gate.judgement import Policy
+from pytest_trace2evolve.gate.pairs import natural_order, told
 from pytest_trace2evolve.gate.policy import CALIBRATED, POLICIES, Strict
 from pytest_trace2evolve.gate.resample import Draw, Pool, pool_of
 from pytest_trace2evolve.records.protocols import Judge
@@ -16,6 +17,9 @@ from pytest_trace2evolve.workflow.policies import find_policy
 from pytest_trace2evolve.workflow.project import Project
 from pytest_trace2evolve.workflow.recorded.compare import one_side
 from pytest_trace2evolve.worlds.registry import Worlds
+
+NAMED = 3
+"""Tasks that an error names."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +46,16 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Findings:
-    """What was found, of which files, and what is to be told of them."""
+    """The figures, the name of the files, and notes to print with them.
+
+    Attributes:
+        left_out: Tasks that were left out, each as `id: reason`.
+    """
 
     calibration: Calibration
     name: str
     notes: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
 
 
 def calibrate_files(
@@ -60,27 +69,35 @@ def calibrate_files(
 ) -> Findings:
     """Judge comparisons resampled from the trials of some files by some policies.
 
+    Tasks whose trials ran different content under one id are left out by name.
+
     Raises:
         PolicyError: a policy is unknown or broken.
-        ResultsError: the files cannot be read, are not of one agent, or hold no task twice.
+        ResultsError: the files cannot be read, are not of one agent, hold no task twice, or hold no task of
+            one content.
     """
     policies = [at_levels(policy, margin=wanted.margin) for policy in _policies(wanted.policies, project)]
     side = one_side(paths, worlds, provider, judge, one_agent=True)
-    mixed = sorted(name for name, digest in side.columns.contents().items() if not digest)
-    if mixed:
+    contents = side.columns.contents()
+    kept = {name for name, digest in contents.items() if digest}
+    mixed = sorted(contents.keys() - kept, key=natural_order)
+    if not kept:
         raise ResultsError(
-            f"{side.name}: task {mixed[0]!r} differs in content between them; give trials of the same tasks"
+            f"{side.name}: every task ran different content under its id ({_some(mixed)}); give trials of "
+            "the same tasks"
         )
     try:
-        pool = pool_of(side.columns)
+        pool = pool_of(side.columns.of_tasks(kept))
     except ResultsError as error:
-        raise ResultsError(f"{side.name}: {error}") from None
+        without = f"; left out for differing content: {_some(mixed)}" if mixed else ""
+        raise ResultsError(f"{side.name}: {error}{without}") from None
     draw = Draw(wanted.trials or pool.usual_trials, live=wanted.live, confirm=CALIBRATED.confirm)
     found = calibrate(
         pool, policies, draw, effects=wanted.effects, resamples=wanted.resamples, seed=wanted.seed
     )
     name = paths[0].name + (f" and {len(paths) - 1} more" if len(paths) > 1 else "")
-    return Findings(found, name, (*side.notes, *_notes(pool, draw, found)))
+    left_out = told(dict.fromkeys(mixed, "its trials ran different content under this id"))
+    return Findings(found, name, (*side.notes, *_notes(pool, draw, found)), left_out)
 
 
 def _policies(names: Sequence[str], project: Project | None) -> list[Policy]:
@@ -102,6 +119,12 @@ def at_levels(policy: Policy, *, margin: float | None = None, alpha: float | Non
     if alpha is not None:
         raise PolicyError(f"policy {policy.name!r} has no level: leave --alpha out")
     return Calibrating(policy, margin or CALIBRATED.margins[REWARD])
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first names of some tasks, and the number of the others."""
+    rest = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def _notes(pool: Pool, draw: Draw, found: Calibration) -> list[str]:

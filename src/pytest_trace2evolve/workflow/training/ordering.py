@@ -27,8 +27,8 @@ def orders_of(
     """What the options of `train` ask for: one adapter, or one for each capability that a run lacks.
 
     Raises:
-        ConfigError: neither capabilities nor a run were named, or a name or a value is wrong; nothing failed,
-            or nothing is missing that has an environment.
+        ConfigError: neither capabilities nor a run were named, or a name or a value is wrong; no environment
+            has the tools of the run's world, nothing failed, or nothing is missing that has an environment.
         GeneratorError: a capability has no environment, or not of this difficulty.
         ModelFolderError: the base is no model's folder.
         CandidateError: there is no such candidate.
@@ -45,8 +45,8 @@ def orders_of(
     for option, value in (("--name", options.name), ("--out", options.out)):
         if value is not None:
             raise ConfigError(f"{option} does not go with --from-run, which names its adapters by capability")
-    learnt = missing_of(project, options.from_run, here)
-    names = [one.name for one in learnt.trainable(environments.names)]
+    learnt = missing_of(project, options.from_run, here, environments)
+    names = [one.name for one in learnt.trainable]
     orders = [_order(environments, options, project, here, [name]) for name in names]
     return [replace(one, evidence=learnt.runs, informed_by=learnt.splits) for one in orders]
 
