@@ -126,8 +126,8 @@ class Evaluation(Dated):
         trials: The candidate's trials a task; where tasks differ, the smallest number.
         decision, label: The gate's answer, and what kind of evidence it rests on.
         look: The number of this clean claim among those on the split; None where none was made.
-        alpha: The level of the checks; None where the policy states none, or where too little was measured
-            for a promotion, so that none was spent.
+        alpha: The level of the checks; None if the policy states none, or if none was spent: too little was
+            measured for a promotion, or the goal is `no-regression`.
         repeats: The entry whose verdict is repeated, where the same claim was judged before.
         run: The run's id.
     """
@@ -154,6 +154,8 @@ class Evaluation(Dated):
     def _numbered_where_it_claims(self) -> Self:
         if (self.look is not None) != self.claims_clean:
             raise ValueError(f"look {self.look!r} with goal {self.goal.value} and label {self.label.value}")
+        if self.goal is Goal.NO_REGRESSION and self.label is Label.CLEAN:
+            raise ValueError(f"label {self.label.value} with goal {self.goal.value}, which claims nothing")
         return self
 
     @property

@@ -115,6 +115,8 @@ def _headline(summary: RunSummary) -> str:
     match summary.decision:
         case Decision.PROMOTE:
             claim = "is not worse than its baseline" if hold else "is better than its baseline"
+            if any(verdict.goal is Goal.NO_REGRESSION for verdict in verdicts):
+                claim = "shows no regression"
             text = f"Promote: {candidate} {claim}"
             suspected = sum(len(verdict.suspected) for verdict in verdicts)
             return sign + text + (f"; suspected regressions: {suspected}" if suspected else "")
@@ -124,6 +126,8 @@ def _headline(summary: RunSummary) -> str:
             if any(verdict.partial for verdict in verdicts):
                 return f"{sign}Inconclusive: {candidate} was not measured whole"
             claim = "not worse" if hold else "better"
+            if any(verdict.goal is Goal.NO_REGRESSION for verdict in verdicts):
+                claim = "free of regressions"
             return f"{sign}Inconclusive: not settled whether {candidate} is {claim}"
         case None:
             return f"No verdict on {candidate}"
@@ -163,7 +167,9 @@ def _blocks(summary: RunSummary, room: _Room) -> list[tuple[int, str]]:
 def _block(suite: SuiteSummary, verdict: Verdict, summary: RunSummary, room: _Room) -> str:
     place = " · ".join(code(name) for name in (verdict.suite or suite.name, verdict.split) if name)
     sign = _SIGNS[verdict.decision] + " " if verdict.decision else ""
-    answer = verdict.decision.value if verdict.decision else "no harm shown (this split can only discard)"
+    answer = (
+        verdict.decision.value if verdict.decision else "no harm detected (a guard can only block or discard)"
+    )
     parts = [f"### {place}: {sign}{answer}", _circumstances(suite, verdict, summary)]
     if verdict.reason:
         parts.append(code(verdict.reason, LONGEST_TEXT))
