@@ -1,6 +1,6 @@
 """How often the gate errs, and what it finds, over agents whose truth is known.
 
-python benchmarks/gate.py [--rows 4000] [--jobs 2] [--write]
+python benchmarks/gate.py [--rows 4000] [--jobs 2] [--part harm] [--write]
 
 Prints tables in Markdown; `--write` puts them into docs/gate-figures.md and draws docs/pictures/gate.svg.
 """
@@ -19,11 +19,12 @@ from gate_tables import picture, tables, write
 from scipy import stats
 
 from pytest_trace2evolve.gate.calibrated import Calibrated
-from pytest_trace2evolve.gate.columns import Floats
+from pytest_trace2evolve.gate.columns import INVARIANTS, Floats
 from pytest_trace2evolve.gate.comparisons import REWARD, Comparisons
 from pytest_trace2evolve.gate.confirm import fisher
 from pytest_trace2evolve.gate.judgement import Question
-from pytest_trace2evolve.gate.kernel import find
+from pytest_trace2evolve.gate.kernel import FAIL, UNDECIDED, evaluate, find
+from pytest_trace2evolve.gate.planning import DETECTED
 from pytest_trace2evolve.gate.policy import CALIBRATED, STRICT
 from pytest_trace2evolve.gate.rows import RowPolicy, ranks
 from pytest_trace2evolve.gate.simulate import (
@@ -53,6 +54,14 @@ EFFECTS = (
 CURVE = (-0.15, -0.10, -0.05, 0.0, 0.05, 0.10, 0.15)
 SCHEDULE = (2, 4, 8)
 LOSSES = (0.01, 0.05)
+CLAIMS = (Goal.IMPROVE, Goal.HOLD)
+HARM_SIZES = ((12, 4), (20, 4), (36, 3), (40, 8), (114, 4))
+"""Sizes at which guards and goal `no-regression` are simulated."""
+
+HARMS = (Effect(0.0), *(Effect(size, change) for size in (-0.10, -0.20) for change in (EVEN, FEW)))
+INVARIANT_SIZES = ((12, 4), (36, 3), (114, 4))
+BREACHES = (0.0, 0.05)
+RISES = (0.0, 0.10, 1 / 3)
 KINDS = {**AGENTS, "near-deterministic": NEAR_DETERMINISTIC}
 SUITE = Calibrated(name="suite", within=True)
 
@@ -90,6 +99,8 @@ class Job:
     effect: Effect
     rows: int
     lost: float = 0.0
+    breaches: float | None = None
+    rise: float = 0.0
 
 
 def jobs(rows: int) -> Iterator[Job]:
@@ -105,13 +116,25 @@ def jobs(rows: int) -> Iterator[Job]:
     sizes = ((20, 4), (40, 3), (114, 4), (114, 2))
     for (tasks, trials), agent, size in product(sizes, KINDS, (-0.10, 0.0, 0.05)):
         yield Job("suite", agent, tasks, trials, Effect(size), rows)
+    for (tasks, trials), agent, effect in product(HARM_SIZES, KINDS, HARMS):
+        yield Job("harm", agent, tasks, trials, effect, rows)
+    for (tasks, trials), agent, breaches, rise in product(INVARIANT_SIZES, AGENTS, BREACHES, RISES):
+        yield Job("invariants", agent, tasks, trials, Effect(), rows, breaches=breaches, rise=rise)
 
 
 def simulate(job: Job) -> list[Found]:
     """One job; its chance depends on nothing but itself."""
     seed = [*job.part.encode(), *job.agent.encode(), job.tasks, job.trials, *str(job.effect).encode()]
-    random = np.random.default_rng([*seed, round(1000 * job.lost)])
-    design = Design(job.tasks, job.trials, confirm=CALIBRATED.confirm, lost=job.lost)
+    breaches = [] if job.breaches is None else [round(1000 * job.breaches), round(1000 * job.rise)]
+    random = np.random.default_rng([*seed, round(1000 * job.lost), *breaches])
+    design = Design(
+        job.tasks,
+        job.trials,
+        confirm=CALIBRATED.confirm,
+        lost=job.lost,
+        breaches=job.breaches,
+        rise=job.rise,
+    )
     schedule = SCHEDULE if job.part == "stages" else (job.trials,)
     drawn = draw_stages(random, KINDS[job.agent], job.effect, design, job.rows, schedule)
     return [
@@ -141,7 +164,7 @@ def _main(job: Job, drawn: Drawn) -> Shares:
 
 def _curve(job: Job, drawn: Drawn) -> Shares:
     (live,) = drawn.stages
-    for goal in Goal:
+    for goal in CLAIMS:
         yield f"calibrated live {goal.value}", _decided(live, CALIBRATED, goal)
         yield f"strict {goal.value}", _decided(live, STRICT, goal)
     yield from _others(job, live, live.difference(REWARD))
@@ -149,7 +172,7 @@ def _curve(job: Job, drawn: Drawn) -> Shares:
 
 def _stages(job: Job, drawn: Drawn) -> Shares:
     level = stage_alpha(ALPHA, SCHEDULE)
-    for goal in Goal:
+    for goal in CLAIMS:
         last = drawn.stages[-1]
         yield f"one look {goal.value}", _decided(last, CALIBRATED, goal)
         rank, used = np.full(job.rows, 1), np.full(job.rows, float(SCHEDULE[-1]))
@@ -162,7 +185,7 @@ def _stages(job: Job, drawn: Drawn) -> Shares:
 
 def _lost(job: Job, drawn: Drawn) -> Shares:
     (live,) = drawn.stages
-    for goal in Goal:
+    for goal in CLAIMS:
         rank = ranks(CALIBRATED, live, Question(goal), drawn.asks)
         yield f"lost {job.lost:.0%} {goal.value}", _shares(rank)
 
@@ -173,13 +196,38 @@ def _suite(job: Job, drawn: Drawn) -> Shares:
     truth = (drawn.new - drawn.old).mean(axis=1)
     found = find(live, SUITE.rules(Question(Goal.HOLD)))[REWARD]
     covered = _covered(found.low, found.high, truth)
-    rank = {goal: ranks(SUITE, live, Question(goal)) for goal in Goal}
+    rank = {goal: ranks(SUITE, live, Question(goal)) for goal in CLAIMS}
     worse = truth <= -0.10
     share = float((rank[Goal.HOLD][worse] == 2).mean()) if worse.any() else float("nan")
     covered |= {"worse promoted": share, "worse": float(worse.mean())}
     yield "interval", covered
-    for goal in Goal:
+    for goal in CLAIMS:
         yield goal.value, _shares(rank[goal])
+
+
+def _harm(job: Job, drawn: Drawn) -> Shares:
+    """Guards and goal `no-regression`."""
+    (live,) = drawn.stages
+    guard = Question(Goal.HOLD, guard=True)
+    for name, compared in (("live", live), ("recorded", replace(live, fresh=None))):
+        few = ~CALIBRATED.detects(compared, guard, DETECTED)
+        yield f"guard {name}", {**_shares(ranks(CALIBRATED, compared, guard)), "few": float(few.mean())}
+        yield f"no-regression {name}", _decided(compared, CALIBRATED, Goal.NO_REGRESSION)
+
+
+def _invariants(job: Job, drawn: Drawn) -> Shares:
+    """The check of invariants, and what it adds to the discards of the whole policy."""
+    (live,) = drawn.stages
+    base = f"{job.breaches:.2f} {job.rise:.2f}"
+    answer = evaluate(live, CALIBRATED.rules(Question(Goal.HOLD))).answers[INVARIANTS]
+    yield (
+        f"check {base}",
+        {"fail": float((answer == FAIL).mean()), "open": float((answer == UNDECIDED).mean())},
+    )
+    without = replace(CALIBRATED, weights={INVARIANTS: 0.0})
+    for goal in (Goal.HOLD, Goal.NO_REGRESSION):
+        yield f"with {goal.value} {base}", _decided(live, CALIBRATED, goal)
+        yield f"without {goal.value} {base}", _decided(live, without, goal)
 
 
 _PARTS: dict[str, Callable[[Job, Drawn], Shares]] = {
@@ -188,6 +236,8 @@ _PARTS: dict[str, Callable[[Job, Drawn], Shares]] = {
     "stages": _stages,
     "lost": _lost,
     "suite": _suite,
+    "harm": _harm,
+    "invariants": _invariants,
 }
 
 
@@ -243,10 +293,14 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=4000)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("--part", action="append", choices=_PARTS, help="simulate only this part")
     options = parser.parse_args()
+    if options.write and options.part:
+        parser.error("--write needs the figures of all parts: leave --part out")
     started = time.perf_counter()
+    wanted = [job for job in jobs(options.rows) if job.part in (options.part or _PARTS)]
     with ProcessPoolExecutor(options.jobs) as pool:
-        found = [one for part in pool.map(simulate, jobs(options.rows)) for one in part]
+        found = [one for part in pool.map(simulate, wanted) for one in part]
     print(f"{len(found)} figures in {time.perf_counter() - started:.0f} s\n")
     text = tables(found)
     print(text)

@@ -21,16 +21,25 @@ Wanted = Callable[["Found"], bool]
 
 def tables(found: Sequence[Found]) -> str:
     """All tables in Markdown."""
+    here = {one.part for one in found}
     parts = [
-        ("What must hold", _requirements(found)),
-        ("Live, by size", _by_size(found, "live")),
-        ("Recorded, by size", _by_size(found, "recorded")),
-        ("The printed interval", _intervals(found)),
-        ("Other rules", _others(found)),
-        ("Near-deterministic agents, live", _near(found)),
-        ("Stages of 2, 4 and 8 trials against one look at 8", _stages(found)),
-        ("Lost simulations", _lost(found)),
-        ("Estimand `suite`", _suite(found)),
+        (title, table(found))
+        for part, title, table in (
+            ("main", "What must hold", _requirements),
+            ("main", "Live, by size", lambda found: _by_size(found, "live")),
+            ("main", "Recorded, by size", lambda found: _by_size(found, "recorded")),
+            ("main", "The printed interval", _intervals),
+            ("main", "Other rules", _others),
+            ("main", "Near-deterministic agents, live", _near),
+            ("stages", "Stages of 2, 4 and 8 trials against one look at 8", _stages),
+            ("lost", "Lost simulations", _lost),
+            ("suite", "Estimand `suite`", _suite),
+            ("harm", "What must hold of guards, `no-regression` and invariants", _harm_requirements),
+            ("harm", "Guards", _guards),
+            ("harm", "Goal `no-regression`", _no_regression),
+            ("invariants", "Invariants by kind", _invariants),
+        )
+        if part in here
     ]
     rows = max(one.rows for one in found)
     error = 100 * float(np.sqrt(ALPHA * (1 - ALPHA) / rows))
@@ -367,6 +376,118 @@ def _suite(found: Sequence[Found]) -> str:
         "`hold` promoted where truly 10 or more worse",
     )
     told = "Live; the truth is the mean over the very tasks of each comparison."
+    return f"{told}\n\n" + _table(heading, rows)
+
+
+def _harm_requirements(found: Sequence[Found]) -> str:
+    rows = []
+
+    def at_most(name: str, cells: list[Found], limit: float = ALPHA, what: str = "discard") -> None:
+        worst = max(cells, key=lambda one: one.share[what])
+        allowed = float(stats.binom.ppf(0.99 ** (1 / len(cells)), worst.rows, limit)) / worst.rows
+        told = f"{100 * worst.share[what]:.1f} % ({worst.agent} {worst.tasks} × {worst.trials})"
+        wanted = f"≤ {100 * limit:.0f} % (by chance up to {100 * allowed:.1f} in {len(cells)} cells)"
+        rows.append((name, told, wanted, "yes" if worst.share[what] <= allowed else "**no**"))
+
+    for name in ("live", "recorded"):
+        at_most(f"{name}: guard, A/A discarded", _pick(found, f"guard {name}", 0.0, part="harm"))
+        missed = _pick(found, f"guard {name}", -0.20, part="harm")
+        at_most(f"{name}: guard, no harm detected at −20, even", missed, 0.2, "promote")
+        missed = _pick(found, f"guard {name}", -0.20, "few", part="harm")
+        at_most(f"{name}: guard, no harm detected at −20, few", missed, 0.2, "promote")
+        missed = [
+            one
+            for change in ("even", "few")
+            for one in _pick(found, f"guard {name}", -0.20, change, part="harm", near=True)
+        ]
+        at_most(f"{name}: guard, no harm detected at −20, near-deterministic", missed, 0.2, "promote")
+        at_most(
+            f"{name}: `no-regression`, A/A discarded", _pick(found, f"no-regression {name}", 0.0, part="harm")
+        )
+    for goal in ("hold", "no-regression"):
+        cells = [one for one in found if one.part == "invariants" and one.rule.startswith(f"with {goal} ")]
+        at_most(
+            f"live: `{goal}` with invariants, A/A discarded", [c for c in cells if c.rule.endswith(" 0.00")]
+        )
+    return _table(("requirement", "found (worst cell)", "wanted", "holds"), rows)
+
+
+def _guards(found: Sequence[Found]) -> str:
+    columns = (
+        ("A/A: harm shown", 0.0, "even", "discard"),
+        ("… suspected", 0.0, "even", "inconclusive"),
+        ("… of them too few to detect 20", 0.0, "even", "few"),
+        ("−10: shown", -0.10, "even", "discard"),
+        ("… suspected", -0.10, "even", "inconclusive"),
+        ("−10 on few: shown", -0.10, "few", "discard"),
+        ("… suspected", -0.10, "few", "inconclusive"),
+        ("−20: no harm detected", -0.20, "even", "promote"),
+        ("−20 on few: no harm detected", -0.20, "few", "promote"),
+    )
+    told = (
+        "Percent for reliable / medium / noisy agents. What is neither shown nor suspected is *no harm "
+        "detected*. A comparison with too few tasks can be suspected for a p-value too."
+    )
+    return f"{told}\n\n" + _harm_table(found, "guard", columns)
+
+
+def _no_regression(found: Sequence[Found]) -> str:
+    columns = (
+        ("A/A discarded", 0.0, "even", "discard"),
+        ("−10 discarded", -0.10, "even", "discard"),
+        ("… on few tasks", -0.10, "few", "discard"),
+        ("−20 discarded", -0.20, "even", "discard"),
+        ("… on few tasks", -0.20, "few", "discard"),
+    )
+    told = "Percent for reliable / medium / noisy agents. What is not discarded passes."
+    return f"{told}\n\n" + _harm_table(found, "no-regression", columns)
+
+
+def _harm_table(found: Sequence[Found], rule: str, columns: Sequence[tuple[str, float, str, str]]) -> str:
+    rows = []
+    for size in _sizes(found, "harm"):
+        for name in ("live", "recorded"):
+            row = [f"{size[0]} × {size[1]}, {name}"]
+            for _, effect, change, what in columns:
+                cells = _at(_pick(found, f"{rule} {name}", effect, change, part="harm"), *size)
+                row.append(_cells(cells, what))
+            rows.append(row)
+    return _table(("tasks × trials", *(one[0] for one in columns)), rows)
+
+
+def _invariants(found: Sequence[Found]) -> str:
+    """Percent, live."""
+    rows = []
+
+    def cells(size: tuple[int, int], rule: str, what: str) -> str:
+        return _cells(
+            [one for one in _at(found, *size) if one.part == "invariants" and one.rule == rule], what
+        )
+
+    for size in _sizes(found, "invariants"):
+        for base in ("0.00", "0.05"):
+            row = [f"{size[0]} × {size[1]}, {float(base):.0%}".replace("%", " %")]
+            row += [cells(size, f"{name} hold {base} 0.00", "discard") for name in ("without", "with")]
+            row.append(cells(size, f"check {base} 0.00", "fail"))
+            row.append(cells(size, f"check {base} 0.00", "open"))
+            for rise in ("0.10", "0.33"):
+                row += [cells(size, f"check {base} {rise}", what) for what in ("fail", "open")]
+            rows.append(row)
+    heading = (
+        "tasks × trials, rate of each kind",
+        "A/A discarded without the check",
+        "… with it",
+        "A/A: check fails",
+        "… undecided",
+        "one kind +10: fails",
+        "… undecided",
+        "one kind +33: fails",
+        "… undecided",
+    )
+    told = (
+        "Percent for reliable / medium / noisy agents, live, goal `hold`. Six kinds, each broken in as many "
+        "simulations as the first column says; the candidate breaks one kind more often."
+    )
     return f"{told}\n\n" + _table(heading, rows)
 
 

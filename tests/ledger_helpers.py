@@ -67,6 +67,8 @@ def judged(
         "run": f"run of {name} at {moment}",
     }
     fields |= further
+    if fields["goal"] is Goal.NO_REGRESSION and fields["label"] is Label.CLEAN:
+        fields["label"] = Label.DEVELOPMENT
     if fields["goal"] is not Goal.IMPROVE or fields["label"] is not Label.CLEAN:
         fields |= {"look": None, "analysis": None}
     return Evaluation(root=root, parents=parents or (root,), at=moment, **fields)

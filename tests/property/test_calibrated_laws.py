@@ -13,7 +13,7 @@ from pytest_trace2evolve.gate.policy import CALIBRATED
 from pytest_trace2evolve.gate.signflip import sign_flip
 from pytest_trace2evolve.records.evidence import SimulationEvidence
 from pytest_trace2evolve.records.rules import Invariant
-from pytest_trace2evolve.records.verdict import Decision, Goal, Label
+from pytest_trace2evolve.records.verdict import Decision, Goal, GuardAnswer, Label, Verdict
 from tests.gate_helpers import Side, lost, sim
 
 LAW = settings(deadline=None, max_examples=80)
@@ -44,7 +44,8 @@ def _record(
     end = "max_steps" if not reward and random.random() < 0.3 else "user_stop"
     matched = 2 if reward else random.randrange(3)
     record = sim(task, reward, trial=trial, end=end, read=(2, matched), write=(1, int(reward)))
-    broken = None if temper is None else {Invariant.CONSENT: 1} if random.random() < temper else {}
+    kinds = (Invariant.CONSENT, Invariant.CONSENT, Invariant.PROMISES)
+    broken = None if temper is None else {random.choice(kinds): 1} if random.random() < temper else {}
     return record.model_copy(update={"id": f"{name}-{task}-{trial}", "invariants": broken})
 
 
@@ -97,6 +98,70 @@ def test_a_side_against_itself_holds_and_never_improves(both):
     ]
     assert all(verdict.identical for verdict in verdicts)
     assert [verdict.decision for verdict in verdicts] == [Decision.PROMOTE, Decision.INCONCLUSIVE]
+
+
+@settings(LAW, max_examples=150)
+@given(sides(), GOALS, st.booleans(), st.data())
+def test_a_further_breach_of_any_kind_never_makes_harm_less_likely(both, goal, guard, data):
+    def judged() -> Verdict:
+        return decide(pair(*both), CALIBRATED, goal=goal, label=Label.CLEAN, guard=guard)
+
+    before = judged()
+    place = data.draw(st.integers(0, len(both[1]) - 1))
+    record = both[1][place]
+    if record.invariants is None:
+        return
+    kind = data.draw(st.sampled_from(Invariant))
+    both[1][place] = record.model_copy(update={"invariants": {**record.invariants, kind: 1}})
+    after = judged()
+    p = [next((one.p for one in each.checks if one.id == "invariants"), None) for each in (before, after)]
+    if p[0] is not None:
+        assert p[1] is not None
+        assert p[1] <= p[0] + 1e-9
+    ranks = [(one.decision or Decision.PROMOTE).rank for one in (before, after)]
+    assert ranks[1] <= ranks[0]
+
+
+@settings(LAW, max_examples=150)
+@given(sides(), GOALS, st.sampled_from([1, 40]))
+def test_a_guard_without_harm_has_no_small_p_and_could_have_detected_twenty_points(both, goal, times):
+    verdict = decide(pair(*repeated(both, times)), CALIBRATED, goal=goal, label=Label.CLEAN, guard=True)
+    if verdict.guard is not GuardAnswer.NO_HARM_DETECTED:
+        assert verdict.decision in (Decision.DISCARD, Decision.INCONCLUSIVE)
+        return
+    assert verdict.decision is None
+    assert all(one.p is None or one.p > 0.05 for one in verdict.checks)
+    if goal is not Goal.NO_REGRESSION:
+        assert verdict.detectable is not None
+        assert verdict.detectable <= 0.20 + 1e-9
+
+
+@settings(LAW, max_examples=150)
+@given(sides(), st.data())
+def test_no_regression_passes_nothing_that_another_goal_discards(both, data):
+    """Lost simulations included: what would be discarded without them never passes with them."""
+    others = [calibrated(*both, goal) for goal in (Goal.HOLD, Goal.IMPROVE)]
+    verdict = decide(pair(*both), CALIBRATED, goal=Goal.NO_REGRESSION, label=Label.CLEAN)
+    assert verdict.label is not Label.CLEAN
+    if Decision.DISCARD in others:
+        assert verdict.decision is Decision.DISCARD
+    pool = [(which, place) for which in (0, 1) for place in range(len(both[which]))]
+    for which, place in data.draw(st.sets(st.sampled_from(pool), max_size=4)):
+        both[which][place] = lost(both[which][place], before_it_ran=data.draw(st.booleans()))
+    if verdict.decision is Decision.DISCARD:
+        assert calibrated(*both, Goal.NO_REGRESSION) is not Decision.PROMOTE
+
+
+def repeated(both: tuple[Side, Side], times: int) -> tuple[Side, Side]:
+    """Each task so many times, under ids of its own."""
+    return tuple(
+        [
+            record.model_copy(update={"id": f"{record.id}-{copy}", "task_id": f"{record.task_id}-{copy}"})
+            for copy in range(times)
+            for record in one
+        ]
+        for one in both
+    )
 
 
 DIFFERENCES = st.lists(st.integers(-6, 6), min_size=1, max_size=10)

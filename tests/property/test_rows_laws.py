@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from pytest_trace2evolve.errors import PolicyError
 from pytest_trace2evolve.gate.calibrated import Calibrated, comparisons_of
+from pytest_trace2evolve.gate.columns import BREACHES, INVARIANTS
 from pytest_trace2evolve.gate.comparisons import Comparisons
 from pytest_trace2evolve.gate.decide import decide
 from pytest_trace2evolve.gate.judgement import Question
@@ -51,7 +52,8 @@ def comparisons(draw: st.DrawFn) -> list[Pairs]:
             reward = float(which) if better and draw(st.booleans()) else draw(rewards)
             end = "max_steps" if reward == 0.0 and draw(st.integers(0, 9)) == 0 else "user_stop"
             record = sim(task, reward, trial=trial, end=end, read=(task % 3, draw(st.integers(0, task % 3))))
-            broken = {Invariant.PROMISES: draw(st.integers(0, 1))} if watched and reward is not None else None
+            kind = draw(st.sampled_from([Invariant.PROMISES, Invariant.CONSENT])) if watched else None
+            broken = {kind: draw(st.integers(0, 1))} if kind and reward is not None else None
             update = {"id": f"{which}-{task}-{trial}", "invariants": broken}
             side.append(record.model_copy(update=update))
         pairs = pair(*sides)
@@ -68,10 +70,16 @@ def stacked(comparisons: Sequence[Pairs]) -> Comparisons:
     def side(which: int) -> Tally:
         parts = [pairs.sides[which] for pairs in comparisons]
         none = np.zeros(parts[0].trials.shape)  # a side of which nothing was measured
+
+        def of_kind(one: Tally, name: str, kind: str) -> np.ndarray:
+            # A kind that a side broke in no trial has no key: all its trials kept it.
+            rest = one.checked.get(INVARIANTS, none) if kind in BREACHES else none
+            return np.asarray(getattr(one, name).get(kind, rest))
+
         return Tally(
             **{
                 name: {
-                    kind: np.stack([getattr(one, name).get(kind, none) for one in parts])
+                    kind: np.stack([of_kind(one, name, kind) for one in parts])
                     for kind in sorted({kind for one in parts for kind in one.matched})
                 }
                 if name in ("matched", "checked")
@@ -85,17 +93,21 @@ def stacked(comparisons: Sequence[Pairs]) -> Comparisons:
 
 
 @LAW
-@given(comparisons(), POLICIES, st.sampled_from(Goal), st.sampled_from([1.0, 0.2]))
+@given(comparisons(), POLICIES, st.sampled_from(Goal), st.booleans(), st.sampled_from([1.0, 0.2]))
 def test_a_row_comes_out_as_the_gate_decides_it(
-    found: list[Pairs], policy: Strict | Calibrated, goal: Goal, level: float
+    found: list[Pairs], policy: Strict | Calibrated, goal: Goal, guard: bool, level: float
 ) -> None:
     asks = {kind: np.stack([one.asks[kind] for one in found]) for kind in found[0].asks}
-    question = Question(goal, stage_alpha=0.05 * level)
+    if guard and goal is Goal.IMPROVE:
+        goal = Goal.HOLD  # what a guard is asked under either
+    question = Question(goal, guard=guard, stage_alpha=0.05 * level)
     rows = ranks(policy, stacked(found), question, asks)
     for rank, pairs in zip(rows, found, strict=True):
-        verdict = decide(pairs, policy, goal=goal, label=Label.DEVELOPMENT, stage_alpha=0.05 * level)
-        assert verdict.decision is not None
-        assert rank == verdict.decision.rank, verdict
+        verdict = decide(
+            pairs, policy, goal=goal, label=Label.DEVELOPMENT, guard=guard, stage_alpha=0.05 * level
+        )
+        assert guard or verdict.decision is not None
+        assert rank == (verdict.decision or Decision.PROMOTE).rank, verdict
 
 
 class _Others:

@@ -75,9 +75,9 @@ RECORDED = [
     (
         "retail-gpt-4.1-mini-base",
         "retail-gpt-4.1-mini-policy-v2",
-        10,
+        1,
         (21, 14, 14),
-        {"reward_improved": OPEN},
+        {"reward_improved": OPEN, "invariants": FAIL},
     ),
 ]
 
@@ -104,6 +104,18 @@ def test_five_tasks_at_max_steps_against_none_stand_between_a_gain_and_its_promo
     main(["compare", *sides, "--json"])
     (open_,) = [one for one in json.loads(capsys.readouterr().out)["checks"] if one["status"] == "undecided"]
     assert (open_["id"], round(open_["p"], 3), open_["detail"]) == ("max_steps", 0.031, "0 → 5 tasks")
+
+
+def test_a_kind_of_breach_that_pooling_hid_discards(
+    recorded: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Any kind: 18 to 28 of 114, not significant by task; authentication alone: 0 to 16."""
+    sides = [str(recorded / f"retail-gpt-4.1-mini-{name}.json.gz") for name in ("base", "policy-v2")]
+    assert main(["compare", *sides, "--json"]) == 1
+    (failed,) = [one for one in json.loads(capsys.readouterr().out)["checks"] if one["status"] == "fail"]
+    assert failed["id"] == "invariants"
+    assert failed["detail"] == "authentication 0 → 16 of 114 simulations; any kind 18 → 28"
+    assert failed["p"] == pytest.approx(6 * 2**-16)
 
 
 def test_suspected_tasks_block_where_a_policy_says_so(
@@ -358,19 +370,6 @@ def test_more_trials_settle_a_test_at_the_level_of_its_next_analysis() -> None:
     assert (found.trials, found.tasks) == (further.trials, here.tasks)
     assert found.trials is not None
     assert found.trials > (here.trials or 0) > 4
-
-
-def test_a_guard_blocks_only_where_it_has_the_power_to_show_no_harm() -> None:
-    def at(tasks: int, broken: int) -> tuple[Side, Side]:
-        return side(*[1] * tasks), side(*[0] * broken, *[1] * (tasks - broken))
-
-    few = judged(*at(10, 1), guard=True)
-    assert few.decision is None
-    assert check(few, "reward_not_worse").detail.endswith("too few to be shown not worse")
-    assert judged(*at(200, 0), guard=True).decision is None
-    assert judged(*at(200, 16), guard=True).decision is Decision.DISCARD
-    fixed = judged(side(*[1] * 15, *[0] * 3, *[1] * 182), side(*[0] * 15, *[1] * 3, *[1] * 182), guard=True)
-    assert fixed.decision in (Decision.DISCARD, Decision.INCONCLUSIVE)
 
 
 def test_lost_simulations_cost_what_they_could_have_been() -> None:

@@ -83,6 +83,7 @@ def test_json_holds_what_was_asked_and_found(capsys: pytest.CaptureFixture[str])
         *(("improve", effect) for effect in (0.0, 0.02, 0.05, 0.1, 0.15)),
         *(("hold", effect) for effect in (0.0, -0.1, -0.2)),
         *(("improve", effect) for effect in (-0.05, -0.1, -0.2)),
+        *(("no-regression", effect) for effect in (0.0, -0.05, -0.1, -0.2)),
     ]
     assert set(found["enough"]) == {"effect", "trials", "tasks"}
 

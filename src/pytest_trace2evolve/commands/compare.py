@@ -26,7 +26,12 @@ def add(commands: Any) -> None:
         "--candidate", action="append", type=Path, metavar="FILE", help="for several files a side"
     )
     compare.add_argument("--policy", help="gate policy (default: calibrated)")
-    compare.add_argument("--goal", choices=("improve", "hold"), default="improve")
+    compare.add_argument(
+        "--goal",
+        choices=("improve", "hold", "no-regression"),
+        default="improve",
+        help="improve (default), hold (not worse) or no-regression (discard only on shown harm)",
+    )
     compare.add_argument("--suite", metavar="NAME", help="compare only this suite's tasks, as locked")
     compare.add_argument("--split", metavar="SPLIT", help="compare only this split of the suite")
     compare.add_argument("--provider", help="the world's provider (default: inspect_evals, or the suite's)")

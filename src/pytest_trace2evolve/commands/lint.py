@@ -25,7 +25,7 @@ def _lint(options: argparse.Namespace) -> int:
     from pytest_trace2evolve.workflow.lint import Linted, lint
 
     project = project_of(options)
-    findings = lint(Linted(project, options.against))
+    findings = lint(Linted(project, options.against, project.open_worlds()))
     for finding in findings:
         kind = "warning: " if finding.warning else ""
         print(f"{_shown(finding.path, project.root)}: {kind}{finding.text}")

@@ -21,7 +21,7 @@ from typing_extensions import TypedDict
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.baselines import parse_evidence
 from pytest_trace2evolve.evidence.results import decode
-from pytest_trace2evolve.gate.columns import Columns, ColumnsBuilder, Pattern, alarm_of, columns
+from pytest_trace2evolve.gate.columns import Columns, ColumnsBuilder, Pattern, breaches_of, columns
 from pytest_trace2evolve.records.base import complaint
 from pytest_trace2evolve.records.evidence import SCHEMA, Count, Provenance
 from pytest_trace2evolve.records.rules import Invariant
@@ -207,7 +207,7 @@ def _take_plain(builder: ColumnsBuilder, lines: list[_Plain], path: Path, first:
     patterns = {one: _plain_pattern(one) for one in set(actions)}
     for one, pattern in patterns.items():
         _refuse_overmatched(pattern, path, first + actions.index(one))
-    alarms = {one: alarm_of(json.loads(one) if one else None) for one in set(broken)}
+    breaches = {one: breaches_of(json.loads(one) if one else None) for one in set(broken)}
     unknown = [nan] * len(lines)
     builder.extend(
         ids=[one.decode() for one in ids],
@@ -219,7 +219,7 @@ def _take_plain(builder: ColumnsBuilder, lines: list[_Plain], path: Path, first:
         patterns=[patterns[one] for one in actions],
         costs=unknown,
         tokens=unknown,
-        alarms=[alarms[one] for one in broken],
+        breaches=[breaches[one] for one in broken],
     )
 
 
@@ -274,7 +274,7 @@ def _take(builder: ColumnsBuilder, records: list[_Simulation], path: Path, first
         patterns=patterns,
         costs=[cost for cost, _ in used],
         tokens=[tokens for _, tokens in used],
-        alarms=[alarm_of(record.get("invariants")) for record in records],
+        breaches=[breaches_of(record.get("invariants")) for record in records],
     )
 
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from pytest_trace2evolve.gate.checks import Check, ask
-from pytest_trace2evolve.gate.columns import INVARIANTS, KINDS, Counts
+from pytest_trace2evolve.gate.columns import BREACHES, INVARIANTS, KINDS, Counts, Flags
 from pytest_trace2evolve.gate.comparisons import MAX_STEPS, PASS_RATE, REGRESSIONS, REWARD, Comparisons
 from pytest_trace2evolve.gate.family import regressed
-from pytest_trace2evolve.gate.judgement import Judgement, Question
+from pytest_trace2evolve.gate.judgement import Judgement, Question, Sensitivity
 from pytest_trace2evolve.gate.kernel import (
     FAIL,
     NOT_APPLICABLE,
@@ -19,12 +19,14 @@ from pytest_trace2evolve.gate.kernel import (
     Outcome,
     Rules,
     evaluate,
+    find,
 )
 from pytest_trace2evolve.gate.pairs import Pairs
 from pytest_trace2evolve.gate.planning import (
     detectable,
     detectable_tasks,
-    power_of_not_worse,
+    detects,
+    sensitivity,
     settling,
     spread_of,
 )
@@ -32,15 +34,19 @@ from pytest_trace2evolve.gate.stages import stage_alpha
 from pytest_trace2evolve.gate.tally import Tally
 from pytest_trace2evolve.records.verdict import CheckResult, CheckStatus, Goal, Settling
 
+DROP = "reward_drop"
+"""Id of the check that asks for a drop of the reward alone: of guards, and under goal `no-regression`."""
+
+DROP_SHARE = 0.7
+"""The level of a drop of the reward under goal `no-regression`, as a share of alpha. The other checks can
+discard too: at all of alpha, 6 % of the comparisons of equal agents would be discarded at 114 tasks."""
+
 _STATUS = {
     NOT_APPLICABLE: CheckStatus.NOT_APPLICABLE,
     PASS: CheckStatus.PASS,
     UNDECIDED: CheckStatus.UNDECIDED,
     FAIL: CheckStatus.FAIL,
 }
-
-GUARD_POWER = 0.8
-"""From this A/A power on a guard split must be shown not worse."""
 
 
 @dataclass(frozen=True)
@@ -71,17 +77,23 @@ class Calibrated:
     equal_trials = True
 
     def rules(self, question: Question) -> Rules:
-        """The policy as numbers, at the levels of one question."""
-        improve = question.goal is Goal.IMPROVE
+        """The policy as numbers, at the levels of one question.
+
+        A guard, and goal `no-regression`, ask for harm alone: nothing must be shown, so no margin counts.
+        """
+        improve = question.goal is Goal.IMPROVE and not question.guard
+        harm_alone = question.guard or question.goal is Goal.NO_REGRESSION
         margins = {name: margin for name, margin in self.margins.items() if not (improve and name == REWARD)}
         level = question.stage_alpha or self.alpha
         return Rules(
             improve=improve,
-            margins=margins,
+            margins={} if harm_alone else margins,
             weights=self.weights,
             claim_alpha=self._claim_alpha(question),
             harm_alpha=level,
-            watch_alpha=0.0 if question.guard and not question.filled else self.alpha,
+            watch_alpha=0.0 if harm_alone and not question.guard else self.alpha,
+            drop_alpha=DROP_SHARE * level if harm_alone and not question.guard else 0.0,
+            guard=question.guard,
             block_suspected=self.block_suspected and not question.guard,
             within=self.within,
         )
@@ -99,9 +111,9 @@ class Calibrated:
         others = [ask(check, pairs) for check in self.further]
         p = {one.id: np.array([one.p]) for one in others if one.p is not None}
         outcome = evaluate(compared, rules, p)
-        results = [
-            self._result(name, pairs, compared, outcome, rules, question) for name in outcome.findings
-        ] + [_of_others(one, outcome, rules) for one in others]
+        results = [self._result(name, pairs, compared, outcome, rules) for name in outcome.findings] + [
+            _of_others(one, outcome, rules) for one in others
+        ]
         confirmed = regressed(compared, rules.harm_alpha)[0]
         return Judgement(
             results=tuple(results),
@@ -109,7 +121,14 @@ class Calibrated:
             suspected=tuple(pairs.named(compared.suspected[0] & ~confirmed)),
             settling=self._settling(results, outcome, pairs, rules, question),
             alpha=rules.claim_alpha,
+            sensitivity=_sensitivity(compared, outcome.findings[REWARD], rules),
         )
+
+    def detects(self, compared: Comparisons, question: Question, drop: float) -> Flags:
+        """Whether each comparison would have detected a drop of the mean reward, shape (R,)."""
+        rules = self.rules(question)
+        found = find(compared, rules)[REWARD]
+        return detects(drop, found.deviation, found.tasks, compared.usual_trials, _level(rules))
 
     def answers(self, compared: Comparisons, question: Question) -> Counts:
         """Answers of every check by comparison, shape (checks, R); checks of others are left out."""
@@ -122,7 +141,6 @@ class Calibrated:
         compared: Comparisons,
         outcome: Outcome,
         rules: Rules,
-        question: Question,
     ) -> CheckResult:
         found, answer = outcome.findings[name], int(outcome.answers[name][0])
         check, status = _id(name, rules), _STATUS[answer]
@@ -130,11 +148,7 @@ class Calibrated:
             return CheckResult(id=check, status=status, detail=_absent(name))
         claimed = name == REWARD and rules.improve
         margin = None if claimed else rules.margins.get(name)
-        detail = _detail(name, pairs, compared, rules)
-        if margin is not None and question.guard and answer != FAIL:
-            power = float(power_of_not_worse(found.deviation, found.tasks, margin, rules.claim_alpha)[0])
-            if power < GUARD_POWER:
-                status, detail = CheckStatus.NOT_APPLICABLE, f"{detail}; too few to be shown not worse"
+        detail = _detail(name, pairs, compared, rules, found)
         if np.isnan(found.estimate[0]):
             detail = f"{detail}; needs two trials of a task on either side"
         if pairs.identical and answer == UNDECIDED and not claimed:
@@ -148,7 +162,7 @@ class Calibrated:
             high=_number(found.high),
             threshold=0.0 if margin is None else -margin,
             p=_number(found.gain if claimed else found.harm),
-            detectable=_detectable(name, found, compared, level),
+            detectable=_detectable(name, found, compared, level, rules),
             detail=f"identical evidence; {detail}" if pairs.identical and name == REWARD else detail,
         )
 
@@ -162,7 +176,9 @@ class Calibrated:
     ) -> tuple[Settling, ...]:
         """What would settle the reward, where it is what is open."""
         reward = next(result for result in results if result.id == _id(REWARD, rules))
-        if reward.status is not CheckStatus.UNDECIDED or question.filled or pairs.identical:
+        if reward.status is not CheckStatus.UNDECIDED or pairs.identical:
+            return ()
+        if question.filled or question.guard:
             return ()
         found = outcome.findings[REWARD]
         estimate = float(found.estimate[0])
@@ -199,9 +215,11 @@ def _row(side: Tally) -> Tally:
 
 
 def _id(metric: str, rules: Rules) -> str:
-    if metric == REWARD:
-        return "reward_improved" if rules.improve else "reward_not_worse"
-    return metric
+    if metric != REWARD:
+        return metric
+    if rules.improve:
+        return "reward_improved"
+    return "reward_not_worse" if REWARD in rules.margins else DROP
 
 
 def _number(values: np.ndarray) -> float | None:
@@ -215,15 +233,23 @@ def _absent(metric: str) -> str:
     return "nothing was measured on both sides"
 
 
-def _detail(metric: str, pairs: Pairs, compared: Comparisons, rules: Rules) -> str:
+def _level(rules: Rules) -> float:
+    """The level at which a drop of the reward blocks or, under goal `no-regression`, discards."""
+    return rules.drop_alpha or rules.watch_alpha
+
+
+def _sensitivity(compared: Comparisons, found: Finding, rules: Rules) -> Sensitivity:
+    trials = float(compared.usual_trials[0])
+    return sensitivity(float(found.deviation[0]), float(found.tasks[0]), trials, _level(rules))
+
+
+def _detail(metric: str, pairs: Pairs, compared: Comparisons, rules: Rules, found: Finding) -> str:
     old, new = pairs.sides
     if metric == MAX_STEPS:
         hit = [int((side.max_steps > 0).sum()) for side in pairs.sides]
         return f"{hit[0]} → {hit[1]} tasks"
     if metric == INVARIANTS:
-        held = old.watched & new.watched
-        hit = [int((side.alarmed & held).sum()) for side in pairs.sides]
-        return f"{hit[0]} → {hit[1]} of {int(held.sum())} tasks"
+        return _breaches(compared, found)
     if metric == REGRESSIONS:
         confirmed = int(regressed(compared, rules.harm_alpha).sum())
         parts = [f"{int(compared.broken.sum())} broken, {int(compared.fixed.sum())} fixed"]
@@ -238,17 +264,38 @@ def _detail(metric: str, pairs: Pairs, compared: Comparisons, rules: Rules) -> s
     return f"{before[known].mean():.3f} → {after[known].mean():.3f} (n={int(known.sum())})"
 
 
-def _detectable(metric: str, found: Finding, compared: Comparisons, alpha: float) -> float | None:
+def _breaches(compared: Comparisons, found: Finding) -> str:
+    """How many simulations broke the worst kind, of those that were checked for it, and any kind."""
+    assert found.worst is not None
+    name = list(BREACHES)[int(found.worst[0])]
+    sides = (compared.baseline, compared.candidate)
+    checked = [int(side.checked[INVARIANTS][compared.held].sum()) for side in sides]
+
+    def broke(kept: Sequence[np.ndarray]) -> list[int]:
+        return [total - int(one[compared.held].sum()) for one, total in zip(kept, checked, strict=True)]
+
+    worst = broke([side.kept(name) for side in sides])
+    among = broke([side.matched[INVARIANTS] for side in sides])
+    kind = f"{BREACHES[name].value} " if any(worst) else ""
+    every = "" if among == worst else f"; any kind {among[0]} → {among[1]}"
+    if checked[0] == checked[1]:
+        return f"{kind}{worst[0]} → {worst[1]} of {checked[0]} simulations{every}"
+    return f"{kind}{worst[0]} of {checked[0]} → {worst[1]} of {checked[1]} simulations{every}"
+
+
+def _detectable(
+    metric: str, found: Finding, compared: Comparisons, alpha: float, rules: Rules
+) -> float | None:
     tasks = float(found.tasks[0])
+    if metric == REWARD and _id(metric, rules) == DROP:
+        return _sensitivity(compared, found, rules).drop
     if metric == REGRESSIONS:
         return detectable_tasks(int(compared.fixed.sum()), tasks, alpha)
     if metric == MAX_STEPS:
         better = (compared.baseline.max_steps > 0) & ~(compared.candidate.max_steps > 0)
         return detectable_tasks(int(better.sum()), tasks, alpha)
     if metric == INVARIANTS:
-        sides = compared.baseline, compared.candidate
-        cured = sides[0].watched & sides[1].watched & sides[0].alarmed & ~sides[1].alarmed
-        return detectable_tasks(int(cured.sum()), tasks, alpha)
+        alpha /= len(BREACHES)
     return detectable(float(found.deviation[0]), tasks, alpha)
 
 

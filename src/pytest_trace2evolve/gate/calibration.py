@@ -103,7 +103,7 @@ class Calibration:
 
     def rates(self, policy: str) -> list[Rate]:
         """The figures of a policy in the order in which they are printed."""
-        hold, improve, nothing = Goal.HOLD, Goal.IMPROVE, 0.0
+        hold, improve, harm, nothing = Goal.HOLD, Goal.IMPROVE, Goal.NO_REGRESSION, 0.0
         rates = [
             Rate("false-promote", improve, nothing, Decision.PROMOTE),
             Rate("false-discard", improve, nothing, Decision.DISCARD),
@@ -112,7 +112,9 @@ class Calibration:
             Rate("A/A promoted", hold, nothing, Decision.PROMOTE),
         ]
         rates += [Rate("power", improve, size, Decision.PROMOTE) for size in self.effects]
-        return rates + [Rate("power", improve, -size, Decision.DISCARD) for size in self.effects]
+        rates += [Rate("power", improve, -size, Decision.DISCARD) for size in self.effects]
+        rates.append(Rate("false-discard", harm, nothing, Decision.DISCARD))
+        return rates + [Rate("power", harm, -size, Decision.DISCARD) for size in self.effects]
 
 
 def calibrate(

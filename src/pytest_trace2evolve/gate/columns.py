@@ -31,7 +31,11 @@ KINDS: Mapping[str, tuple[str, ...]] = {
 """Shares of gold actions matched, by name: the types of tools that count (none named: all)."""
 
 INVARIANTS = "invariants"
-"""The share of a task's trials that broke no invariant: it lies among the shares, and is none of `KINDS`."""
+"""The share of a task's trials that broke no invariant: one of the shares, but none of `KINDS`."""
+
+BREACHES: Mapping[str, Invariant] = {f"{INVARIANTS}.{kind.value}": kind for kind in Invariant}
+"""The share of a task's trials that kept an invariant, by name. A side has the name only if one of its
+simulations broke the invariant."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,8 @@ class Columns:
         measured: Whether there is a reward.
         reward: 0 where nothing was measured.
         shares: By kind, the share of gold actions matched; NaN where the task has none or it is not known.
-            Under `INVARIANTS`, a key only where any simulation was held against them: 1 where it broke none.
+            Under `INVARIANTS`, a key only if any simulation was checked for them: 1 if it broke none. Under
+            a name of `BREACHES`, a key only if any simulation broke it: 1 if the simulation kept it.
         asks: By kind, whether the task is known to name such actions.
         max_steps: Whether the step budget ended it.
         ids: The simulations' ids.
@@ -117,7 +122,7 @@ class ColumnsBuilder:
         self._task, self._digest, self._trial = array("q"), array("q"), array("q")
         self._reward, self._cost, self._tokens = array("d"), array("d"), array("d")
         self._max_steps = bytearray()
-        self._alarms = array("b")
+        self._breaches = array("h")
         self._kinds = array("q")
         self._patterns: dict[Pattern, int] = {}
 
@@ -133,11 +138,11 @@ class ColumnsBuilder:
         patterns: Sequence[Pattern],
         costs: Sequence[float],
         tokens: Sequence[float],
-        alarms: Sequence[int],
+        breaches: Sequence[int],
     ) -> None:
         """Take in simulations by their fields, a place each; NaN where a number is not known.
 
-        Of `alarms` -1 stands for a simulation that was not held against invariants, 1 for one that broke any.
+        `breaches` are what `breaches_of` returns.
         """
         self._ids.extend(ids)
         self._task.extend([self._tasks.setdefault(name, len(self._tasks)) for name in tasks])
@@ -147,7 +152,7 @@ class ColumnsBuilder:
         self._max_steps.extend([end == TerminationReason.MAX_STEPS for end in ends])
         self._cost.extend(costs)
         self._tokens.extend(tokens)
-        self._alarms.extend(alarms)
+        self._breaches.extend(breaches)
         # Few patterns of gold actions stand for all simulations: shares are worked out once for each.
         self._kinds.extend([self._patterns.setdefault(one, len(self._patterns)) for one in patterns])
 
@@ -166,7 +171,7 @@ class ColumnsBuilder:
         reward = np.array(self._reward, dtype=np.float64)
         measured = ~np.isnan(reward)
         kinds = np.array(self._kinds, dtype=np.int64)
-        alarms = np.array(self._alarms, dtype=np.int8)
+        breaches = np.array(self._breaches, dtype=np.int64)
         shares, asks = {}, {}
         for name, types in KINDS.items():
             known = [_share(pattern, types) for pattern in self._patterns]
@@ -174,8 +179,11 @@ class ColumnsBuilder:
             asked = np.array([one[1] for one in known], dtype=np.bool_)
             shares[name] = np.where(measured, share[kinds], np.nan)
             asks[name] = asked[kinds]
-        if (watched := measured & (alarms >= 0)).any():
-            shares[INVARIANTS] = np.where(watched, (alarms == 0).astype(np.float64), np.nan)
+        if (watched := measured & (breaches >= 0)).any():
+            broken = np.where(watched, breaches, 0)
+            for name, bits in ((INVARIANTS, -1), *((name, 1 << bit) for name, bit in _BITS.items())):
+                if name == INVARIANTS or (broken & bits).any():
+                    shares[name] = np.where(watched, ((broken & bits) == 0).astype(np.float64), np.nan)
         return Columns(
             tasks=tuple(self._tasks),
             digests=tuple(self._digests),
@@ -207,14 +215,19 @@ def columns(records: Iterable[SimulationEvidence]) -> Columns:
         patterns=[_pattern(record) for record in everything],
         costs=[cost for cost, _ in used],
         tokens=[tokens for _, tokens in used],
-        alarms=[alarm_of(record.invariants) for record in everything],
+        breaches=[breaches_of(record.invariants) for record in everything],
     )
     return builder.build()
 
 
-def alarm_of(invariants: Mapping[Invariant, int] | None) -> int:
-    """-1 where nothing was held against invariants, 1 where any was broken, else 0."""
-    return -1 if invariants is None else int(any(invariants.values()))
+_BITS: Mapping[str, int] = {name: bit for bit, name in enumerate(BREACHES)}
+
+
+def breaches_of(invariants: Mapping[Invariant, int] | None) -> int:
+    """The invariants that a simulation broke as a set of bits; -1 if it was not checked for them."""
+    if invariants is None:
+        return -1
+    return sum(1 << bit for bit, kind in enumerate(BREACHES.values()) if invariants.get(kind))
 
 
 def _pattern(record: SimulationEvidence) -> Pattern:

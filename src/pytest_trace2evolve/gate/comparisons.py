@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pytest_trace2evolve.gate.columns import INVARIANTS, KINDS, Flags, Floats
+from pytest_trace2evolve.gate.columns import BREACHES, INVARIANTS, KINDS, Flags, Floats
 from pytest_trace2evolve.gate.signflip import SignFlip, sign_flip
-from pytest_trace2evolve.gate.tally import Tally
+from pytest_trace2evolve.gate.tally import Tally, mean_of
 
 REWARD, PASS_RATE, REGRESSIONS, MAX_STEPS = "reward", "pass_rate", "task_regressions", "max_steps"
 METRICS = (REWARD, PASS_RATE, *KINDS, REGRESSIONS, MAX_STEPS, INVARIANTS)
@@ -63,13 +63,30 @@ class Comparisons:
         common = math.lcm(*counts[counts > 0].tolist())
         return common if common <= _MOST_COMMON else 1
 
+    @property
+    def held(self) -> Flags:
+        """Tasks whose measured trials were all checked for invariants, on both sides."""
+        return self.baseline.watched & self.candidate.watched
+
+    @property
+    def usual_trials(self) -> Floats:
+        """By comparison, the mean over its tasks of the smaller side's measured trials; at least 1."""
+        fewer = np.where(self.both, np.minimum(self.baseline.measured, self.candidate.measured), 0)
+        return np.asarray(np.maximum(fewer.sum(axis=1) / np.maximum(self.both.sum(axis=1), 1), 1.0))
+
     def difference(self, metric: str) -> Floats:
-        """Candidate minus baseline by task; NaN where it is not known on both sides."""
+        """Candidate minus baseline by task; NaN where it is not known on both sides.
+
+        Under a name of `BREACHES`, of the share of trials that kept the invariant.
+        """
         sides = self.candidate, self.baseline
         if metric == REWARD:
             values = [side.mean_reward for side in sides]
         elif metric == PASS_RATE:
             values = [side.pass_rate for side in sides]
+        elif metric in BREACHES:
+            rates = [mean_of(side.kept(metric), side.checked[INVARIANTS]) for side in sides]
+            values = [np.where(self.held, rate, np.nan) for rate in rates]
         else:
             values = [side.share(metric) for side in sides]
         return np.asarray(values[0] - values[1])

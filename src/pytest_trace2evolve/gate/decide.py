@@ -1,5 +1,6 @@
 """From pairs and a policy to a verdict, and from several verdicts to one."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -10,12 +11,14 @@ from pytest_trace2evolve.gate.columns import KINDS, Floats
 from pytest_trace2evolve.gate.judgement import Judgement, Policy, Question
 from pytest_trace2evolve.gate.looks import share
 from pytest_trace2evolve.gate.pairs import Pairs, told
+from pytest_trace2evolve.gate.planning import DETECTED
 from pytest_trace2evolve.gate.tally import Tally, pass_hat
 from pytest_trace2evolve.records.verdict import (
     CheckResult,
     CheckStatus,
     Decision,
     Goal,
+    GuardAnswer,
     Interval,
     Label,
     SideFigures,
@@ -49,10 +52,13 @@ def decide(
     Args:
         pairs: Both sides, paired by task.
         policy: What a comparison must show.
-        goal: `improve`, or `hold` for "nothing worse".
+        goal: `improve`, `hold` for "nothing worse", or `no-regression` for "no harm shown", which claims
+            nothing: its evidence is never labelled clean.
         label: What kind of evidence this is.
         suite, split: What was compared, for the record.
-        guard: The split can only discard: measured and without harm there is no decision (None).
+        guard: The split can block or discard and promotes nothing: without harm there is no decision (None).
+            It blocks if any check has p ≤ α, or if it could not have detected a drop of 20 points of the mean
+            reward; the latter not under goal `no-regression`.
         partial: Why the split was not run whole; the verdict is then inconclusive whatever the figures.
         expected: How many tasks should have been compared; below 90 % of them nothing is promoted.
         look: The number of the test of this split that the candidate's clean claim is; None claims none.
@@ -65,7 +71,7 @@ def decide(
         with every missing simulation filled in at its worst, and needs 90 % measured on both sides.
     """
     question = Question(
-        goal=Goal.HOLD if guard else goal,
+        goal=Goal.HOLD if guard and goal is not Goal.NO_REGRESSION else goal,
         guard=guard,
         share=1.0 if look is None else share(look, analysis),
         next_share=1.0 if look is None else share(look, (analysis or 0) + 1),
@@ -82,8 +88,18 @@ def decide(
     else:
         results += [*_coverage(pairs, expected), *_missing_data(pairs, policy, question)]
         decision = _decision(results)
-    if guard and (decision is Decision.PROMOTE or not (pairs.names or partial)):
-        decision = None  # unharmed, or never compared; what was lost or cut short still withholds a promotion
+    answer, drop = None, None
+    if guard or goal is Goal.NO_REGRESSION:
+        drop = judged.sensitivity.drop if judged.sensitivity else None
+    if guard and not partial:
+        few = "" if pairs.identical or goal is Goal.NO_REGRESSION else _too_few(judged, len(pairs.names))
+        answer, found = _guarded(decision, results, judged, few)
+        decision = _DECISIONS[answer]
+        reason = reason or found
+    elif goal is Goal.NO_REGRESSION and decision is Decision.PROMOTE:
+        reason = f"no regression detected; {_could_have_detected(judged)}"
+    if goal is Goal.NO_REGRESSION and label is Label.CLEAN:
+        label = Label.DEVELOPMENT
     return Verdict(
         decision=decision,
         policy=policy.name,
@@ -105,9 +121,70 @@ def decide(
         look=look,
         analysis=analysis,
         settling=judged.settling if decision is Decision.INCONCLUSIVE and not partial else (),
+        guard=answer,
+        detectable=drop,
         baseline=_figures(pairs, 0, judged),
         candidate=_figures(pairs, 1, judged),
     )
+
+
+_DECISIONS = {
+    GuardAnswer.HARM_SHOWN: Decision.DISCARD,
+    GuardAnswer.HARM_SUSPECTED: Decision.INCONCLUSIVE,
+    GuardAnswer.NO_HARM_DETECTED: None,
+}
+
+
+def _guarded(
+    decision: Decision | None, results: Sequence[CheckResult], judged: Judgement, few: str
+) -> tuple[GuardAnswer, str]:
+    """What a guard found, and why in a line.
+
+    Args:
+        decision: What its checks come to.
+        results: The checks.
+        judged: What the policy answered.
+        few: Why the split could not have detected enough; empty if it could.
+    """
+    if decision is Decision.DISCARD:
+        failed = [check.id for check in results if check.status is CheckStatus.FAIL]
+        return GuardAnswer.HARM_SHOWN, f"{GuardAnswer.HARM_SHOWN.value}: {', '.join(failed)}"
+    open_ = [
+        check.id if check.p is None else f"{check.id} (p = {check.p:.4f})"
+        for check in results
+        if check.status is CheckStatus.UNDECIDED
+    ]
+    if decision is Decision.INCONCLUSIVE or few:
+        reasons = [part for part in (", ".join(open_), few) if part]
+        suffix = f": {'; '.join(reasons)}" if reasons else ""
+        return GuardAnswer.HARM_SUSPECTED, f"{GuardAnswer.HARM_SUSPECTED.value}{suffix}"
+    found = GuardAnswer.NO_HARM_DETECTED
+    return found, f"{found.value}; {_could_have_detected(judged)}"
+
+
+def _too_few(judged: Judgement, tasks: int) -> str:
+    """Why a guard could not have detected a drop of `DETECTED`; empty if it could have."""
+    known = judged.sensitivity
+    if known is None or (known.drop is not None and known.drop <= DETECTED + 1e-9):
+        return ""
+    smallest = "none" if known.drop is None else f"{_points(known.drop)} or more"
+    enough = f"; about {known.tasks} tasks would detect it" if known.tasks is not None else ""
+    count = f"{tasks} task{'' if tasks == 1 else 's'}"
+    return f"{count} cannot detect a drop of {100 * DETECTED:.0f} points (detectable: {smallest}){enough}"
+
+
+def _could_have_detected(judged: Judgement) -> str:
+    known = judged.sensitivity
+    if known is None:
+        return "the policy compares point estimates and states no detectable change"
+    if known.drop is None:
+        return "no drop of the mean reward could have been detected"
+    return f"could have detected a drop of {_points(known.drop)}"
+
+
+def _points(drop: float) -> str:
+    """A drop of the mean reward in points, rounded up."""
+    return f"{math.ceil(100 * drop - 1e-6)} points"
 
 
 def worst(decisions: Iterable[Decision | None]) -> Decision | None:

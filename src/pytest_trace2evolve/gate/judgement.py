@@ -12,8 +12,8 @@ class Question:
     """What is asked.
 
     Attributes:
-        goal: `improve`, or `hold` for "nothing worse".
-        guard: The split can only discard, on demonstrated harm.
+        goal: `improve`, `hold` for "nothing worse", or `no-regression` for "no harm shown".
+        guard: The split is a guard: it can block or discard, and promotes nothing.
         share: The share of its level that the claim may use: the k-th test of a sealed split has less, and so
             has each further analysis of a test.
         next_share: The share that an analysis with more trials would have.
@@ -33,14 +33,32 @@ class Question:
 
 
 @dataclass(frozen=True)
+class Sensitivity:
+    """The drop of the mean reward that a comparison could have detected.
+
+    Attributes:
+        drop: The smallest that four of five comparisons would have detected, 0 to 1; None: no drop at all.
+        tasks: How many tasks of the same spread and trials would detect a drop of 20 points; None: more than
+            2,000.
+    """
+
+    drop: float | None
+    tasks: int | None
+
+
+@dataclass(frozen=True)
 class Judgement:
-    """The answers, and the broken tasks that were confirmed or are only suspected."""
+    """The answers, and the broken tasks that were confirmed or are only suspected.
+
+    `sensitivity` is None if the policy states no uncertainty.
+    """
 
     results: tuple[CheckResult, ...]
     regressions: tuple[str, ...] = ()
     suspected: tuple[str, ...] = ()
     settling: tuple[Settling, ...] = ()
     alpha: float | None = None
+    sensitivity: Sensitivity | None = None
 
 
 class Policy(Protocol):

@@ -11,7 +11,7 @@ import numpy as np
 import scipy
 
 from pytest_trace2evolve.gate.bounds import Bounds, bounds
-from pytest_trace2evolve.gate.columns import INVARIANTS, KINDS, Flags, Floats
+from pytest_trace2evolve.gate.columns import BREACHES, INVARIANTS, KINDS, Counts, Flags, Floats
 from pytest_trace2evolve.gate.comparisons import (
     MAX_STEPS,
     METRICS,
@@ -43,7 +43,11 @@ class Rules:
         claim_alpha: Level of what must be shown.
         harm_alpha: Level at which the whole policy may discard a candidate that is no worse.
         watch_alpha: A p-value up to here leaves a check undecided: unadjusted, but for the three shares of
-            actions, which are adjusted among themselves and have `SHARES_WATCH` of it.
+            actions, which are adjusted among themselves and have `SHARES_WATCH` of it, and for the
+            invariants, which are adjusted over their kinds.
+        drop_alpha: A p-value of the reward up to here fails it, unadjusted (goal `no-regression`).
+        guard: Whether the split is a guard: then every p-value up to `watch_alpha`, of the shares of actions
+            too, leaves its check undecided.
         block_suspected: Whether a suspected task withholds a promotion.
         within: Whether these very tasks are meant, with the noise of their trials alone (estimand `suite`).
     """
@@ -54,6 +58,8 @@ class Rules:
     claim_alpha: float = 0.05
     harm_alpha: float = 0.05
     watch_alpha: float = 0.05
+    drop_alpha: float = 0.0
+    guard: bool = False
     block_suspected: bool = False
     within: bool = False
 
@@ -74,6 +80,7 @@ class Finding:
         harm: p of "no decline", unadjusted; NaN where the metric does not apply.
         gain: p of "no rise"; NaN likewise.
         blocked: Whether something beside these p-values leaves it undecided.
+        worst: Of `INVARIANTS`, the place in `BREACHES` of the kind that the figures are of.
     """
 
     estimate: Floats
@@ -84,6 +91,7 @@ class Finding:
     harm: Floats
     gain: Floats
     blocked: Flags
+    worst: Counts | None = None
 
 
 @dataclass(frozen=True)
@@ -128,10 +136,14 @@ def evaluate(compared: Comparisons, rules: Rules, further: Mapping[str, Floats] 
             shown = (found.gain <= rules.claim_alpha) & (found.estimate > 0)
         elif name in rules.margins:
             shown = found.low > -rules.margins[name]
+        elif rules.guard:
+            shown = found.harm > rules.watch_alpha
         else:
             shown = within[name] > rules.watch_alpha * weight
         shown &= ~found.blocked
         fails = adjusted[name] <= rules.harm_alpha if name in adjusted else np.zeros_like(applies)
+        if name == REWARD:
+            fails |= found.harm <= rules.drop_alpha
         answer = np.where(fails, FAIL, np.where(shown, PASS, UNDECIDED))
         # One trial a task (estimand `suite`) cannot say how much trials differ: nothing is shown.
         open_ = compared.both.any(axis=1) & (name == REWARD)
@@ -177,9 +189,8 @@ def find(compared: Comparisons, rules: Rules) -> dict[str, Finding]:
             ran = (compared.baseline.trials > 0) & (compared.candidate.trials > 0)
             found[metric] = _more_tasks(hit[1] & ~hit[0] & ran, hit[0] & ~hit[1] & ran, ran, rules)
         elif metric == INVARIANTS:
-            if (held := compared.baseline.watched & compared.candidate.watched).any():
-                old, new = (side.alarmed for side in (compared.baseline, compared.candidate))
-                found[metric] = _more_tasks(new & ~old & held, old & ~new & held, held, rules)
+            if compared.held.any():
+                found[metric] = _invariants(compared, rules)
         elif metric == PASS_RATE and np.all(compared.binary):
             continue
         else:
@@ -224,6 +235,33 @@ def _more_tasks(worse: Flags, better: Flags, among: Flags, rules: Rules) -> Find
     changes = np.where(among, worse.astype(np.float64) - better, np.nan)
     found = _finding(bounds(changes, rules.claim_alpha), mcnemar(up, down), mcnemar(down, up))
     return replace(found, deviation=np.full(up.shape, np.nan))
+
+
+def _invariants(compared: Comparisons, rules: Rules) -> Finding:
+    """The rise of the share of a task's trials that break an invariant, for the kind with the smallest p.
+
+    p of harm is Holm's smallest over the kinds: the smallest p times the number of kinds. Kinds that nobody
+    broke count too. So a further breach can only lower p, and never adds a kind to adjust for.
+    """
+    sides = compared.baseline, compared.candidate
+    # A kind without a breach on either side has p = 1: its test can be left out.
+    places = [place for place, name in enumerate(BREACHES) if any(name in side.matched for side in sides)]
+    places = places or [0]
+    names = [list(BREACHES)[place] for place in places]
+    kinds = [
+        _finding(bounds(-compared.difference(name), rules.claim_alpha), flips.low, flips.high)
+        for name, flips in ((name, compared.flips(name)) for name in names)
+    ]
+    harm = np.stack([kind.harm for kind in kinds])
+    # Of equal p-values the larger rise is the worse; NaN stands for no task that was checked.
+    order = np.lexsort((np.stack([-kind.estimate for kind in kinds]), harm), axis=0)[0]
+    rows = np.arange(harm.shape[1])
+    chosen = {
+        field: np.stack([getattr(kind, field) for kind in kinds])[order, rows]
+        for field in ("estimate", "low", "high", "tasks", "deviation", "harm", "gain")
+    }
+    chosen["harm"] = np.minimum(chosen["harm"] * len(BREACHES), 1.0)
+    return Finding(**chosen, blocked=np.zeros(len(rows), dtype=np.bool_), worst=np.array(places)[order])
 
 
 def _regressions(compared: Comparisons, rules: Rules) -> Finding:

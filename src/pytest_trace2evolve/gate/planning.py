@@ -11,9 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 import scipy
 
-from pytest_trace2evolve.gate.bounds import POWER
-from pytest_trace2evolve.gate.columns import Floats
+from pytest_trace2evolve.gate.bounds import GUARD, POWER
+from pytest_trace2evolve.gate.columns import Flags, Floats
 from pytest_trace2evolve.gate.family import mcnemar
+from pytest_trace2evolve.gate.judgement import Sensitivity
 from pytest_trace2evolve.gate.pairs import Pairs
 from pytest_trace2evolve.records.verdict import Obstacle, Settling
 
@@ -22,6 +23,14 @@ MOST_TRIALS = 64
 
 _ROUNDING = 1e-9
 """An effect below this is none: a mean of differences that cancel out is seldom exactly 0."""
+
+MOST_TASKS = 2_000
+"""More tasks than this are no plan."""
+
+DETECTED = 0.20
+"""The drop of the mean reward that a guard must have been able to detect."""
+
+_DROPS = np.linspace(0.001, 1.0, 1_000)
 
 
 @dataclass(frozen=True)
@@ -61,12 +70,46 @@ def detectable_tasks(better: int, tasks: float, alpha: float) -> float | None:
     return float(enough[0] - better) / float(tasks) if enough.size else None
 
 
-def power_of_not_worse(deviation: Floats, tasks: Floats, margin: float, alpha: float) -> Floats:
-    """The chance that a candidate as good as its baseline is shown not worse, by the noncentral t."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        shift = margin * np.sqrt(tasks) / deviation
-        power = scipy.stats.nct.sf(scipy.stats.t.ppf(1 - alpha, tasks - 1), tasks - 1, shift)
-    return np.where(tasks > 1, np.nan_to_num(power), 0.0)
+def detects(drop: Floats | float, deviation: Floats, tasks: Floats, trials: Floats, alpha: float) -> Flags:
+    """Whether comparisons detect a drop of the mean reward in four of five cases.
+
+    The drop is the one that `calibrate` plants: each success of the candidate fails with the same chance. It
+    adds to the observed variance of a task's difference, s², the noise drop · (1 − drop) / K of K trials
+    (Bhatia and Davis, 2000: no outcome between 0 and 1 with that mean varies more). The sign-flip test takes
+    the mean square of the differences for their variance, so that a drop of size d is detected if
+
+        d · sqrt(n) ≥ t(1 − alpha) · sqrt(s² + d² + d (1 − d) / K) + t(.8) · sqrt(s² + d (1 − d) / K).
+
+    Source: the power of a randomisation test by its normal approximation (Lehmann, Nonparametrics, 1975,
+    section 4.2), with Student's quantiles at n − 1 degrees of freedom for the normal ones. s² contains the
+    pseudo-task of `bounds`, so that few tasks that all agree are not taken for certainty.
+
+    Args:
+        drop: Sizes between 0 and 1; broadcast with the rest.
+        deviation: s, as `bounds` gives it.
+        tasks: n; below two nothing is detected.
+        trials: K, trials of a task on either side.
+        alpha: Level of the one-sided test.
+    """
+    spread = drop * (1 - drop) / trials
+    with np.errstate(invalid="ignore"):
+        reject, miss = (scipy.stats.t.ppf(chance, np.maximum(tasks - 1, 1)) for chance in (1 - alpha, POWER))
+        needed = reject * np.sqrt(deviation**2 + drop**2 + spread) + miss * np.sqrt(deviation**2 + spread)
+        return np.asarray((tasks >= 2) & (drop * np.sqrt(tasks) >= needed))
+
+
+def sensitivity(deviation: float, tasks: float, trials: float, alpha: float) -> Sensitivity:
+    """The smallest drop of the mean reward that one comparison detects, and the tasks that detect `DETECTED`.
+
+    Arguments are those of `detects`. A tenth of a point is the resolution.
+    """
+    found = detects(_DROPS, np.asarray(deviation), np.asarray(tasks), np.asarray(trials), alpha)
+    drop = float(_DROPS[np.argmax(found)]) if found.any() else None
+    # Further tasks would vary like those there are; the pseudo-task's share of the variance shrinks.
+    own = max(0.0, deviation**2 - GUARD**2 / tasks) if tasks else np.nan
+    numbers = np.arange(2.0, MOST_TASKS + 1)
+    enough = detects(DETECTED, np.sqrt(own + GUARD**2 / numbers), numbers, np.asarray(trials), alpha)
+    return Sensitivity(drop, int(numbers[np.argmax(enough)]) if enough.any() else None)
 
 
 def spread_of(pairs: Pairs, deviation: float) -> Spread:

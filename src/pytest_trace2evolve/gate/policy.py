@@ -26,9 +26,9 @@ from pydantic import Field, ValidationError
 
 from pytest_trace2evolve._canonical import digest
 from pytest_trace2evolve.errors import PolicyError, nearest
-from pytest_trace2evolve.gate.calibrated import Calibrated
+from pytest_trace2evolve.gate.calibrated import DROP, Calibrated
 from pytest_trace2evolve.gate.checks import REWARD_IMPROVED, REWARD_NOT_WORSE, WATCHED, Check, RowCheck, ask
-from pytest_trace2evolve.gate.columns import INVARIANTS, Counts
+from pytest_trace2evolve.gate.columns import INVARIANTS, Counts, Flags
 from pytest_trace2evolve.gate.comparisons import MAX_STEPS, METRICS, REGRESSIONS, REWARD, Comparisons
 from pytest_trace2evolve.gate.judgement import Judgement, Policy, Question
 from pytest_trace2evolve.gate.pairs import Pairs
@@ -58,6 +58,10 @@ class Strict:
         """Answer every check."""
         return Judgement(tuple(ask(check, pairs) for check in self.checks(question.goal)))
 
+    def detects(self, compared: Comparisons, question: Question, drop: float) -> Flags:
+        """All of them: a policy on point estimates states no change that it could have missed."""
+        return np.ones(compared.both.shape[0], dtype=np.bool_)
+
     def answers(self, compared: Comparisons, question: Question) -> Counts:
         """Answers of every check by comparison, shape (checks, R); checks of others are left out.
 
@@ -82,7 +86,7 @@ CALIBRATED = Calibrated()
 POLICIES: Mapping[str, Policy] = {policy.name: policy for policy in (CALIBRATED, STRICT)}
 DEFAULT_POLICY = CALIBRATED.name
 
-_OWN = frozenset({*METRICS, "measured", "compared", "worst_case"}).union(
+_OWN = frozenset({*METRICS, DROP, "measured", "compared", "worst_case"}).union(
     check.id for goal in Goal for check in STRICT.checks(goal)
 )
 """Ids that no check of others may have."""

@@ -98,8 +98,9 @@ def chances_of(plan: Plan) -> tuple[Chance, ...]:
         **{(Goal.IMPROVE, effect): Decision.PROMOTE for effect in GAINS},
         **{(Goal.HOLD, -part * plan.margin): Decision.PROMOTE for part in (0.0, 0.5, 1.0)},
         **{(Goal.IMPROVE, effect): Decision.DISCARD for effect in LOSSES},
+        **{(Goal.NO_REGRESSION, effect): Decision.DISCARD for effect in (0.0, *LOSSES)},
     }
-    # Both goals are asked of the same comparisons: drawing and testing them is what takes the time.
+    # All goals are asked of the same comparisons: drawing and testing them is what takes the time.
     decided = {
         effect: _decisions(plan, effect, [goal for goal in Goal if (goal, effect) in asked])
         for effect in {effect for _, effect in asked}

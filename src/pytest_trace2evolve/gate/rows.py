@@ -15,8 +15,9 @@ from pytest_trace2evolve.gate.comparisons import Comparisons
 from pytest_trace2evolve.gate.decide import MIN_MEASURED
 from pytest_trace2evolve.gate.judgement import Question
 from pytest_trace2evolve.gate.kernel import FAIL, UNDECIDED
+from pytest_trace2evolve.gate.planning import DETECTED
 from pytest_trace2evolve.gate.tally import Tally, mean_of
-from pytest_trace2evolve.records.verdict import Decision
+from pytest_trace2evolve.records.verdict import Decision, Goal
 
 
 class RowPolicy(Protocol):
@@ -29,16 +30,20 @@ class RowPolicy(Protocol):
         """Answers of every check by comparison, shape (checks, R)."""
         ...
 
+    def detects(self, compared: Comparisons, question: Question, drop: float) -> Flags:
+        """Whether each comparison would have detected a drop of the mean reward, shape (R,)."""
+        ...
+
 
 def ranks(
     policy: RowPolicy, compared: Comparisons, question: Question, asks: Mapping[str, Flags] | None = None
 ) -> Counts:
-    """`Decision.rank` of each comparison: 0 discard, 1 inconclusive, 2 promote.
+    """`Decision.rank` of each comparison: 0 discard, 1 inconclusive, 2 promote (a guard: no harm detected).
 
     Args:
         policy: What a comparison must show.
         compared: The comparisons, arrays of shape (R, N).
-        question: What is asked; a guard split's question cannot be asked here.
+        question: What is asked.
         asks: By kind, whether a task may name such actions, shape (R, N); needed where simulations were lost.
     """
     answers = policy.answers(compared, question)
@@ -55,6 +60,8 @@ def ranks(
         shares = np.minimum(_measured(compared.baseline), _measured(compared.candidate))
         open_ = ((bound == UNDECIDED) | (bound == FAIL)).any(axis=0)
         undecided |= lost & (open_ | (shares < MIN_MEASURED))
+    if question.guard and question.goal is not Goal.NO_REGRESSION:
+        undecided |= ~policy.detects(compared, question, DETECTED)
     rank = np.where(undecided, Decision.INCONCLUSIVE.rank, Decision.PROMOTE.rank)
     rank = np.where((answers == FAIL).any(axis=0), Decision.DISCARD.rank, rank)
     return np.where(compared.both.any(axis=1), rank, Decision.INCONCLUSIVE.rank)

@@ -12,10 +12,11 @@ from itertools import pairwise
 import numpy as np
 from scipy import optimize, special, stats
 
-from pytest_trace2evolve.gate.columns import Counts, Flags, Floats
+from pytest_trace2evolve.gate.columns import BREACHES, INVARIANTS, Counts, Flags, Floats
 from pytest_trace2evolve.gate.comparisons import Comparisons
 from pytest_trace2evolve.gate.confirm import STEP, fresh_p, two_steps
 from pytest_trace2evolve.gate.tally import Tally
+from pytest_trace2evolve.records.rules import Invariant
 
 
 class Change(StrEnum):
@@ -73,6 +74,9 @@ class Design:
         confirm: Fresh simulations that a live run may make; None: as many as it takes.
         max_steps: Share of failures that end at max steps, in the mean; 0 for none.
         lost: Chance that infrastructure takes a simulation.
+        breaches: Chance that a simulation breaks an invariant, of each kind, in the mean; None: nothing is
+            checked for invariants.
+        rise: How much larger the candidate's chance of breaking `RISEN` is, in the mean.
     """
 
     tasks: int
@@ -81,17 +85,27 @@ class Design:
     confirm: int | None = 640
     max_steps: float = 0.03
     lost: float = 0.0
+    breaches: float | None = None
+    rise: float = 0.0
+
+
+RISEN = f"{INVARIANTS}.{Invariant.CONSENT}"
+"""The kind of invariant that a candidate breaks more often, where any rises."""
 
 
 @dataclass(frozen=True)
 class _Truth:
-    """Chances by row and task, of success on both sides and of what goes with failure."""
+    """Chances by row and task, of success on both sides and of what goes with failure.
+
+    `breaks` are the chances of breaking an invariant, by kind, on the baseline and on the candidate.
+    """
 
     old: Floats
     new: Floats
     actions: Mapping[str, Counts]
     partial: Floats
     stuck: Floats = field(repr=False)
+    breaks: tuple[Mapping[str, Floats], Mapping[str, Floats]] = ({}, {})
 
 
 @dataclass(frozen=True)
@@ -134,7 +148,10 @@ def draw_stages(
     stages: list[Comparisons] = []
     for before, now in pairwise((0, *schedule)):
         step = replace(design, trials=now - before if cumulative else now)
-        sides = [_side(random, truth, chances, step) for chances in (truth.old, truth.new)]
+        sides = [
+            _side(random, truth, chances, breaks, step)
+            for chances, breaks in zip((truth.old, truth.new), truth.breaks, strict=True)
+        ]
         if stages and cumulative:
             sides = [stages[-1].baseline.plus(sides[0]), stages[-1].candidate.plus(sides[1])]
         compared = Comparisons(sides[0], sides[1])
@@ -148,6 +165,7 @@ def draw_stages(
         stages.append(compared)
     asks = {kind: count > 0 for kind, count in truth.actions.items()}
     asks["action_match"] = np.any(list(asks.values()), axis=0)
+    asks[INVARIANTS] = np.full(truth.old.shape, design.breaches is not None)
     return Drawn(tuple(stages), truth.old, truth.new, asks)
 
 
@@ -164,7 +182,24 @@ def _truth(random: np.random.Generator, agent: Agent, effect: Effect, design: De
         actions={"read_action_match": reads, "write_action_match": writes},
         partial=random.beta(2.4, 1.6, shape),
         stuck=stuck,
+        breaks=_breaks(random, design, shape),
     )
+
+
+def _breaks(
+    random: np.random.Generator, design: Design, shape: tuple[int, int]
+) -> tuple[Mapping[str, Floats], Mapping[str, Floats]]:
+    """Chances of breaking each kind of invariant on either side: on most tasks next to none, on few large."""
+    if design.breaches is None:
+        return {}, {}
+    mean = design.breaches
+    old = {
+        name: random.beta(0.3, 0.3 * (1 - mean) / mean, shape) if mean > 0 else np.zeros(shape)
+        for name in BREACHES
+    }
+    # A share of the simulations that kept the invariant breaks it.
+    more = old[RISEN] + (1 - old[RISEN]) * design.rise / (1 - mean)
+    return old, {**old, RISEN: more}
 
 
 def changed(random: np.random.Generator, chances: Floats, agent: Agent, effect: Effect) -> Floats:
@@ -215,7 +250,13 @@ def _shift(agent: Agent, size: float) -> float:
     return float(optimize.brentq(lambda shift: special.expit(odds + shift).mean() - target, -40.0, 40.0))
 
 
-def _side(random: np.random.Generator, truth: _Truth, chances: Floats, design: Design) -> Tally:
+def _side(
+    random: np.random.Generator,
+    truth: _Truth,
+    chances: Floats,
+    breaks: Mapping[str, Floats],
+    design: Design,
+) -> Tally:
     trials = np.full(chances.shape, design.trials)
     measured = random.binomial(trials, 1 - design.lost) if design.lost else trials
     passed = random.binomial(measured, chances)
@@ -227,13 +268,24 @@ def _side(random: np.random.Generator, truth: _Truth, chances: Floats, design: D
     total = sum(truth.actions.values())
     counts: Mapping[str, Counts] = {"action_match": np.asarray(total), **truth.actions}
     sums["action_match"] = np.sum(list(sums.values()), axis=0)
+    max_steps = random.binomial(failed, truth.stuck)
+    kept = {name: measured - random.binomial(measured, chance) for name, chance in breaks.items()}
+    if kept:
+        # As if no simulation broke two kinds: how kinds overlap is not drawn, and no check asks it.
+        kept[INVARIANTS] = np.maximum(measured - sum(measured - one for one in kept.values()), 0)
     return Tally(
         trials=trials,
         measured=measured,
         reward=passed.astype(np.float64),
         squares=passed.astype(np.float64),
         passed=passed,
-        matched={kind: sums[kind] / np.maximum(count, 1) for kind, count in counts.items()},
-        checked={kind: np.where(count > 0, measured, 0) for kind, count in counts.items()},
-        max_steps=random.binomial(failed, truth.stuck),
+        matched={
+            **{kind: sums[kind] / np.maximum(count, 1) for kind, count in counts.items()},
+            **{name: one.astype(np.float64) for name, one in kept.items()},
+        },
+        checked={
+            **{kind: np.where(count > 0, measured, 0) for kind, count in counts.items()},
+            **dict.fromkeys(kept, measured),
+        },
+        max_steps=max_steps,
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_trace2evolve.gate.columns import INVARIANTS, SUCCESS, Columns, Counts, Flags, Floats
+from pytest_trace2evolve.gate.columns import BREACHES, INVARIANTS, SUCCESS, Columns, Counts, Flags, Floats
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,8 @@ class Tally:
         squares: Sum of the squared rewards.
         passed: Successes.
         matched: By kind, the sum over trials of the share of gold actions matched; under `INVARIANTS` the
-            trials that broke none. A side that was not held against them lacks that key.
+            trials that broke none, under a name of `BREACHES` those that kept that invariant. A side that
+            was not checked for invariants lacks these keys; one that broke a kind in no trial lacks its key.
         checked: By kind, in how many trials that share is known.
         max_steps: Trials that the step budget ended.
     """
@@ -64,18 +65,21 @@ class Tally:
 
     @property
     def watched(self) -> Flags:
-        """Tasks of which every measured trial, and at least one, was held against invariants."""
+        """Tasks of which every measured trial, and at least one, was checked for invariants."""
         if INVARIANTS not in self.checked:
             return np.zeros(self.trials.shape, dtype=np.bool_)
         checked = self.checked[INVARIANTS]
         return np.asarray((checked > 0) & (checked == self.measured))
 
-    @property
-    def alarmed(self) -> Flags:
-        """Tasks of which a trial broke an invariant."""
-        if INVARIANTS not in self.checked:
-            return np.zeros(self.trials.shape, dtype=np.bool_)
-        return np.asarray(self.matched[INVARIANTS] < self.checked[INVARIANTS])
+    def kept(self, breach: str) -> Floats:
+        """By task, the trials that kept an invariant (a name of `BREACHES`), of those checked for it."""
+        return np.asarray(self.matched.get(breach, self.checked[INVARIANTS]), dtype=np.float64)
+
+    def _matched(self, kind: str) -> Floats:
+        return self.kept(kind) if kind in BREACHES else self.matched[kind]
+
+    def _checked(self, kind: str) -> Counts:
+        return self.checked[INVARIANTS if kind in BREACHES else kind]
 
     @property
     def within(self) -> Floats:
@@ -89,33 +93,39 @@ class Tally:
         """Every missing simulation as the best (`in_favour`) or worst that it could have been.
 
         Args:
-            asks: By kind, whether a task may name such actions, or is held against invariants.
+            asks: By kind, whether a task may name such actions, or is checked for invariants.
             in_favour: Success with all actions matched and all invariants kept; else failure at max steps
                 with none matched or kept.
         """
         missing = self.missing
         gain = missing if in_favour else np.zeros_like(missing)
+        matched, checked = dict(self.matched), dict(self.checked)
+        if INVARIANTS in checked:
+            asks = {**asks, **dict.fromkeys(BREACHES, asks[INVARIANTS])}
+            matched |= {name: self.kept(name) for name in BREACHES}
+            checked |= dict.fromkeys(BREACHES, checked[INVARIANTS])
         return replace(
             self,
             measured=self.trials,
             reward=self.reward + gain,
             squares=self.squares + gain,
             passed=self.passed + gain,
-            matched={kind: sums + gain * asks[kind] for kind, sums in self.matched.items()},
-            checked={kind: count + missing * asks[kind] for kind, count in self.checked.items()},
+            matched={kind: sums + gain * asks[kind] for kind, sums in matched.items()},
+            checked={kind: count + missing * asks[kind] for kind, count in checked.items()},
             max_steps=self.max_steps if in_favour else self.max_steps + missing,
         )
 
     def plus(self, other: "Tally") -> "Tally":
         """These trials and further ones of the same tasks."""
+        kinds = dict.fromkeys([*self.matched, *other.matched])
         return Tally(
             trials=self.trials + other.trials,
             measured=self.measured + other.measured,
             reward=self.reward + other.reward,
             squares=self.squares + other.squares,
             passed=self.passed + other.passed,
-            matched={kind: sums + other.matched[kind] for kind, sums in self.matched.items()},
-            checked={kind: count + other.checked[kind] for kind, count in self.checked.items()},
+            matched={kind: self._matched(kind) + other._matched(kind) for kind in kinds},
+            checked={kind: self._checked(kind) + other._checked(kind) for kind in kinds},
             max_steps=self.max_steps + other.max_steps,
         )
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from pytest_trace2evolve.options.types import positive
 
-GOALS = ("improve", "hold")
+GOALS = ("improve", "hold", "no-regression")
 INCONCLUSIVE = ("fail", "pass")
 BASELINE_MODES = ("save", "update", "new-only")
 
@@ -76,7 +76,8 @@ RUN: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {
             "dest": "t2e_goal",
             "choices": GOALS,
-            "help": "claim to be better (improve, default) or not worse (hold)",
+            "help": "claim to be better (improve, default), not worse (hold), or nothing: discard only on "
+            "shown harm (no-regression)",
         },
     ),
     (

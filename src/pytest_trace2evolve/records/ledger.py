@@ -136,8 +136,8 @@ class Evaluation(Dated):
         analysis: The number of the analysis within the test: each has more trials than those before. None
             without a clean claim, and in entries from before analyses were counted: those have spent the
             whole level of their test.
-        alpha: The level of the checks; None where the policy states none, or where too little was measured
-            for a promotion, so that none was spent.
+        alpha: The level of the checks; None if the policy states none, or if none was spent: too little was
+            measured for a promotion, or the goal is `no-regression`.
         repeats: The entry of the same claim whose verdict stood when this run repeated it. A repeat spends no
             level, and its decision is the worse of that verdict and of what its own figures say.
         run: The run's id.
@@ -169,6 +169,8 @@ class Evaluation(Dated):
             raise ValueError(f"look {self.look!r} with goal {self.goal.value} and label {self.label.value}")
         if self.analysis is not None and self.look is None:
             raise ValueError(f"analysis {self.analysis} of no test: look is not set")
+        if self.goal is Goal.NO_REGRESSION and self.label is Label.CLEAN:
+            raise ValueError(f"label {self.label.value} with goal {self.goal.value}, which claims nothing")
         return self
 
     def to_json(self) -> dict[str, Any]:

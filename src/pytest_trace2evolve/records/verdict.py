@@ -31,10 +31,19 @@ class Decision(StrEnum):
 
 
 class Goal(StrEnum):
-    """What a candidate claims: to be better, or only not worse."""
+    """What a candidate claims: to be better, not to be worse, or nothing, so that only harm counts."""
 
     IMPROVE = "improve"
     HOLD = "hold"
+    NO_REGRESSION = "no-regression"
+
+
+class GuardAnswer(StrEnum):
+    """What a guard split found; only the last does not block."""
+
+    HARM_SHOWN = "harm shown"
+    HARM_SUSPECTED = "harm suspected"
+    NO_HARM_DETECTED = "no harm detected"
 
 
 class Label(StrEnum):
@@ -122,7 +131,10 @@ class SideFigures(Record):
 class Verdict(Record):
     """The gate's answer on one split of one suite, or on two sets of evidence.
 
-    `decision` is None where the split can only discard and showed no harm. `left_out` names the tasks that
+    `decision` is None if the split is a guard on which no harm was detected; `guard` is what a guard found,
+    None for other splits and for one that was not run whole. `detectable` is the drop of the mean reward that
+    a guard, or a comparison under goal `no-regression`, would have detected in four of five comparisons; None
+    if it could have detected none, and for other goals. `left_out` names the tasks that
     were not compared, each with its reason. `partial`: the split, or its baseline, was not run whole.
     Of the `broken` tasks, `regressions` were confirmed, and `suspected` neither confirmed nor cleared.
     `identical`: both sides hold the same simulations. `alpha` is the level of each check, None where the
@@ -151,6 +163,8 @@ class Verdict(Record):
     look: int | None = None
     analysis: int | None = None
     settling: tuple[Settling, ...] = ()
+    guard: GuardAnswer | None = None
+    detectable: float | None = None
     baseline: SideFigures = Field(default_factory=SideFigures)
     candidate: SideFigures = Field(default_factory=SideFigures)
 
@@ -177,6 +191,8 @@ class Verdict(Record):
             "look": self.look,
             "analysis": self.analysis,
             "settling": [one.model_dump(mode="json") for one in self.settling],
+            "guard": self.guard.value if self.guard else None,
+            "detectable": self.detectable,
             "checks": [check.model_dump(mode="json") for check in self.checks],
             "tasks": {
                 "compared": self.tasks,

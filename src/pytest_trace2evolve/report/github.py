@@ -52,6 +52,7 @@ class _Claim:
 _CLAIMS = {
     Goal.IMPROVE: _Claim("is better than its baseline", "is better"),
     Goal.HOLD: _Claim("is not worse than its baseline", "is not worse"),
+    Goal.NO_REGRESSION: _Claim("shows no regression", "is free of regressions"),
 }
 
 
@@ -204,7 +205,9 @@ def _blocks(summary: RunSummary, room: _Room) -> list[tuple[int, str]]:
 def _block(suite: SuiteSummary, verdict: Verdict, summary: RunSummary, room: _Room) -> str:
     place = _place(suite.name, verdict)
     sign = _SIGNS[verdict.decision] + " " if verdict.decision else ""
-    answer = verdict.decision.value if verdict.decision else "no harm shown (this split can only discard)"
+    answer = (
+        verdict.decision.value if verdict.decision else "no harm detected (a guard can only block or discard)"
+    )
     parts = [f"### {place}: {sign}{answer}", _circumstances(suite, verdict, summary)]
     if verdict.reason:
         parts.append(code(verdict.reason, LONGEST_TEXT))

@@ -66,8 +66,8 @@ def _splits(verdicts: tuple[dict[str, Any], ...]) -> Iterator[str]:
     for verdict in verdicts:
         sides = [verdict.get(side, {}).get("reward") for side in ("baseline", "candidate")]
         yield (
-            f"{verdict.get('split')}: {verdict['verdict'] or 'no harm'}, {verdict.get('label')} evidence, "
-            f"reward {number(sides[0])} → {number(sides[1])}"
+            f"{verdict.get('split')}: {verdict['verdict'] or 'no harm detected'}, "
+            f"{verdict.get('label')} evidence, reward {number(sides[0])} → {number(sides[1])}"
         )
 
 

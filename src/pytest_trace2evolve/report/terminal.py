@@ -12,7 +12,6 @@ from pytest_trace2evolve.records.verdict import (
     CheckResult,
     CheckStatus,
     Decision,
-    Goal,
     Interval,
     Obstacle,
     Settling,
@@ -125,15 +124,14 @@ def settling_line(settling: Settling) -> str:
 
 def decision_line(verdict: Verdict) -> str:
     """The verdict in one line of rich's markup."""
-    goal = "improve" if verdict.goal is Goal.IMPROVE else "hold"
     facts = (
-        f"policy {verdict.policy}, goal {goal}, {verdict.label.value} evidence, "
+        f"policy {verdict.policy}, goal {verdict.goal.value}, {verdict.label.value} evidence, "
         f"{verdict.tasks} task{'' if verdict.tasks == 1 else 's'} compared"
     )
     if verdict.look is not None and verdict.alpha is not None:  # a policy without a level spends none of it
         facts += f", {verdict.test}, level {verdict.alpha:.4f}"
     if verdict.decision is None:
-        return f"[bold]no verdict[/] (this split can only discard, and shows no harm) · {facts}"
+        return f"[bold]no harm detected[/] (a guard can only block or discard) · {facts}"
     return f"[{_COLOURS[verdict.decision]}]{verdict.decision.value.upper()}[/] · {facts}"
 
 

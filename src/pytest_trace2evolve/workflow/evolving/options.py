@@ -55,13 +55,13 @@ _REFUSED: Mapping[str, str] = {
 """Options that an evolution's sessions may not be given, and why; of others that are no `TAKEN` it is only
 told that they are none."""
 
-SUITE, GATE = "--t2e-suite", "--t2e-gate"
+SUITE, GATE, GOAL = "--t2e-suite", "--t2e-gate", "--t2e-goal"
 
 DECIDING = (
     SUITE,
     "--t2e-trials",
     GATE,
-    "--t2e-goal",
+    GOAL,
     "--t2e-user-model",
     "--t2e-user-base-url",
     "--t2e-temperature",
@@ -96,6 +96,9 @@ TAKEN = (*DECIDING, *PACING, *_OF_PYTEST)
 OFF = "off"
 """The gate of a session that gives no verdict."""
 
+NO_CLAIM = "no-regression"
+"""The goal that claims nothing."""
+
 
 def read_session(given: Sequence[str]) -> list[str]:
     """The options of sessions, each as `--option=value`, in one order however they were written.
@@ -121,6 +124,11 @@ def read_session(given: Sequence[str]) -> list[str]:
                 raise ConfigError(f"{name}: needs a value")
             value = left.pop(0)
         found.append(f"{name}={value}" if name.startswith("--") else f"{name}{value}")
+    if NO_CLAIM in values_of(found, GOAL)[-1:]:
+        raise ConfigError(
+            f"{GOAL}={NO_CLAIM}: an evolution keeps what the gate promotes, and this goal shows nothing; "
+            "use improve or hold"
+        )
     if OFF in values_of(found, GATE)[-1:]:
         raise ConfigError(f"{GATE}={OFF}: {NO_GATE}; leave it out")
     # Of one option the order counts: the last value, or the last word on a plugin.

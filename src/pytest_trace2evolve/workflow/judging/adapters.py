@@ -6,15 +6,15 @@ from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.atomic import write_atomic
 from pytest_trace2evolve.records.adapter import MANIFEST, AdapterVerdict
 from pytest_trace2evolve.records.run_verdict import RunVerdict
-from pytest_trace2evolve.records.verdict import Decision
+from pytest_trace2evolve.records.verdict import Decision, Goal
 from pytest_trace2evolve.workflow.judging.forgetting import settle
 from pytest_trace2evolve.workflow.project import Project
 
 
 def gate_of(record: RunVerdict) -> Decision | None:
-    """What the gate said; a run that was not whole promotes nothing."""
-    short = record.partial and record.verdict is Decision.PROMOTE
-    return Decision.INCONCLUSIVE if short else record.verdict
+    """What the gate said; a run that was not whole, or claims nothing, promotes nothing."""
+    idle = record.partial or record.goal is Goal.NO_REGRESSION
+    return Decision.INCONCLUSIVE if idle and record.verdict is Decision.PROMOTE else record.verdict
 
 
 def note_verdict(project: Project, record: RunVerdict) -> Adapter | None:

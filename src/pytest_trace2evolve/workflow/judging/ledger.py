@@ -96,8 +96,9 @@ class Looks:
             "label": verdict.label,
             "look": verdict.look,
             "analysis": verdict.analysis,
-            # What could not be promoted for lack of data has tested nothing: the whole run still may.
-            "alpha": None if idle else verdict.alpha,
+            # What could not be promoted for lack of data has tested nothing: the whole run still may. A goal
+            # that claims nothing spends nothing.
+            "alpha": None if idle or verdict.goal is Goal.NO_REGRESSION else verdict.alpha,
             "repeats": recorded.name if recorded is not None else None,
             "run": plan.run_id,
         }

@@ -24,7 +24,7 @@ from pytest_trace2evolve.gate.comparable import lock_differences
 from pytest_trace2evolve.records.adapter import AdapterState
 from pytest_trace2evolve.records.evidence import Evidence
 from pytest_trace2evolve.records.run_verdict import RunVerdict, SuiteVerdict
-from pytest_trace2evolve.records.verdict import Decision
+from pytest_trace2evolve.records.verdict import Decision, Goal
 from pytest_trace2evolve.workflow.judging.adapters import gate_of, note_verdict
 from pytest_trace2evolve.workflow.judging.forgetting import settle
 from pytest_trace2evolve.workflow.judging.run_verdict import VERDICT_NAME, read_verdict
@@ -158,6 +158,11 @@ def _refuse_not_promoted(folder: Path, record: RunVerdict) -> None:
         )
         raise ConfigError(
             f"{says} ended in {record.verdict.value} ({told}); only a promoted one becomes a baseline"
+        )
+    if record.goal is Goal.NO_REGRESSION:
+        raise ConfigError(
+            f"{says} had goal {record.goal.value}, which shows nothing that a baseline could rest on; "
+            "run it with goal improve or hold"
         )
 
 

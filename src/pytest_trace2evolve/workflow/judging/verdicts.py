@@ -143,7 +143,7 @@ def outcome(
     if not reason:
         verdicts = list(_verdicts(plan, run, looks, interrupted, stopped=stopped))
         if not any(verdict.decision for verdict in verdicts):
-            reason = "no split that decides was run, and the others showed no harm"
+            reason = "no deciding split was run, and the guards detected no harm"
     unread = tuple(entry for split in splits for entry in told(run.left_out(split)))
     return SuiteOutcome(run.planned.suite.name, figures, tuple(verdicts), reason, whole, unread)
 

@@ -9,6 +9,7 @@ from pytest_trace2evolve.gate.judgement import Policy
 from pytest_trace2evolve.gate.pairs import natural_order
 from pytest_trace2evolve.gate.stages import Stage, stage_alpha
 from pytest_trace2evolve.records.evidence import Evidence, SimulationEvidence
+from pytest_trace2evolve.records.verdict import Goal
 from pytest_trace2evolve.workflow.locked import LockedSuite
 from pytest_trace2evolve.workflow.recorded.baselines import Baseline
 
@@ -40,6 +41,11 @@ def refuse_unstaged(options: "Options") -> None:
     if options.save_baseline is not None:
         raise ConfigError(
             "--t2e-stages does not go with --t2e-save-baseline: a run that may stop early is no baseline; "
+            f"give --t2e-trials {options.stages[-1]} instead"
+        )
+    if options.goal is Goal.NO_REGRESSION:
+        raise ConfigError(
+            "--t2e-stages does not go with --t2e-goal no-regression, which decides at the first stage; "
             f"give --t2e-trials {options.stages[-1]} instead"
         )
     if options.gate == "off":

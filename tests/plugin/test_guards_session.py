@@ -1,0 +1,163 @@
+"""Guards and goal `no-regression` in whole sessions, over more tasks than the desk has."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.records.task import Task
+from pytest_trace2evolve.workflow.project import Project
+from pytest_trace2evolve.worlds.registry import Worlds
+from tests.fake_world import TASKS, FakeWorld
+from tests.plugin.conftest import CONFTEST, DeskProject
+
+NAMES = [f"note-{number}" for number in range(80)]
+
+
+class NoteWorld(FakeWorld):
+    """The desk with as many copies of task `note` as are wanted."""
+
+    def tasks(self) -> Mapping[str, Task]:
+        return {name: TASKS["note"].model_copy(update={"id": name}) for name in NAMES}
+
+
+def with_splits(project: DeskProject, **splits: list[str]) -> DeskProject:
+    """The project over the note world, with a suite of these splits."""
+    text = CONFTEST.replace("from tests.fake_world import FakeWorld", f"from {__name__} import NoteWorld")
+    project.write("conftest.py", text.replace('{"fake": FakeWorld}', '{"fake": NoteWorld}'))
+    lines = [f"{name} = {json.dumps(tasks)}" for name, tasks in splits.items()]
+    project.write(
+        "suites/desk.toml", "\n".join(['provider = "fake"', 'domain = "desk"', "", "[splits]", *lines])
+    )
+    Project(project.root, project.root / "suites").renew_lock(Worlds({"fake": NoteWorld}))
+    return project
+
+
+def judged(project: DeskProject, candidate: str, *options: str) -> pytest.RunResult:
+    return project.run(f"--candidate={candidate}", "--t2e-baseline=v1", "--t2e-gate=calibrated", *options)
+
+
+def candidates(project: DeskProject, before: list[str], after: list[str]) -> None:
+    """Baseline v1 solves some tasks, candidate v2 others."""
+    project.candidate("v1", " ".join(["x", *before]))
+    project.candidate("v2", " ".join(["x", *after]), parent="v1")
+    project.baseline("v1")
+
+
+def test_a_guard_that_fell_from_six_of_ten_to_none_is_never_green(project: DeskProject) -> None:
+    heldout, transfer = NAMES[:20], NAMES[20:30]
+    with_splits(project, heldout=heldout, transfer=transfer)
+    candidates(project, transfer[:6], heldout)
+    result = judged(project, "v2", "--t2e-confirm=0")
+    result.stdout.fnmatch_lines(
+        [
+            "reward_drop * undecided * 0.016 *",
+            "harm suspected: reward_drop (p = 0.0156), *; 10 tasks cannot detect a drop of 20 points *",
+            "desk · transfer: INCONCLUSIVE *",
+        ]
+    )
+    result.stdout.fnmatch_lines(["desk · heldout: PROMOTE *"])
+    result.stdout.no_fnmatch_line("*no harm*")
+    assert result.ret == 10
+    # With fresh trials the fall is confirmed.
+    assert judged(project, "v2").ret == 1
+    verdict = json.loads((project.runs[-2] / "verdict.json").read_text())
+    assert verdict["verdict"] == "inconclusive"
+    (guard,) = [one for one in verdict["suites"]["desk"]["verdicts"] if one["split"] == "transfer"]
+    assert (guard["verdict"], guard["guard"]) == ("inconclusive", "harm suspected")
+
+
+def test_a_guard_with_too_few_tasks_blocks_and_says_how_many_are_enough(project: DeskProject) -> None:
+    heldout, transfer = NAMES[:20], NAMES[20:30]
+    with_splits(project, heldout=heldout, transfer=transfer)
+    candidates(project, transfer, [*heldout, *transfer])
+    result = judged(project, "v2")
+    few = "harm suspected: 10 tasks cannot detect a drop of 20 points (detectable: 61 points or more)"
+    result.stdout.fnmatch_lines([f"{few}; about 32 tasks would detect it"])
+    assert result.ret == 10
+
+
+def test_a_guard_of_enough_tasks_says_what_it_could_have_detected(project: DeskProject) -> None:
+    heldout, synthetic = NAMES[:20], NAMES[20:60]
+    with_splits(project, heldout=heldout, synthetic=synthetic)
+    candidates(project, synthetic, [*heldout, *synthetic])
+    result = judged(project, "v2")
+    result.stdout.fnmatch_lines(
+        [
+            "no harm detected; could have detected a drop of 1[67] points",
+            "desk · synthetic: no harm detected (a guard can only block or discard) *",
+        ]
+    )
+    assert result.ret == 0
+
+
+def test_no_regression_passes_an_edit_that_changes_nothing_where_hold_cannot(project: DeskProject) -> None:
+    tasks = NAMES[:12]
+    with_splits(project, heldout=tasks)
+    candidates(project, tasks[:6], tasks[:6][::-1])
+    assert judged(project, "v2", "--t2e-goal=hold", "--t2e-trials=1").ret == 10
+    result = judged(project, "v2", "--t2e-goal=no-regression", "--t2e-trials=1")
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(
+        [
+            "no regression detected; could have detected a drop of * points",
+            "desk · heldout: PROMOTE · policy calibrated, goal no-regression, development evidence, *",
+        ]
+    )
+    entries = [json.loads(path.read_text()) for path in project.root.glob("ledger/**/*.json")]
+    (entry,) = [one for one in entries if one.get("goal") == "no-regression"]
+    assert (entry["label"], entry["look"], entry["alpha"]) == ("development", None, None)
+    # The next claim is the first of its split.
+    judged(project, "v2").stdout.fnmatch_lines(["*look 1 at 0.0304*"])
+
+
+def test_no_regression_discards_what_broke_and_no_baseline_comes_of_it(
+    project: DeskProject, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = NAMES[:12]
+    with_splits(project, heldout=tasks)
+    candidates(project, tasks, tasks[:6])
+    assert judged(project, "v2", "--t2e-goal=no-regression").ret == 1
+    project.candidate("v3", " ".join(["y", *tasks]), parent="v1")
+    assert judged(project, "v3", "--t2e-goal=no-regression").ret == 0
+    monkeypatch.chdir(project.root)
+    capsys.readouterr()
+    assert main(["promote", project.runs[-1].name]) != 0
+    told = capsys.readouterr().err
+    assert "had goal no-regression, which shows nothing that a baseline could rest on" in told
+    assert "run it with goal improve or hold" in told
+
+
+def test_stages_do_not_go_with_no_regression(project: DeskProject) -> None:
+    result = project.pytester.runpytest_inprocess(
+        "--candidate=v1", "--t2e-goal=no-regression", "--t2e-stages=2,4", "--t2e-model=m",
+        "--t2e-base-url=http://127.0.0.1:9/v1",
+    )  # fmt: skip
+    assert result.ret == 4
+    result.stderr.fnmatch_lines(
+        ["*--t2e-stages does not go with --t2e-goal no-regression*give --t2e-trials 4*"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("goal", "after", "status"),
+    [("hold", 6, 10), ("no-regression", 6, 0), ("no-regression", 5, 0), ("no-regression", 0, 1)],
+)
+def test_compare_takes_the_goal(
+    project: DeskProject, capsys: pytest.CaptureFixture[str], goal: str, after: int, status: int
+) -> None:
+    """Ten tasks of which six pass, and then so many: a fall of all six is never green."""
+    tasks = NAMES[:10]
+    with_splits(project, heldout=tasks)
+    candidates(project, tasks[:6], tasks[:after])
+    project.run("--candidate=v2", "--t2e-save-baseline=v2", "--t2e-gate=off")
+    sides = [str(Path(project.root, "baselines", "desk", f"{name}.json")) for name in ("v1", "v2")]
+    capsys.readouterr()
+    assert main(["compare", *sides, "--goal", goal, "--json"]) == status
+    found = json.loads(capsys.readouterr().out)
+    assert (found["goal"], found["label"]) == (goal, "development")
+    if goal == "no-regression":
+        assert found["detectable"] > 0.20
+        assert ("no regression detected" in found["reason"]) == (status == 0)
