@@ -1,4 +1,4 @@
-"""Optional packages, imported in one place so that their absence has one message, and what they register."""
+"""Optional packages: their imports, with one message if one is absent, and their entry points."""
 
 import importlib
 import importlib.metadata
@@ -40,7 +40,7 @@ def entry_points(
 
     Args:
         group: The group.
-        what: What one of them registers, as `world`, for the message.
+        what: The kind of their registrations, as `world`, for the message.
         built_in: Names that this package registers itself.
 
     Raises:
@@ -57,6 +57,6 @@ def entry_points(
 
 
 def described(point: importlib.metadata.EntryPoint) -> str:
-    """How a message names an entry point: by its value and its distribution."""
+    """The name of an entry point in messages: its value and its distribution."""
     source = "" if point.dist is None else f" of {point.dist.name}"
     return f"entry point {point.value!r}{source}"

@@ -184,7 +184,7 @@ class Controller(Participant):
         """A file that could not be collected is a failure that is not ours.
 
         Raises:
-            pytest.UsageError: the report is how a worker refuses the session.
+            pytest.UsageError: a worker sent the report to end the session.
         """
         if refusal := getattr(report, "trace2evolve_refusal", ""):
             raise pytest.UsageError(f"trace2evolve: {refusal}")

@@ -48,12 +48,13 @@ def nearest(wrong: str, known: Iterable[str]) -> str:
 
 
 def refuse_taken(what: str, name: str, first: str, second: str) -> NoReturn:
-    """Report a name that two register.
+    """Report a name that is registered twice.
 
     Args:
-        what: What the name is of, as `world`.
+        what: The kind of the registrations, as `world`.
         name: The name.
-        first: Who registers it, and `second` who registers it too.
+        first: The owner of the one registration, as a message names it.
+        second: The owner of the other.
 
     Raises:
         ConfigError: always.

@@ -1,4 +1,4 @@
-"""Worlds, agents, checks and environments that hooks register, read the same way by pytest and by commands.
+"""Extensions: the worlds, agents, checks and environments that hooks register, for pytest and for commands.
 
 A pytest session reads the hooks of its own configuration (`registered`). A command has no session: it lets
 pytest load the project's `conftest.py` and plugins, and reads the same hooks (`load`).
@@ -45,7 +45,7 @@ _hookimpl = pluggy.HookimplMarker("pytest")  # pytest.hookimpl, without the impo
 
 @dataclass(frozen=True)
 class Extensions:
-    """What the hooks of a project and of its plugins register, each by name."""
+    """Everything that the hooks of a project and of its plugins register, by kind and name."""
 
     worlds: Mapping[str, WorldFactory] = field(default_factory=dict)
     agents: "Mapping[str, AgentFactory]" = field(default_factory=dict)
@@ -54,11 +54,10 @@ class Extensions:
 
 
 def read_hooks(config: "pytest.Config") -> Extensions:
-    """What the hooks of a configuration register.
+    """Read all hooks of a configuration.
 
     Raises:
-        ConfigError: a hook fails, returns something else than a mapping of what it is for, or registers a
-            name that is taken.
+        ConfigError: a hook fails, returns a value of the wrong type, or registers a name that is taken.
     """
     return Extensions(**{kind: registered(config, kind) for kind in _WHAT})
 
@@ -68,7 +67,7 @@ _WHAT = {"worlds": "world", "agents": "agent", "checks": "check", "environments"
 
 
 def registered(config: "pytest.Config", kind: str) -> dict[str, Any]:
-    """What the hook `pytest_t2e_<kind>` registers, by name.
+    """Read the hook `pytest_t2e_<kind>`; returns its registrations by name.
 
     Args:
         config: The configuration whose plugins are asked, one after the other.
@@ -82,14 +81,14 @@ def registered(config: "pytest.Config", kind: str) -> dict[str, Any]:
     owners = dict(_taken(kind))
     plugins = [one.plugin for one in getattr(config.hook, name).get_hookimpls() if not one.wrapper]
     for plugin in plugins:
-        # Asked one by one: only then is it known who registers a name.
+        # Plugins are asked one at a time, so that an error can name the owner of a registration.
         ask = manager.subset_hook_caller(name, [other for other in plugins if other is not plugin])
         owner = _owner(plugin, manager, config.rootpath)
         try:
             answers = ask(config=config)
         except (Exception, SystemExit) as error:
             raise ConfigError(
-                f"{_line_in(error, plugin, owner)}: hook {name} failed: {_told(error)}; correct the hook"
+                f"{_line_in(error, plugin, owner)}: hook {name} failed: {_described(error)}; correct the hook"
             ) from error
         for answer in answers:
             for key, value in _entries(answer, kind, f"{owner}: hook {name}"):
@@ -124,7 +123,7 @@ def _fits(value: Any, kind: str) -> bool:
 
 
 def _taken(kind: str) -> Mapping[str, str]:
-    """Names that are registered without a hook, and by whom."""
+    """Names that are registered without a hook, with their owners."""
     if kind == "worlds":
         return registered_worlds()
     if kind == "agents":
@@ -143,7 +142,7 @@ def _taken(kind: str) -> Mapping[str, str]:
 
 
 def _owner(plugin: Any, manager: pluggy.PluginManager, root: Path) -> str:
-    """How a message names a plugin: by its file in the project, else by its module or class."""
+    """The name of a plugin in messages: its file in the project, else its module or class."""
     file = getattr(plugin, "__file__", None)
     if file is not None:
         path = Path(file)
@@ -152,22 +151,23 @@ def _owner(plugin: Any, manager: pluggy.PluginManager, root: Path) -> str:
 
 
 def _line_in(error: BaseException, plugin: Any, owner: str) -> str:
-    """The place in a plugin's own file at which an error left it."""
+    """The last line of a plugin's own file in the traceback of an error."""
     file = getattr(plugin, "__file__", None)
     lines = [one.lineno for one in traceback.extract_tb(error.__traceback__) if one.filename == file]
     return f"{owner}:{lines[-1]}" if lines else owner
 
 
-def _told(error: BaseException) -> str:
+def _described(error: BaseException) -> str:
     text = " ".join(str(error).split())[:_SHOWN_LETTERS]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def may_register(root: Path, suites_folder: Path) -> bool:
-    """Whether anything that pytest loads for a project may implement a hook; pytest is not imported for it.
+    """Whether a file or plugin that pytest would load for a project may implement a hook.
 
-    That is a `conftest.py` beside or in the folder of suites, a plugin named by `-p` or `PYTEST_PLUGINS`, and
-    an installed plugin whose distribution requires this one.
+    These are a `conftest.py` in the root or in the folder of suites, a plugin named by `-p` or
+    `PYTEST_PLUGINS`, and an installed plugin whose distribution requires this one. The check does not import
+    pytest.
     """
     if any((folder / "conftest.py").is_file() for folder in (root, suites_folder)):
         return True
@@ -183,17 +183,17 @@ def may_register(root: Path, suites_folder: Path) -> bool:
 
 
 def load(root: Path, suites_folder: Path) -> Extensions:
-    """What hooks register in a project, loaded as `pytest <suites folder>` loads it.
+    """Load a project as `pytest <suites folder>` does, and read the hooks.
 
     pytest reads its settings, imports the plugins and the conftest files, and configures them. It collects
-    and runs nothing. What it and they print is not shown.
+    and runs nothing. Output of pytest and of these files is discarded.
 
     Args:
         root: The project's top folder, pytest's rootdir.
         suites_folder: Where its suites lie.
 
     Raises:
-        ConfigError: pytest cannot be configured there, or as for `read_hooks`; names the file and the error.
+        ConfigError: pytest cannot be configured there; names the file and the error. Or as for `read_hooks`.
     """
     import pytest
 
@@ -204,7 +204,7 @@ def load(root: Path, suites_folder: Path) -> Extensions:
             pytest.main(["--capture=no", f"--rootdir={root}", str(suites_folder)], plugins=[reader])
     except BaseException as error:
         reader.error = reader.error or error
-    # pytest removes the folders of its ini key `pythonpath` again; what was registered may import from them.
+    # pytest removes the folders of its ini key `pythonpath` again; factories may import from them later.
     sys.path += [folder for folder in reader.path if folder not in sys.path]
     if reader.error is not None:
         if isinstance(reader.error, KeyboardInterrupt | Trace2EvolveError):
@@ -212,13 +212,13 @@ def load(root: Path, suites_folder: Path) -> Extensions:
         raise _unloadable(reader.error, root) from reader.error
     if reader.found is None:
         lines = [line.strip().removeprefix("ERROR: ") for line in said.getvalue().splitlines()]
-        why = " ".join(line for line in lines if line)[:_SHOWN_LETTERS] or "it ended without a word"
+        why = " ".join(line for line in lines if line)[:_SHOWN_LETTERS] or "it ended without a message"
         raise ConfigError(f"pytest cannot be configured in {root}: {why}; correct its settings there")
     return reader.found
 
 
 def _unloadable(error: BaseException, root: Path) -> ConfigError:
-    """The error of a file that could not be loaded; pytest wraps that of a conftest file."""
+    """One line for an exception that a project's file raised; pytest wraps that of a conftest file."""
     cause: BaseException = getattr(error, "cause", None) or error
     own = [
         f"{one.filename}:{one.lineno}"
@@ -226,16 +226,16 @@ def _unloadable(error: BaseException, root: Path) -> ConfigError:
         if Path(one.filename).is_relative_to(root)
     ]
     place = own[-1] if own else str(getattr(error, "path", root))
-    return ConfigError(f"{place}: cannot be loaded by pytest: {_told(cause)}; correct the file")
+    return ConfigError(f"{place}: cannot be loaded by pytest: {_described(cause)}; correct the file")
 
 
 class _Reader:
-    """Reads the hooks once every plugin is configured, and ends the session there.
+    """Reads the hooks once every plugin is configured, then ends the session.
 
     Attributes:
-        found: What they register; None until they are read.
-        error: Why they could not be read.
-        path: `sys.path` while they were read.
+        found: The registrations; None until they are read.
+        error: The exception that prevented it.
+        path: `sys.path` while the hooks were read.
     """
 
     __name__ = READER  # under which pytest registers it
@@ -262,7 +262,7 @@ class _Reader:
 
     @_hookimpl(trylast=True)
     def pytest_configure(self, config: "pytest.Config") -> None:
-        """Read the hooks; conftest files are configured by now, so that the hooks may rely on it."""
+        """Read the hooks, after every `pytest_configure` on which they may rely."""
         self.path = [*sys.path]
         try:
             self.found = read_hooks(config)

@@ -69,7 +69,7 @@ class Participant:
         self._looking_ahead = False
         self._interrupted = False
         self.left_out: tuple[str, ...] = ()
-        """What a session without options would run if an agent were named, in words."""
+        """Suites and pressure tests that a session without options does not run, for want of an agent."""
 
     def prepare(self, shared: Shared | None) -> None:
         """Make the plan, or leave it out if no suite and no pressure test takes part.
@@ -154,10 +154,14 @@ class Participant:
             counts.stop(told, refused=True)
 
     def _with_agent(self, names: list[str], *, pressure: bool) -> tuple[list[str], bool]:
-        """What a session without options runs, of the suites and pressure tests under its paths.
+        """Select the suites and pressure tests of a session without options, from those under its paths.
 
-        What a path names is run, and somebody must talk. What pytest only finds below a path is run if the
-        project's settings name an agent, and left out otherwise: a plain `pytest` runs the other tests.
+        A path may name them: they run, and need an agent. Or a path is a folder above them: they run if the
+        project's settings name an agent, and are left out otherwise, so that a plain `pytest` runs the
+        project's other tests.
+
+        Returns:
+            The suites, and whether pressure tests run.
 
         Raises:
             SuiteError: the file of a suite is broken.
@@ -291,7 +295,7 @@ class Participant:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Leave out pressure tests that a session without options only found, if nobody can talk."""
+        """Deselect pressure tests without an agent, in a session without options that does not name them."""
         asked = any_option(config) or config.option.collectonly or self._names_pressure()
         if asked or (self.plan is not None and self.plan.talker is not None):
             return
@@ -303,10 +307,11 @@ class Participant:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Refuse options that nothing in the collection would heed, and tests that nobody could serve.
+        """Reject options that no collected test uses, and tests that no agent can serve.
 
         Raises:
-            pytest.UsageError: there are such; a worker has the controller raise it, so that it is said once.
+            pytest.UsageError: there are such. A worker sends a report instead, and the controller raises the
+                error once.
         """
         refusal = self._refusal(session.items)
         if not refusal:
@@ -318,7 +323,7 @@ class Participant:
         self.config.hook.pytest_collectreport(report=report)
 
     def _refusal(self, items: list[pytest.Item]) -> str:
-        """What is wrong with the options for what was collected; empty if nothing is."""
+        """Why the options do not fit the collected tests; empty if they do."""
         if self.plan is None or not items:
             return ""
         if any(_runs_cases(item) for item in items):

@@ -52,15 +52,15 @@ def project_of(options: argparse.Namespace) -> Project:
 
 
 def worlds_of(project: Project | None) -> "Worlds":
-    """Opens worlds of all providers: of the package, of installed ones, and of the project's hooks."""
+    """Worlds of all providers: of this package, of installed ones, and of the project's hooks."""
     from pytest_trace2evolve.worlds.registry import Worlds
 
     return Worlds() if project is None else project.open_worlds()
 
 
 def environments_of(project: Project | None) -> "Environments":
-    """All environments: of the package, of installed ones, of the project's hooks, and those that it had
-    synthesized. Who asks for them closes them.
+    """All environments: of this package, of installed ones, of the project's hooks, and its synthesized ones.
+    The caller closes them.
 
     Raises:
         ConfigError: the project's hooks cannot be loaded, or a capability is registered twice.

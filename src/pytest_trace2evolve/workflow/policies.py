@@ -34,10 +34,10 @@ def find_policy(name: str, project: Project | None, further: Mapping[str, Check]
 
 
 def registered() -> dict[str, str]:
-    """The checks that are there without a hook, and who registers each.
+    """The checks of installed packages, with their owners.
 
     Raises:
-        ConfigError: two register one id.
+        ConfigError: an id is registered twice.
     """
     return {name: described(point) for name, point in entry_points(ENTRY_POINTS, "check").items()}
 

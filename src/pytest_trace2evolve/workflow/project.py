@@ -108,9 +108,9 @@ class Project:
 
     @cached_property
     def extensions(self) -> "Extensions":
-        """What hooks of the project's `conftest.py` and plugins register, loaded once and by commands only.
+        """Registrations of the hooks in the project's `conftest.py` and plugins, loaded at the first use.
 
-        A pytest session has the hooks of its own configuration (`extensions.read_hooks`).
+        For commands only: a pytest session reads the hooks of its own configuration.
 
         Raises:
             ConfigError: they cannot be loaded; names the file and the error.
@@ -121,7 +121,7 @@ class Project:
         return load(self.root, self.suites_folder) if found else Extensions()
 
     def open_worlds(self) -> Worlds:
-        """Opens worlds of all providers that a command knows, those of the project's hooks among them."""
+        """Worlds of all providers that a command knows, including those of the project's hooks."""
         return Worlds(lambda: self.extensions.worlds)
 
     @property

@@ -140,10 +140,10 @@ class Worlds:
 
 
 def registered() -> dict[str, str]:
-    """The providers that are there without a hook, and who registers each.
+    """The providers that no hook registers, with their owners.
 
     Raises:
-        ConfigError: two register one name.
+        ConfigError: a name is registered twice.
     """
     own = dict.fromkeys(_BUILT_IN, "pytest-trace2evolve")
     return own | {name: described(point) for name, point in _installed().items()}

@@ -58,7 +58,7 @@ class Synthesized(Record):
 
 
 def project_environments(project: Project) -> Environments:
-    """All environments that a project knows: built in, installed, of its hooks, and those that a model wrote.
+    """All environments of a project: built-in, installed, of its hooks, and those that a model wrote.
 
     Raises:
         ConfigError: the project's hooks cannot be loaded, or a capability is registered twice.

@@ -68,7 +68,8 @@ class Environments:
         extra: Further ones by capability: those of the hook `pytest_t2e_environments`, and those that a model
             wrote.
         worlds: Opens the worlds that they are played in.
-        project: Whose hooks are among `extra`; another process that needs the same environments loads them.
+        project: The project whose hooks registered some of `extra`; another process that makes the same
+            environments loads its hooks.
     """
 
     def __init__(
@@ -198,10 +199,10 @@ def scripted(task: Task, seed: int) -> Customer:
 
 
 def registered() -> dict[str, str]:
-    """The environments that are there without a hook, and who registers each.
+    """The environments that no hook registers, with their owners.
 
     Raises:
-        ConfigError: two register one capability.
+        ConfigError: a capability is registered twice.
     """
     installed = entry_points(ENTRY_POINTS, "environment", BUILT_IN_NAMES)
     own = dict.fromkeys(BUILT_IN_NAMES, "pytest-trace2evolve")
