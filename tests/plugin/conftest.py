@@ -1,6 +1,7 @@
 """A small project around the fake help desk, for whole pytest sessions over it."""
 
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,6 +102,11 @@ class DeskProject:
         """Measure a candidate and save it as the baseline of its own name."""
         result = self.run(f"--candidate={candidate}", f"--t2e-save-baseline={candidate}", "--t2e-gate=off")
         result.stdout.fnmatch_lines([f"*baseline saved: baselines/desk/{candidate}.json*"])
+
+    def forget(self) -> None:
+        """Remove the ledger and the scoreboard: the next run repeats no recorded verdict."""
+        for folder in ("ledger", "results"):
+            shutil.rmtree(self.root / folder)
 
     @property
     def runs(self) -> list[Path]:

@@ -40,6 +40,7 @@ def test_the_verdict_does_not_depend_on_distribution(project: DeskProject) -> No
     single = project.spawn("--candidate=v2", "-p", "no:xdist")
     assert single.ret == 1
     for distribution in (["-n2", "--dist=loadgroup"], ["-n3", "--dist=worksteal"]):
+        project.forget()
         spread = project.spawn("--candidate=v2", *distribution)
         assert spread.ret == single.ret
         assert told(spread) == told(single)

@@ -81,6 +81,7 @@ def test_a_gated_run_writes_its_verdict_and_evidence(promoted: DeskProject) -> N
 
 def test_the_verdict_is_the_same_however_the_run_was_spread(promoted: DeskProject) -> None:
     alone = verdict(promoted)
+    promoted.forget()
     promoted.spawn("--candidate=v1", "-n2")
     spread = verdict(promoted)
     for record in (alone, spread):

@@ -191,7 +191,7 @@ class Evaluation(Dated):
     def has_verdict(self) -> bool:
         """Whether the run measured enough for a verdict. One that did not has spent nothing.
 
-        Under a policy without a level an inconclusive verdict always is for lack of data.
+        An inconclusive verdict of a policy without a level counts as one for lack of data.
         """
         return self.alpha is not None or self.decision is not Decision.INCONCLUSIVE
 
