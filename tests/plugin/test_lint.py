@@ -32,6 +32,7 @@ fake = tests.fake_world:FakeWorld
 inn = tests.inn_world:InnWorld
 broken = tests.plugin.test_lint:broken
 absent = tests.plugin.test_lint:absent
+gone = no_such_package:World
 """
 INN = 'provider = "inn"\ndomain = "inn"\n\n[splits]\ndiscovery = ["book", "cancel"]\n'
 HEAVY = ("inspect_evals", "inspect_ai", "openai", "torch", "tau2", "httpx2", "pytest", "scipy")
@@ -413,6 +414,11 @@ def test_two_suites_of_one_world_have_its_findings_once(
             "absent",
             0,
             "warning: rules of inn (provider absent): not checked: 'inn_data' is not installed; run: pip",
+        ),
+        (
+            "gone",
+            0,
+            "warning: rules of inn (provider gone): not checked: ModuleNotFoundError: No module named",
         ),
         (
             "nowhere",

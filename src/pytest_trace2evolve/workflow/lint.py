@@ -238,7 +238,7 @@ def _rules(linted: Linted) -> Iterator[Finding]:
         try:
             world = worlds.open(provider, domain)
             rules = rules_of(world)
-        except (ConfigError, WorldError) as error:
+        except (ConfigError, WorldError, ImportError) as error:
             yield Finding(path, f"{what}: not checked: {_line(error)}", warning=True)
             continue
         except Exception as error:  # of the project's own code
