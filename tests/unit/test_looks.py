@@ -1,12 +1,13 @@
 """The numbers of clean claims on a sealed split, and what each may be tested at."""
 
+import json
 import math
 from typing import Any
 
 import pytest
 
 from pytest_trace2evolve.gate.looks import Claim, Look, look_of, share
-from pytest_trace2evolve.records.ledger import Dated, Version
+from pytest_trace2evolve.records.ledger import Dated, Evaluation, Version
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label
 from tests.ledger_helpers import at, judged, seen
 
@@ -99,3 +100,11 @@ def test_a_policy_without_alpha_makes_its_candidate_count_once() -> None:
     assert number([strict], claim("v1")) == 1
     assert number([strict, judged(at(1), policy="strict", alpha=None, trials=1)], claim("v2")) == 2
     assert number([strict, judged(at(1))], claim("v2")) == 2
+
+
+def test_a_goal_that_claims_nothing_counts_nothing_and_is_never_clean() -> None:
+    idle = judged(goal=Goal.NO_REGRESSION, label=Label.DEVELOPMENT, alpha=None)
+    assert not idle.claims_clean
+    assert look_of([idle], claim("v2")).number == 1
+    with pytest.raises(ValueError, match="label clean with goal no-regression, which claims nothing"):
+        Evaluation.model_validate_json(json.dumps({**idle.to_json(), "label": "clean"}))
