@@ -44,7 +44,7 @@ def test_each_policy_gets_its_figures_with_intervals(
     for policy in found["policies"].values():
         assert [rate["what"] for rate in policy["rates"]] == [
             *("false-promote", "false-discard", "false-promote", "false-discard"),
-            *("A/A promoted", "power", "power"),
+            *("A/A promoted", "power", "power", "false-discard", "power"),
         ]
         assert all(rate["low"] <= rate["estimate"] <= rate["high"] for rate in policy["rates"])
         assert {sum((one["promote"], one["inconclusive"], one["discard"])) for one in policy["counts"]} == {
@@ -55,6 +55,9 @@ def test_each_policy_gets_its_figures_with_intervals(
     assert at["strict"]["false-discard", "hold", 0.0] > 0.9, "it discards an agent against itself"
     assert at["calibrated"]["false-discard", "hold", 0.0] < 0.15
     assert at["calibrated"]["power", "improve", 0.2] > 0.6
+    assert at["calibrated"]["false-discard", "no-regression", 0.0] < 0.15
+    losses = [at["calibrated"]["power", goal, -0.2] for goal in ("improve", "no-regression")]
+    assert losses[0] <= losses[1]
 
 
 def test_the_table_says_what_went_in(trials: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -159,7 +159,7 @@ def test_a_guard_split_alone_discards_on_harm_and_decides_nothing_else(project: 
     assert project.run("--candidate=v2").ret == 1
     project.candidate("v3", "close note restart look", parent="v1")
     result = project.run("--candidate=v3")
-    result.stdout.fnmatch_lines(["desk · transfer: no verdict (this split can only discard, *"])
+    result.stdout.fnmatch_lines(["desk · transfer: no harm detected (a guard can only block or discard) *"])
     assert result.ret == 0
 
 

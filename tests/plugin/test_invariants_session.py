@@ -51,7 +51,7 @@ def test_a_run_tells_what_was_broken_and_keeps_it(
     result.stdout.fnmatch_lines(
         [
             "desk heldout: invariants: 1 of 4 simulations broke at least one: authentication 1",
-            "invariants *0 → 1*",
+            "invariants *pass*1.000*auth*",
         ]
     )
     result.stdout.no_fnmatch_line("desk discovery: invariants*")

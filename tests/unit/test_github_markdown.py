@@ -303,3 +303,17 @@ def test_a_limit_that_no_verdict_fits_in_is_refused() -> None:
     with pytest.raises(ValueError, match="10 bytes are too few for a verdict"):
         run_markdown(summary(VERDICT), limit=10)
     run_markdown(summary(*[VERDICT] * 50), limit=LEAST_LIMIT)
+
+
+def test_a_run_that_claims_nothing_is_not_called_better() -> None:
+    held = VERDICT.model_copy(update={"goal": Goal.NO_REGRESSION, "suspected": ()})
+    passed = first_line(summary(held, decision=Decision.PROMOTE))
+    assert passed.endswith("Promote: `v6` shows no regression")
+    open_ = first_line(summary(held))
+    assert open_.endswith("Inconclusive: not settled whether `v6` is free of regressions")
+
+
+def test_a_guard_without_harm_says_what_it_did_not_detect() -> None:
+    guard = VERDICT.model_copy(update={"decision": None, "split": "synthetic"})
+    text = run_markdown(summary(guard, decision=None))
+    assert "### `tau2-retail` · `synthetic`: no harm detected (a guard can only block or discard)" in text

@@ -1,6 +1,7 @@
 """The tests of a sealed split, their analyses, and the level of each."""
 
 import itertools
+import json
 import math
 from typing import Any
 
@@ -258,3 +259,11 @@ def test_all_analyses_of_a_test_promote_an_equal_agent_no_more_often_than_its_le
         rank = np.where(rank == OPEN.rank, now, rank)
     promoted = int((rank == Decision.PROMOTE.rank).sum())
     assert 0 < promoted <= stats.binom.ppf(0.999, rows, 0.05 * share(1))
+
+
+def test_a_goal_that_claims_nothing_counts_nothing_and_is_never_clean() -> None:
+    idle = judged(goal=Goal.NO_REGRESSION, label=Label.DEVELOPMENT, alpha=None)
+    assert not idle.claims_clean
+    assert look_of([idle], claim("v2")).number == 1
+    with pytest.raises(ValueError, match="label clean with goal no-regression, which claims nothing"):
+        Evaluation.model_validate_json(json.dumps({**idle.to_json(), "label": "clean"}))

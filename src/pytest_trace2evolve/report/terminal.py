@@ -74,7 +74,7 @@ def checks_table(checks: Sequence[CheckResult]) -> Table:
     columns = [column for column in _COLUMNS if any(column[1](check) != _NOTHING for check in checks)]
     for heading, _ in columns:
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("detail")
+    table.add_column("detail", overflow="fold")
     for check in checks:
         cells = [text(check) for _, text in columns]
         table.add_row(check.id, _coloured(check.status), *cells, escape(check.detail))
