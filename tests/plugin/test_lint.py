@@ -28,7 +28,6 @@ FROZEN = (
 )
 ENTRY_POINTS = """\
 [trace2evolve.worlds]
-fake = tests.fake_world:FakeWorld
 inn = tests.inn_world:InnWorld
 broken = tests.plugin.test_lint:broken
 absent = tests.plugin.test_lint:absent
@@ -385,9 +384,9 @@ def test_a_status_that_no_task_shows_is_a_warning(
 
 
 def test_rules_of_worlds_that_are_passed_in_are_checked(inn: DeskProject) -> None:
-    """As those that a project's `conftest.py` registers; they win over installed ones."""
+    """Such as those that a project's `conftest.py` registers."""
     wrong = RULES.model_copy(update={"identify": {"find_gest": "guest.id"}})
-    worlds = Worlds({"inn": lambda domain: InnWorld(domain, wrong)})
+    worlds = Worlds({"fake": FakeWorld, "inn": lambda domain: InnWorld(domain, wrong)})
     [finding] = lint(Linted(Project(inn.root, inn.root / "suites"), worlds=worlds))
     assert finding.path == inn.root / "suites" / "inn.toml"
     assert finding.text.startswith("rules of inn (provider inn): identify: the agent has no tool 'find_gest'")
