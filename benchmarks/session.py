@@ -1,4 +1,4 @@
-"""Pytest sessions: what an idle plugin adds, and how fast 10,000 items are collected.
+"""What an idle plugin adds to a pytest session, how fast 10,000 items are collected, and `trace2evolve lint`.
 
 python benchmarks/session.py
 """
@@ -88,8 +88,29 @@ def collecting(folder: Path) -> float:
     return statistics.median(seconds(["suites", "--collect-only", "-q"], folder)[0] for _ in range(5))
 
 
+LINT = """\
+import contextlib, io, time
+started = time.perf_counter()
+from pytest_trace2evolve.cli import main
+with contextlib.redirect_stdout(io.StringIO()):
+    main(["lint"])
+print(time.perf_counter() - started)
+"""
+"""The command over this repository's own project, its imports included."""
+
+
+def linting() -> list[float]:
+    """Seconds of `trace2evolve lint`, one a fresh process."""
+    command = [sys.executable, "-c", LINT]
+    runs = (
+        subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True, text=True)
+        for _ in range(RUNS)
+    )
+    return [float(done.stdout) for done in runs]
+
+
 def main() -> None:
-    """Print both figures."""
+    """Print all figures."""
     added = idle()
     print(
         f"idle plugin: {statistics.median(added):.1f} ms a session "
@@ -97,6 +118,11 @@ def main() -> None:
     )
     with tempfile.TemporaryDirectory() as name:
         print(f"collecting {ITEMS:,} items: {collecting(Path(name)):.2f} s for the whole command")
+    lint = linting()
+    print(
+        f"trace2evolve lint: {statistics.median(lint):.2f} s "
+        f"(median of {RUNS}, {min(lint):.2f} to {max(lint):.2f})"
+    )
 
 
 if __name__ == "__main__":

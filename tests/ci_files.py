@@ -10,6 +10,8 @@ from typing import Any
 
 import yaml
 
+from tests.patience import HANG_SECONDS
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 ACTION = REPOSITORY / "action.yml"
 EXAMPLES = sorted((REPOSITORY / "docs" / "examples").glob("*.yml"))
@@ -89,7 +91,7 @@ class ActionRun:
             env={**surroundings, **runner, **given, "PATH": path},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=HANG_SECONDS,
         )
         for line in output.read_text(encoding="utf-8").splitlines():
             key, _, value = line.partition("=")

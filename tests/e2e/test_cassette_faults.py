@@ -4,7 +4,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Reply
 from tests.e2e.tapes import play, tape
 from tests.e2e.test_live import SOLVED, key, live
+from tests.patience import HANG_SECONDS, until
 from tests.plugin.conftest import DeskProject, project
 
 __all__ = ["key", "project", "tape"]
@@ -120,16 +120,16 @@ def test_a_stopped_recording_says_that_it_is_partial(project: DeskProject) -> No
 
 @pytest.mark.parametrize("workers", ["-n0", "-n2"])
 def test_an_interrupted_recording_is_kept(project: DeskProject, workers: str) -> None:
-    with ChatServer(SOLVED, latency=0.05) as server:
+    with ChatServer(SOLVED) as server:
+        server.release(40)
         command = [
             sys.executable, "-m", "pytest", "--t2e-model=m", f"--t2e-base-url={server.base_url}",
             "--t2e-record=p.jsonl", "--t2e-trials=20", "--t2e-concurrency=1", workers,
         ]  # fmt: skip
         child = subprocess.Popen(command, cwd=project.root, stdout=subprocess.PIPE, text=True)
-        while server.count.served < 30:
-            time.sleep(0.01)
+        until(lambda: server.count.served == 40 or child.poll() is not None)
         child.send_signal(signal.SIGINT)
-        told, _ = child.communicate(timeout=60)
+        told, _ = child.communicate(timeout=HANG_SECONDS)
     assert child.returncode == pytest.ExitCode.INTERRUPTED
     assert "answers, partial: the session was stopped early" in told
     header = json.loads((project.root / "p.jsonl").read_text().split("\n")[0])

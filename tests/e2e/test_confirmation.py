@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from pytest_trace2evolve.models import settings
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Reply
 from tests.e2e.test_kills import TASK
 from tests.e2e.test_live import SECRET, SOLVED
+from tests.patience import until
 from tests.plugin.conftest import CONFTEST, DeskProject, Letters, letters, project
 
 __all__ = ["letters", "project"]
@@ -344,7 +344,17 @@ def test_a_budget_that_ends_amid_confirmation_leaves_the_task_suspected(
 
 
 def test_killed_amid_confirmation_a_run_goes_on_where_it_stopped(desk: DeskProject, letters: Letters) -> None:
-    with ChatServer(script(), latency=0.03) as server:
+    answer, asked_again = script(), []
+
+    def held(request: ChatRequest) -> Reply:
+        """After so many requests of fresh trials some of them are finished, and others are not."""
+        if request.body["seed"] >= 10_000:
+            asked_again.append(request)
+            if len(asked_again) == 40:
+                server.hold()
+        return answer(request)
+
+    with ChatServer(held) as server:
         baseline(desk, server)
         finished = desk.root / ".trace2evolve" / "finished"
 
@@ -356,10 +366,10 @@ def test_killed_amid_confirmation_a_run_goes_on_where_it_stopped(desk: DeskProje
         given = ["--candidate=v3", "--t2e-trials=2", "--t2e-gate=noisy", "-v", "-pno:xdist"]
         line = [sys.executable, "-m", "pytest", *command(server, *given, "--t2e-concurrency=3")]
         child = subprocess.Popen(line, cwd=desk.root, stdout=subprocess.DEVNULL)
-        while not fresh() and child.poll() is None:
-            time.sleep(0.02)
+        until(lambda: (len(asked_again) >= 40 and fresh()) or child.poll() is not None)
         child.kill()
         child.wait()
+        server.release()
         before, asked = fresh(), len(server.requests)
         assert 0 < len(before) < 32
         result = compared(desk, server)

@@ -10,6 +10,7 @@ import pytest
 from pytest_trace2evolve import cli
 from pytest_trace2evolve.workflow.project import Project
 from tests.ci_files import REPOSITORY
+from tests.patience import HANG_SECONDS
 
 
 def demo(folder: Path, status: int, found: object) -> "subprocess.CompletedProcess[str]":
@@ -24,7 +25,7 @@ def demo(folder: Path, status: int, found: object) -> "subprocess.CompletedProce
         (folder / name).write_text(f"#!/bin/sh\n{text}\n")
         (folder / name).chmod(0o755)
     command = ["make", "--silent", "--old-file=install", f"BIN={folder}", f"DEMO={folder}/run", "demo"]
-    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=HANG_SECONDS)
 
 
 @pytest.mark.parametrize(("status", "verdict"), [(0, "promote"), (1, "discard"), (10, "inconclusive")])

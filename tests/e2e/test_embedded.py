@@ -14,6 +14,7 @@ from pytest_trace2evolve.serving.folder import folder_digest
 from pytest_trace2evolve.shipped import embedded_model, has_embedded_model
 from tests.ci_files import REPOSITORY
 from tests.e2e.test_shipped import installed
+from tests.patience import HANG_SECONDS
 
 __all__ = ["installed"]
 
@@ -32,7 +33,7 @@ def laid_out(installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def run(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=200
+        [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=HANG_SECONDS
     )
 
 

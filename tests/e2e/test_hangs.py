@@ -5,12 +5,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Reply
 from tests.e2e.test_live import SCENARIOS, SECRET, SOLVED
+from tests.patience import HANG_SECONDS, until
 from tests.plugin.conftest import CONFTEST, DeskProject, project
 
 __all__ = ["project"]
@@ -82,7 +82,7 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def ended(project: DeskProject, *arguments: str) -> str:
     """What a session printed that ended within its time."""
-    result = project.pytester.run(sys.executable, "-m", "pytest", *arguments, timeout=25)
+    result = project.pytester.run(sys.executable, "-m", "pytest", *arguments, timeout=HANG_SECONDS)
     return result.stdout.str()
 
 
@@ -144,16 +144,15 @@ def test_an_interrupt_stops_every_process_and_tells_what_was_used(
     project: DeskProject, processes: str
 ) -> None:
     """The signal reaches the controller alone, before any item has reported."""
-    with ChatServer(SOLVED, latency=0.2) as server:
+    with ChatServer(SOLVED) as server:
+        server.release(20)
         command = [sys.executable, "-m", "pytest", processes, "--t2e-model=m", "--t2e-trials=60"]
         command += [f"--t2e-base-url={server.base_url}", "--t2e-concurrency=2"]
         child = subprocess.Popen(command, cwd=project.root, stdout=subprocess.PIPE, text=True)
-        while server.count.attempts < 20 and child.poll() is None:
-            time.sleep(0.02)
-        asked = server.count.attempts
+        until(lambda: server.count.attempts > 20 or child.poll() is not None)
         os.kill(child.pid, signal.SIGINT)
-        text, _ = child.communicate(timeout=25)
-        assert server.count.attempts <= asked + 12
+        text, _ = child.communicate(timeout=HANG_SECONDS)  # though nobody answers what is still asked
+        assert server.count.served == 20
     assert child.returncode == pytest.ExitCode.INTERRUPTED
     assert "used: " in text
     told = json.loads((project.runs[-1] / "run.json").read_text())

@@ -19,6 +19,7 @@ import pytest
 
 from pytest_trace2evolve.testing import ChatServer
 from tests.e2e.test_live import SCENARIOS, SECRET, SOLVED
+from tests.patience import HANG_SECONDS, until
 from tests.plugin.conftest import DeskProject, project
 
 __all__ = ["project"]
@@ -28,7 +29,7 @@ TASK = re.compile(r"\(task <(.*?)>\)")
 
 pytestmark = [
     pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc"),
-    pytest.mark.timeout(60 + 20 * KILLS),
+    pytest.mark.timeout(300 + 60 * KILLS),
 ]
 
 
@@ -58,14 +59,6 @@ def group(leader: int) -> set[int]:
     return found
 
 
-def until(condition: Any, seconds: float) -> bool:
-    """Wait for a condition."""
-    end = time.monotonic() + seconds
-    while not (fulfilled := condition()) and time.monotonic() < end:
-        time.sleep(0.01)
-    return bool(fulfilled)
-
-
 @dataclass
 class Store:
     """What is finished, and how it lay on the disk when it was first seen."""
@@ -93,28 +86,33 @@ def test_killed_at_any_point_a_run_goes_on_where_it_stopped(
     trials = 5 * KILLS
     store = Store(project.root / ".trace2evolve" / "finished")
     repeated = []
-    with ChatServer(SOLVED, latency=0.05) as server:
+    with ChatServer(SOLVED) as server:
         command = [sys.executable, "-m", "pytest", "-q", processes, "--t2e-model=m", "--t2e-seed=0"]
         command += [f"--t2e-base-url={server.base_url}", f"--t2e-trials={trials}", "--t2e-concurrency=2"]
         for _ in range(KILLS):
             finished, asked = store.look(), len(server.requests)
+            # Enough answers for some simulations, and too few for all.
+            answers = rng.randint(30, 60)
+            last = server.count.served + answers
+            server.release(answers)
             child = subprocess.Popen(
                 command, cwd=project.root, stdout=subprocess.DEVNULL, start_new_session=True
             )
-            assert until(lambda asked=asked: len(server.requests) > asked, 30)
-            time.sleep(rng.uniform(0.0, 0.8))
+            until(lambda last=last: server.count.served == last)
             workers = sorted(group(child.pid) - {child.pid})
             victim = rng.choice([child.pid, *workers])
             os.kill(victim, signal.SIGKILL)
             if victim != child.pid:
-                time.sleep(rng.uniform(0.0, 0.8))
+                server.release(rng.randint(0, 30))
+                time.sleep(rng.uniform(0.0, 0.8))  # somewhere in what follows the death of a worker
                 child.kill()
             child.wait()
-            assert until(lambda child=child: not group(child.pid), 20), "workers outlive their controller"
+            until(lambda child=child: not group(child.pid), "workers outlive their controller")
             repeated += [one for one in map(simulation_of, server.requests[asked:]) if one in finished]
         finished, asked = store.look(), len(server.requests)
         assert 0 < len(finished) < 7 * trials
         command[-1] = "--t2e-concurrency=32"
+        server.release()
         last = subprocess.run(command, cwd=project.root, capture_output=True, text=True)
         repeated += [one for one in map(simulation_of, server.requests[asked:]) if one in finished]
     assert repeated == []
@@ -125,7 +123,8 @@ def test_killed_at_any_point_a_run_goes_on_where_it_stopped(
 def test_a_run_survives_the_death_of_a_worker(project: DeskProject, monkeypatch: pytest.MonkeyPatch) -> None:
     """The item it was on is lost; whatever else it had begun, another worker makes."""
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
-    with ChatServer(SOLVED, latency=0.1) as server:
+    with ChatServer(SOLVED) as server:
+        server.release(8)
         command = [sys.executable, "-m", "pytest", "-n2", "--t2e-model=m", "--t2e-concurrency=7"]
         child = subprocess.Popen(
             [*command, f"--t2e-base-url={server.base_url}"],
@@ -134,9 +133,10 @@ def test_a_run_survives_the_death_of_a_worker(project: DeskProject, monkeypatch:
             text=True,
             start_new_session=True,
         )
-        assert until(lambda: len(server.requests) > 7, 30)
+        until(lambda: server.count.served == 8 or child.poll() is not None)
         os.kill(max(group(child.pid) - {child.pid}), signal.SIGKILL)
-        text, _ = child.communicate(timeout=60)
+        server.release()
+        text, _ = child.communicate(timeout=HANG_SECONDS)
     assert "1 error" in text, text
     assert "6 passed" in text, text
     assert "crashed while running" in text

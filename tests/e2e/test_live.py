@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Fault, FaultPlan, Reply, gold_script
 from pytest_trace2evolve.users.chat import render_scenario
 from tests.fake_world import POLICY, TASKS
+from tests.patience import until
 from tests.plugin.conftest import DeskProject, Letters, letters, project
 
 __all__ = ["letters", "project"]
@@ -254,7 +254,7 @@ def test_a_damaged_simulation_is_named_and_never_passed_over(project: DeskProjec
 
 def test_a_killed_run_goes_on_where_it_stopped(project: DeskProject) -> None:
     """Killed at several points of its life, then resumed: nothing finished is asked for again."""
-    with ChatServer(SOLVED, latency=0.02) as server:
+    with ChatServer(SOLVED) as server:
         arguments = [
             "--t2e-model=m",
             f"--t2e-base-url={server.base_url}",
@@ -263,14 +263,15 @@ def test_a_killed_run_goes_on_where_it_stopped(project: DeskProject) -> None:
         ]
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", *arguments]
         finished = project.root / ".trace2evolve" / "finished"
-        for pause in (0.3, 0.6, 0.9):
-            kept = len(list(finished.rglob("*.json")))
+        for answers in (20, 23, 26):
+            kept, end = len(list(finished.rglob("*.json"))), server.count.served + answers
+            server.release(answers)
             child = subprocess.Popen(command, cwd=project.root, stdout=subprocess.DEVNULL)
-            while len(list(finished.rglob("*.json"))) <= kept and child.poll() is None:
-                time.sleep(0.02)
-            time.sleep(pause / 10)
+            until(lambda end=end: server.count.served == end)
+            until(lambda kept=kept: len(list(finished.rglob("*.json"))) > kept)
             child.kill()
             child.wait()
+        server.release()
         kept_at_last = {path.name: path.read_bytes() for path in finished.rglob("*.json")}
         assert 0 < len(kept_at_last) < 28
         live(project, server, "--t2e-trials=4").assert_outcomes(passed=7)

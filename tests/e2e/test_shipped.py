@@ -14,6 +14,7 @@ from pytest_trace2evolve import __version__, shipped
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.evidence.results import read_results
 from tests.ci_files import REPOSITORY, load, steps
+from tests.patience import HANG_SECONDS
 
 PACKAGE = Path(pytest_trace2evolve.__file__).parent
 PYPROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
@@ -101,7 +102,7 @@ def test_a_project_of_the_installed_package_is_measured(installed: Path, tmp_pat
 
     def run(*arguments: str, folder: Path = project) -> str:
         done = subprocess.run(
-            [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=120
+            [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=HANG_SECONDS
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout

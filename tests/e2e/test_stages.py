@@ -20,8 +20,8 @@ from pytest_trace2evolve.models import settings
 from pytest_trace2evolve.records.verdict import CheckResult, CheckStatus
 from pytest_trace2evolve.testing import ChatServer, Fault, FaultPlan
 from tests.e2e.test_confirmation import baseline, command, script
-from tests.e2e.test_kills import until
 from tests.e2e.test_live import SECRET, SOLVED
+from tests.patience import HANG_SECONDS, until
 from tests.plugin.conftest import CONFTEST, DeskProject, letters, project
 
 __all__ = ["letters", "project"]
@@ -213,15 +213,16 @@ def test_a_schedule_rises(desk: DeskProject, schedule: str) -> None:
 
 
 def test_an_interrupt_in_the_first_stage_ends_all(desk: DeskProject) -> None:
-    with ChatServer(SOLVED, latency=0.05) as server:
+    with ChatServer(SOLVED) as server:
         saved(desk, server)
+        server.hold()
         asked, runs = len(server.requests), len(desk.runs)
         given = ["--candidate=v3", "--t2e-stages=1,2,4", "--t2e-gate=patient", "-pno:xdist"]
         line = [sys.executable, "-m", "pytest", *command(server, *given, "--t2e-concurrency=1")]
         child = subprocess.Popen(line, cwd=desk.root, stdout=subprocess.PIPE, text=True)
-        assert until(lambda: len(server.requests) > asked, 30)
+        until(lambda: len(server.requests) > asked or child.poll() is not None)
         child.send_signal(signal.SIGINT)
-        text, _ = child.communicate(timeout=30)
+        text, _ = child.communicate(timeout=HANG_SECONDS)
     assert child.returncode == 2
     assert "stage 2" not in text
     assert len(desk.runs) == runs + 1

@@ -89,12 +89,7 @@ class HotelProject:
 
     def lock(self) -> None:
         """Renew the lock of all suites, as `trace2evolve lock` does."""
-        try:
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(sys, "path", [*sys.path])
-                assert main(["--root", str(self.root), "lock"]) == 0
-        finally:
-            forget("hotel", "conftest")
+        lock(self.root)
 
     def run(self, *arguments: str) -> pytest.RunResult:
         """A pytest session in this process. It cannot have xdist workers: use `spawn`."""
@@ -218,6 +213,17 @@ def imported(name: str, root: Path) -> Iterator[ModuleType]:
             yield importlib.import_module(name)
         finally:
             forget("hotel")
+
+
+def lock(root: Path) -> None:
+    """Renew the lock of a project's suites in this process, and forget its modules afterwards."""
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "path", [*sys.path])
+            patch.setattr(sys, "dont_write_bytecode", True)
+            assert main(["--root", str(root), "lock"]) == 0
+    finally:
+        forget("hotel", "conftest")
 
 
 def forget(*packages: str) -> None:

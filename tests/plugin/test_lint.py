@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -267,24 +266,17 @@ def test_several_findings_are_told_together(desk: DeskProject, capsys: pytest.Ca
     ]
 
 
-def test_lint_loads_no_world_and_no_client_and_is_fast(desk: DeskProject) -> None:
+def test_lint_loads_no_world_and_no_client(desk: DeskProject) -> None:
+    """Which is what makes it fast: `benchmarks/session.py` measures it."""
     desk.baseline("v1")
     check = (
-        "import sys, time; start = time.perf_counter()\n"
+        "import sys\n"
         "from pytest_trace2evolve.cli import main\n"
         "status = main(['lint'])\n"
-        f"print(status, sorted(set(sys.modules) & set({HEAVY!r})), time.perf_counter() - start)"
+        f"print(status, sorted(set(sys.modules) & set({HEAVY!r})))"
     )
-    best = 99.0
-    for _ in range(3):  # the machine may be busy with something else
-        done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
-        status, _, rest = done.stdout.partition(" ")
-        assert (status, rest.partition("] ")[0]) == ("0", "["), done.stdout
-        best = min(best, float(rest.partition("] ")[2]))
-        if best < 1.0:
-            break
-        time.sleep(0.5)
-    assert best < 1.0
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert done.stdout == "0 []\n"
 
 
 CASES = "".join(map(case_line, generate("lint", 3, Content.HELDOUT)))

@@ -1,5 +1,6 @@
 """The progress display in real sessions: on a terminal, at a screen of any height, and without one."""
 
+import contextlib
 import fcntl
 import os
 import pty
@@ -8,6 +9,7 @@ import select
 import struct
 import subprocess
 import sys
+import tempfile
 import termios
 import time
 from collections.abc import Callable, Iterator
@@ -15,33 +17,60 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import HANG_SECONDS
 from tests.screen import Screen
 
 CONFTEST = """\
 import os
 import time
+from pathlib import Path
 
 import pytest
 
 from pytest_trace2evolve.report.display import Display
 from pytest_trace2evolve.report.progress import Progress
 
-asked = []
+COUNTS = Path(os.environ["COUNTS"])
+
+
+def counted(name):
+    path = COUNTS / name
+    return path.stat().st_size if path.exists() else 0
+
+
+def count(name):
+    with open(COUNTS / name, "ab") as file:
+        file.write(b"x")
 
 
 def read():
-    asked.append(time.monotonic())
-    seconds = asked[-1] - asked[0]
-    if seconds > float(os.environ.get("BREAKS_AT", "inf")):
+    while not counted("begun"):  # nothing is shown before the first item
+        time.sleep(0.005)
+    begun = counted("begun")
+    if begun >= int(os.environ.get("BREAKS_AT", 99)):
+        count("broken")
         raise RuntimeError("the counts\\nare gone")
-    return Progress(9, min(9, 1 + int(seconds * 12)), 1, 0, 0, 0.5, 0.25, 1234, None, seconds)
+    return Progress(9, min(9, 1 + begun), 1, 0, 0, 0.5, 0.25, 1234, None, begun / 2)
+
+
+class Counted(Display):
+    def _tell(self, progress):
+        told = super()._tell(progress)
+        if told:
+            count("shown")
+        return told
+
+    def _draw(self, text, *, painted):
+        super()._draw(text, painted=painted)
+        if painted:
+            count("shown")
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config):
     if "SHOWN_EVERY" in os.environ and not hasattr(config, "workerinput"):
         every = float(os.environ["SHOWN_EVERY"])
-        display = Display(config.pluginmanager.getplugin("terminalreporter"), read, interval=every)
+        display = Counted(config.pluginmanager.getplugin("terminalreporter"), read, interval=every)
         config.pluginmanager.register(Shown(display))
 
 
@@ -69,7 +98,11 @@ def slow(pytestconfig):
     print("without an end", end="")
     if pytestconfig.getoption("capture", "no") == "fd":
         os.write(1, b"written past python\\n")
-    time.sleep(float(os.environ["SLOW"]))
+    time.sleep(float(os.environ.get("SLOW", 0)))
+    enough = counted("shown") + int(os.environ["SHOWS"])
+    count("begun")  # from now on there is something new to show
+    while counted("shown") < enough and not counted("broken"):
+        time.sleep(0.005)
 """
 
 TESTS = """\
@@ -85,9 +118,6 @@ def test_one(slow, number):
 """
 
 LINE = re.compile(r"\d of 9 done( \(1 from before\))?(, \d waiting)? · reward 0\.500 \(baseline 0\.250\) · ")
-SLOW = 0.15
-"""Seconds that each of the six items takes."""
-
 AWAY = ("CI", "BUILD_NUMBER", "PYTHONUNBUFFERED", "PYTEST_ADDOPTS")
 """Variables of the machine that a session must not see."""
 
@@ -99,9 +129,13 @@ ARGUMENTS = ("-p", "no:cacheprovider", "--no-header", "--tb=line")
 
 
 def surroundings(**more: str) -> dict[str, str]:
-    """The environment of a session on a person's terminal, without the plugins that it does not need."""
+    """The environment of a session on a person's terminal, without the plugins that it does not need.
+
+    An item lasts until the display has shown `SHOWS` times more, however long that takes.
+    """
     kept = {name: value for name, value in os.environ.items() if name not in AWAY}
-    return kept | {"TERM": "xterm", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "SLOW": str(SLOW)} | more
+    fixed = {"TERM": "xterm", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "COUNTS": tempfile.mkdtemp()}
+    return kept | fixed | {"SHOWS": "3" if "SHOWN_EVERY" in more else "0"} | more
 
 
 class Session:
@@ -110,7 +144,7 @@ class Session:
     def __init__(self, folder: Path, *arguments: str, rows: int, columns: int, **environment: str) -> None:
         self.screen = Screen(rows, columns)
         self.below: list[str] = []
-        self.written = b""
+        self.written = self.unread = b""
         self.terminal, follower = pty.openpty()
         fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         environment = surroundings(**environment)
@@ -120,23 +154,25 @@ class Session:
         )
         os.close(follower)
 
-    def watch(self, seconds: float = 60, until: str = "(?!)") -> None:
+    def watch(self, seconds: float = HANG_SECONDS, until: str = "(?!)") -> None:
         """Read to the end, for some seconds or until a row begins as told; note what was below the cursor."""
         end = time.monotonic() + seconds
-        while select.select([self.terminal], [], [], max(0, end - time.monotonic()))[0]:
-            try:
-                data = os.read(self.terminal, 4096)
-            except OSError:  # how the end of a terminal is told
-                data = b""
-            if not data:
+        while self.unread or select.select([self.terminal], [], [], max(0, end - time.monotonic()))[0]:
+            with contextlib.suppress(OSError):  # how Linux reports the end of a terminal
+                self.unread = self.unread or os.read(self.terminal, 4096)
+            if not self.unread:
                 os.close(self.terminal)
                 self.process.wait()
                 return
-            self.written += data
-            self.screen.feed(data)
-            self.below.append(self.screen.below)
-            if any(re.match(until, row) for row in self.screen.shown):
-                return
+            while self.unread:
+                self.written += self.unread[:1]
+                self.screen.feed(self.unread[:1])
+                self.unread = self.unread[1:]
+                # After each painting, however many were read at once, and where pytest or the debugger waits.
+                if self.written.endswith((b"\x1b8", b"\n", b") ")):
+                    self.below.append(self.screen.below)
+                    if any(re.match(until, row) for row in self.screen.shown):
+                        return
 
 
 Start = Callable[..., Session]
@@ -144,7 +180,7 @@ Start = Callable[..., Session]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Six slow items, of which one fails."""
+    """Six items that wait for the display, of which one fails."""
     (tmp_path / "conftest.py").write_text(CONFTEST, encoding="utf-8")
     (tmp_path / "test_slow.py").write_text(TESTS, encoding="utf-8")
     (tmp_path / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
@@ -188,8 +224,8 @@ def on_screen(session: Session) -> list[str]:
 def test_a_live_line_stands_below_and_leaves_no_trace(
     start: Start, arguments: tuple[str, ...], rows: int
 ) -> None:
-    shown = start(*arguments, rows=rows, SHOWN_EVERY="30")
-    bare = start(*arguments, rows=rows, SLOW="0")
+    shown = start(*arguments, rows=rows, SHOWN_EVERY="3600")
+    bare = start(*arguments, rows=rows)
     assert on_screen(shown) == on_screen(bare)
     painted = [line for line in shown.below if LINE.match(line)]
     assert len(set(painted)) > 1
@@ -197,7 +233,7 @@ def test_a_live_line_stands_below_and_leaves_no_trace(
 
 
 def test_a_live_line_stands_below_the_reports_of_workers(start: Start) -> None:
-    shown = start("-p", "xdist", "-n2", rows=5, SHOWN_EVERY="30", FAILS="9")
+    shown = start("-p", "xdist", "-n2", rows=5, SHOWN_EVERY="3600", FAILS="9")
     assert [row.strip("= ") for row in on_screen(shown)] == [
         "test session starts",
         "2 workers [6 items]",
@@ -209,30 +245,33 @@ def test_a_live_line_stands_below_the_reports_of_workers(start: Start) -> None:
 
 def test_a_line_as_wide_as_the_screen_wraps_where_it_would(start: Start) -> None:
     columns = len("test_slow.py::test_one[0] ")
-    shown = start("-v", rows=8, columns=columns, SHOWN_EVERY="30")
-    assert on_screen(shown) == on_screen(start("-v", rows=8, columns=columns, SLOW="0"))
+    # Nothing can be painted while an item's name fills the row: these items do not wait for it.
+    shown = start("-v", rows=8, columns=columns, SHOWN_EVERY="3600", SHOWS="0", SLOW="0.3")
+    assert on_screen(shown) == on_screen(start("-v", rows=8, columns=columns))
 
 
 def test_a_narrower_terminal_gets_a_shorter_line(start: Start) -> None:
-    session = start(rows=8, SHOWN_EVERY="30", SLOW="0.3")
+    session = start(rows=8, SHOWN_EVERY="3600")
     session.watch(until=r"\d of 9 done")
     fcntl.ioctl(session.terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 8, 30, 0, 0))
-    session.watch(seconds=0.5)
+    narrow = r"\d of 9 done · 0:0\d [a-z ]+"
+    session.watch(until=rf"{narrow}$")
     session.below.clear()
-    session.watch(seconds=0.4)
-    assert any(re.fullmatch(r"\d of 9 done · 0:0\d [a-z ]+", line) for line in session.below)
-    assert max(map(len, session.below)) < 30
+    session.watch()
+    painted = [line for line in session.below if "of 9 done" in line]
+    assert any(re.fullmatch(narrow, line) for line in painted)
+    assert max(map(len, painted)) < 30
 
 
 @pytest.mark.parametrize("arguments", [("-qq",), ("-q", "-s")], ids=" ".join)
 def test_quiet_is_quiet(start: Start, arguments: tuple[str, ...]) -> None:
-    shown = start(*arguments, "--color=no", SHOWN_EVERY="0.1")
-    assert on_screen(shown) == on_screen(start(*arguments, "--color=no", SLOW="0"))
+    shown = start(*arguments, "--color=no", SHOWN_EVERY="0.1", SHOWS="0", SLOW="0.3")
+    assert on_screen(shown) == on_screen(start(*arguments, "--color=no"))
     assert b"\x1b" not in shown.written
 
 
 def test_what_breaks_is_told_once_at_the_end(start: Start) -> None:
-    session = start(SHOWN_EVERY="30", BREAKS_AT="0.3")
+    session = start(SHOWN_EVERY="3600", BREAKS_AT="3")
     rows = on_screen(session)
     assert any(LINE.match(line) for line in session.below)
     told = "progress was no longer shown (RuntimeError: the counts are gone); the run went on without"
@@ -243,7 +282,7 @@ def test_what_breaks_is_told_once_at_the_end(start: Start) -> None:
 
 
 def test_a_debugger_has_the_terminal_to_itself(start: Start) -> None:
-    session = start("--pdb", SHOWN_EVERY="30", SLOW="0.3", FAILS="3")
+    session = start("--pdb", SHOWN_EVERY="3600", FAILS="3")
     session.watch(until=r"\(Pdb\)")
     assert any(LINE.match(line) for line in session.below)
     so_far = session.written
@@ -274,7 +313,7 @@ def lines_in_a_pipe(folder: Path, *arguments: str, **environment: str) -> list[s
 
 @pytest.mark.parametrize("arguments", [(), ("-s",), ("-p", "xdist", "-n2")], ids=" ".join)
 def test_plain_lines_stand_between_the_dots(folder: Path, arguments: tuple[str, ...]) -> None:
-    lines = lines_in_a_pipe(folder, *arguments, SHOWN_EVERY="0.25", SLOW="0.3")
+    lines = lines_in_a_pipe(folder, *arguments, SHOWN_EVERY="0.25", SHOWS="1")
     told = [line for line in lines if "of 9 done" in line]
     assert len(told) > 1
     assert all(PLAIN.fullmatch(line) for line in told)
@@ -290,7 +329,7 @@ def test_plain_lines_stand_between_the_dots(folder: Path, arguments: tuple[str, 
 
 
 def test_plain_lines_do_not_wait_for_a_blocked_item(folder: Path) -> None:
-    lines = lines_in_a_pipe(folder, "-v", SHOWN_EVERY="0.2", SLOW="0.3")
+    lines = lines_in_a_pipe(folder, "-v", SHOWN_EVERY="0.2", SHOWS="1")
     first = lines.index("test_slow.py::test_one[0] ")
     assert PLAIN.fullmatch(lines[first + 1])
     assert re.fullmatch(r"test_slow.py::test_one\[0\] PASSED +\[ 16%\]", lines[first + 2])
@@ -300,7 +339,7 @@ def test_plain_lines_do_not_wait_for_a_blocked_item(folder: Path) -> None:
 
 
 def test_a_run_shorter_than_the_interval_has_no_plain_line(folder: Path) -> None:
-    assert not any("trace2evolve" in line for line in lines_in_a_pipe(folder, SHOWN_EVERY="30"))
+    assert not any("trace2evolve" in line for line in lines_in_a_pipe(folder, SHOWN_EVERY="3600", SHOWS="0"))
 
 
 @pytest.mark.parametrize(
@@ -311,7 +350,7 @@ def test_a_run_shorter_than_the_interval_has_no_plain_line(folder: Path) -> None
 def test_a_terminal_that_cannot_be_painted_on_gets_plain_lines(
     start: Start, arguments: tuple[str, ...], environment: dict[str, str]
 ) -> None:
-    session = start(*arguments, "--color=no", SHOWN_EVERY="0.25", SLOW="0.3", **environment)
+    session = start(*arguments, "--color=no", SHOWN_EVERY="0.25", SHOWS="1", **environment)
     told = [line for line in on_screen(session) if line.startswith("trace2evolve: ")]
     assert len(told) > 1
     assert max(map(len, told)) < 80
@@ -319,10 +358,11 @@ def test_a_terminal_that_cannot_be_painted_on_gets_plain_lines(
 
 
 def test_an_output_in_memory_gets_plain_lines(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("SHOWN_EVERY", "0.1")
-    monkeypatch.setenv("SLOW", "0.1")
+    monkeypatch.setenv("SHOWS", "1")
+    monkeypatch.setenv("COUNTS", str(tmp_path))
     pytester.makeconftest(CONFTEST)
     pytester.makepyfile(test_slow=TESTS)
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider")

@@ -7,6 +7,7 @@ import httpx2
 import torch
 
 from pytest_trace2evolve.serving.process import LocalServer
+from tests.patience import HANG_SECONDS
 from tests.tiny_model import TOOLS, dialogue
 
 
@@ -30,7 +31,7 @@ def _served(base: Path, adapter: Path, most: int) -> list[float]:
             f"{server.base_url}/chat/completions",
             json=asked,
             headers={"Authorization": f"Bearer {server.token}"},
-            timeout=60,
+            timeout=HANG_SECONDS,
         ).json()
     finally:
         server.close()

@@ -1,7 +1,5 @@
 """The words that invariants hear: what is a yes, what asks for one, what claims to be done, at what cost."""
 
-from time import process_time
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -140,18 +138,13 @@ SLOW += [
 
 @given(st.sampled_from(["", "no", "i have ", "the refund has"]), st.sampled_from(SLOW))
 @settings(max_examples=25, deadline=None)
-def test_a_hostile_text_costs_no_more_than_its_length(before: str, unit: str) -> None:
-    def seconds(size: int) -> float:
-        text = before + (unit * size)[:size]
-        began = process_time()
-        says_yes(text)
-        asks_for_yes(text)
-        leaves_open(text)
-        list(claims(text, RETAIL_RULES.promises))
-        return process_time() - began
-
-    # Four times the text in 16 times the time would be quadratic; what is short is noise.
-    assert min(seconds(80_000) for _ in range(2)) < 8 * max(seconds(20_000), 0.02)
+def test_a_hostile_text_is_read_to_its_end(before: str, unit: str) -> None:
+    """In time that grows with its length: at the square of it, this test would take days."""
+    text = before + (unit * 2_000_000)[:2_000_000]
+    assert says_yes(text) in (True, False)
+    assert asks_for_yes(text) in (True, False)
+    assert leaves_open(text) in (True, False)
+    assert all(claims(text, RETAIL_RULES.promises))
 
 
 @pytest.mark.parametrize(

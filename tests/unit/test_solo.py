@@ -182,18 +182,21 @@ def test_other_calls_and_texts_pass_as_they_are() -> None:
         assert message.content == ("Hello" if not message.tool_calls else None)
 
 
-def test_a_late_answer_is_cut_off_and_the_time_is_up(desk: World) -> None:
+def test_a_late_answer_is_cut_off_and_the_time_is_up(desk: World, monkeypatch: pytest.MonkeyPatch) -> None:
     class Slow:
         name = "slow"
 
         async def respond(self, history: Sequence[Message]) -> Message:
-            await asyncio.sleep(0 if not history else 60)
+            if history:  # the clock of the loop goes on by an hour, and no answer ever comes
+                loop = asyncio.get_running_loop()
+                now = loop.time
+                monkeypatch.setattr(loop, "time", lambda: now() + 3600)
+                await asyncio.Event().wait()
             return calls("check_phone")
 
-    run = alone(desk.tasks()["close"], desk, Slow(), timeout=0.1)
+    run = alone(desk.tasks()["close"], desk, Slow(), timeout=600)
     assert run.termination_reason == "timeout"
     assert [message.role for message in run.trace] == ["assistant", "tool"]
-    assert 0.1 <= run.model_dump()["duration"] < 5
     assert score(run, desk.tasks()["close"], desk).reward == 0.0
 
 
