@@ -1,0 +1,421 @@
+"""What each single change of a project does to what earlier runs left: nothing stale is used again.
+
+Each cell of `MATRIX` is one letter. `n`: simulations are made, or a test is counted, anew. `r`: the run
+rejects what was kept, and names the change. `s`: the run uses what was kept, since the change cannot reach it.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+# A session of `pytester` in this process forgets what it imports; these take a second each time.
+import openai  # noqa: F401
+import pytest
+
+import pytest_trace2evolve.models.chat  # noqa: F401
+from tests.hotel import SOURCE, TEMPLATE, HotelServer, hotel_server, lock
+
+SUITE = """\
+provider = "hotel"
+domain = "hotel"
+trials = 1
+max_steps = 40
+default_agent = "bot"
+
+[splits]
+heldout = ["cancel-flexible", "move-free", "price-stay"]
+discovery = ["book-single"]
+"""
+
+FEES = "hotel/fees.py"
+"""A helper module of the world."""
+
+Edit = Callable[[Path], None]
+
+
+def replacing(name: str, old: str, new: str) -> Edit:
+    """An edit that replaces a passage which occurs exactly once."""
+
+    def edit(root: Path) -> None:
+        text = (root / name).read_text(encoding="utf-8")
+        assert text.count(old) == 1, f"{name}: {old!r} occurs {text.count(old)} times"
+        (root / name).write_text(text.replace(old, new), encoding="utf-8")
+
+    return edit
+
+
+def writing(name: str, text: str) -> Edit:
+    """An edit that writes a file."""
+
+    def edit(root: Path) -> None:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text, encoding="utf-8")
+
+    return edit
+
+
+def locking(change: Edit) -> Edit:
+    """An edit that is accepted by `trace2evolve lock`."""
+
+    def edit(root: Path) -> None:
+        change(root)
+        lock(root)
+
+    return edit
+
+
+def rewriting(pattern: str, old: str, new: str) -> Edit:
+    """An edit of all files of a pattern."""
+
+    def edit(root: Path) -> None:
+        for path in root.glob(pattern):
+            text = path.read_text(encoding="utf-8")
+            assert old in text, path
+            path.write_text(text.replace(old, new), encoding="utf-8")
+
+    return edit
+
+
+def nothing(root: Path) -> None:
+    """No edit: options alone make the change."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One change, and what it does.
+
+    Attributes:
+        change: What is changed.
+        edit: Changes files of the project.
+        cells: What happens, a letter for each of `COLUMNS`.
+        options: Options of all sessions after the change.
+        live: Options of those that ask a model.
+        environment: Variables of its environment.
+        names: What a message that refuses the run must name.
+    """
+
+    change: str
+    edit: Edit
+    cells: str
+    options: tuple[str, ...] = ()
+    live: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+    names: str = ""
+
+
+COLUMNS = ("resume", "cache", "cassette", "baseline", "test", "own baseline", "own test")
+WORLD, TASKS, V6 = "hotel/world.py", "hotel/tasks.json", "candidates/v6.md"
+BROKEN_TOOL = replacing(WORLD, "            result = tool(**arguments)", "            raise ValueError(name)")
+
+OTHER_GOLD = replacing(
+    TASKS,
+    '"cancel_booking", "arguments": {"booking_id": "B101"}',
+    '"cancel_booking", "arguments": {"booking_id": "B102"}',
+)
+
+OLD_SCORER = '"scorer_version":1', '"scorer_version":0'
+
+MATRIX = [
+    Row("nothing", nothing, "sssssss"),
+    Row("text of the candidate", replacing(V6, "Serve guests", "Always serve guests"), "nnrsnsn"),
+    Row("hypothesis of the candidate", replacing(V6, "leave satisfied", "are happier"), "sssssss"),
+    Row("name of the model", nothing, "nnssnss", live=("--t2e-model=other", "--t2e-user-model=hotel-model")),
+    Row(
+        "model of the user",
+        nothing,
+        "nnsrrss",
+        live=("--t2e-user-model=other",),
+        names="user model 'hotel-model' and 'other'",
+    ),
+    Row("temperature", nothing, "nnssnss", live=("--t2e-temperature=0.5",)),
+    Row("seed", nothing, "nnssnss", live=("--t2e-seed=7",)),
+    Row("reasoning effort", nothing, "nnssnss", live=("--t2e-reasoning-effort=low",)),
+    Row("extra body", nothing, "nnssnss", live=('--t2e-extra-body={"top_k": 1}',)),
+    Row(
+        "extra instruction",
+        nothing,
+        "nnrsnss",
+        environment={"TAU2_AGENT_EXTRA_INSTRUCTION": "Be brief."},
+        names="TAU2_AGENT_EXTRA_INSTRUCTION",
+    ),
+    Row("number of trials", nothing, "nnrrrrr", ("--t2e-trials=2",), names="the baseline has 1 trial"),
+    Row("goal", nothing, "ssssnsn", ("--t2e-goal=hold",)),
+    Row(
+        "policy of the gate", writing("policies/mine.toml", "alpha = 0.04\n"), "ssssnsn", ("--t2e-gate=mine",)
+    ),
+    Row("concurrency", nothing, "sssssss", ("--t2e-concurrency=3",)),
+    Row("prices", writing("prices.toml", '["hotel-model"]\ninput = 1.0\noutput = 2.0\n'), "sssssss"),
+    Row(
+        "step budget",
+        replacing("suites/hotel.toml", "max_steps = 40", "max_steps = 50"),
+        "rrrrrrr",
+        names="its settings changed",
+    ),
+    Row(
+        "step budget, locked",
+        locking(replacing("suites/hotel.toml", "max_steps = 40", "max_steps = 50")),
+        "nssrrrr",
+        names="lock '",
+    ),
+    Row(
+        "error budget, locked",
+        locking(replacing("suites/hotel.toml", "max_steps = 40", "max_steps = 40\nmax_errors = 9")),
+        "nssrrrr",
+        names="lock '",
+    ),
+    Row(
+        "timeout, locked",
+        locking(replacing("suites/hotel.toml", "max_steps = 40", "max_steps = 40\ntimeout = 600")),
+        "nssrrrr",
+        names="lock '",
+    ),
+    Row(
+        "policy text",
+        replacing("hotel/policy.md", "Read a booking", "First read a booking"),
+        "rrrrrrr",
+        names="its policy changed",
+    ),
+    Row(
+        "policy text, locked",
+        locking(replacing("hotel/policy.md", "Read a booking", "First read a booking")),
+        "nnrrrrr",
+        names="policy '",
+    ),
+    Row(
+        "data",
+        replacing("hotel/data.json", '"price": 260', '"price": 250'),
+        "rrrrrrr",
+        names="its data changed",
+    ),
+    Row(
+        "data, locked",
+        locking(replacing("hotel/data.json", '"price": 260', '"price": 250')),
+        "nnrrrrr",
+        names="data '",
+    ),
+    Row(
+        "user of a task, locked",
+        locking(replacing(TASKS, "Say yes only to: cancel, B101", "Say yes only to: B101, cancel")),
+        "nnrrrrr",
+        names="content of task 'cancel-flexible'",
+    ),
+    Row("gold action of a task", OTHER_GOLD, "rrrrrrr", names="the content of task 'cancel-flexible'"),
+    Row(
+        "gold action of a task, locked",
+        locking(OTHER_GOLD),
+        "nssrrrr",
+        names="content of task 'cancel-flexible'",
+    ),
+    Row(
+        "a task less, locked",
+        locking(replacing("suites/hotel.toml", ', "price-stay"', "")),
+        "sssrrrr",
+        names="the suite got or lost tasks",
+    ),
+    Row(
+        "a task more, locked",
+        locking(replacing("suites/hotel.toml", '"price-stay"]', '"price-stay", "cancel-past"]')),
+        "nnrrrrr",
+        names="the suite got or lost tasks",
+    ),
+    Row(
+        "guidelines of the user, locked",
+        locking(replacing(WORLD, "follow your instructions", "obey your instructions")),
+        "nnrrrrr",
+        names="user guidelines|code of the world",
+    ),
+    Row(
+        "description of a tool, locked",
+        locking(replacing(WORLD, '"Read a booking."', '"Read one booking."')),
+        "nnrrrrr",
+        names="tools '",
+    ),
+    Row(
+        "description of a tool",
+        replacing(WORLD, '"Read a booking."', '"Read one booking."'),
+        "rrrrrrr",
+        names="its tools changed",
+    ),
+    Row(
+        "implementation of a tool",
+        BROKEN_TOOL,
+        "rrrrrrr",
+        names="implementation of its tools changed \\(hotel/world.py\\)",
+    ),
+    Row(
+        "implementation of a tool, locked",
+        locking(BROKEN_TOOL),
+        "nnrrrrr",
+        names="code of the world \\(hotel/world.py\\)",
+    ),
+    Row(
+        "helper module of the world",
+        replacing(FEES, "FACTOR = 1", "FACTOR = 2"),
+        "rrrrrrr",
+        names="implementation of its tools changed \\(hotel/fees.py\\)",
+    ),
+    Row(
+        "helper module of the world, locked",
+        locking(replacing(FEES, "FACTOR = 1", "FACTOR = 2")),
+        "nnrrrrr",
+        names="code of the world \\(hotel/fees.py\\)",
+    ),
+    Row(
+        "rules of the world, locked",
+        locking(replacing(WORLD, 'named=("cancel",)', 'named=("cancel", "annul")')),
+        "nssrrrr",
+        names="code of the world \\(hotel/world.py\\)",
+    ),
+    Row(
+        "code of the agent",
+        replacing(
+            "hotel/agent.py", "return Bot(candidate.instruction)", "return Bot(candidate.instruction + ' ')"
+        ),
+        "ssssssn",
+    ),
+    Row(
+        "helper module of the agent",
+        replacing("hotel/planning.py", "if action is None:", "if True:"),
+        "ssssssn",
+    ),
+    Row("file that the agent reads", replacing("hotel/prompt.md", "## refer", "## other"), "ssssssn"),
+    Row(
+        "code of the user",
+        replacing("hotel/user.py", "def answer(self, history", "def answer(self,  history"),
+        "sssssrr",
+        names="code of the user \\(hotel/user.py\\)",
+    ),
+    Row("agent behind a name", replacing("conftest.py", '"bot": make_bot', '"bot": make_idle'), "ssssssn"),
+    Row("module that nothing imports", writing("hotel/notes.py", "VALUE = 1\n"), "sssssss"),
+    Row("README", writing("README.md", "Another text.\n"), "sssssss"),
+    Row("unit tests", writing("tests/test_unit.py", "def test_it(): ...\n"), "sssssss"),
+    Row(
+        "version of the scorer",
+        rewriting("suites/suites.lock", '"scorer_version":1', '"scorer_version":0'),
+        "rrrrrrr",
+        names="its scorer version changed from 0 to 1",
+    ),
+    Row(
+        "version of the scorer, baselines",
+        rewriting("baselines/hotel/*.json", *OLD_SCORER),
+        "sssrrrr",
+        names="scorer version 0 and 1",
+    ),
+]
+
+
+def run(command: list[str], root: Path) -> str:
+    done = subprocess.run(
+        command, cwd=root, capture_output=True, text=True, check=False, timeout=300, env=environment()
+    )
+    assert done.returncode in (0, 1, 10), done.stdout + done.stderr
+    return done.stdout
+
+
+def environment() -> dict[str, str]:
+    left_out = ("PYTEST_ADDOPTS", "GITHUB_STEP_SUMMARY", "OPENAI_BASE_URL")
+    own = {"PYTHONPATH": str(SOURCE), "PYTHONDONTWRITEBYTECODE": "1", "OPENAI_API_KEY": "none"}
+    return {**{name: text for name, text in os.environ.items() if name not in left_out}, **own}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[HotelServer]:
+    """One endpoint for all rows: its address is part of what identifies a simulation."""
+    with hotel_server() as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory, server: HotelServer) -> Path:
+    """A project with baselines, finished simulations, cached answers, a cassette and a ledger."""
+    root = tmp_path_factory.mktemp("measured")
+    shutil.copytree(
+        TEMPLATE, root, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__", ".*_cache")
+    )
+    (root / "suites/hotel.toml").write_text(SUITE, encoding="utf-8")
+    (root / FEES).write_text("FACTOR = 1\n", encoding="utf-8")
+    replacing(WORLD, '"total": nights * price}', '"total": nights * price * FACTOR}')(root)
+    replacing(WORLD, "FOLDER = ", "from hotel.fees import FACTOR\n\nFOLDER = ")(root)
+    lock(root)
+    pytest_in = [sys.executable, "-m", "pytest", "-q", "suites"]
+    run([*pytest_in, "--t2e-save-baseline=own", "--t2e-gate=off"], root)
+    run([*pytest_in, "--t2e-save-baseline=chat", "--t2e-gate=off", *server.arguments], root)
+    run([*pytest_in, "--candidate=v6", "--t2e-baseline=own"], root)
+    run([*pytest_in, "--candidate=v6", "--t2e-baseline=chat", "--t2e-cache", *server.arguments], root)
+    run([*pytest_in, "--candidate=v6", "--t2e-gate=off", "--t2e-record=tape.jsonl", "--t2e-fresh",
+         *server.arguments], root)  # fmt: skip
+    return root
+
+
+@dataclass
+class Session:
+    """What one session after a change came to."""
+
+    status: int
+    output: str
+    requests: int
+
+
+@pytest.mark.parametrize("row", MATRIX, ids=[row.change for row in MATRIX])
+def test_a_single_change(
+    row: Row, measured: Path, server: HotelServer, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = pytester.path
+    shutil.copytree(measured, root, dirs_exist_ok=True)
+    row.edit(root)
+    for name, text in {**environment(), **row.environment}.items():
+        monkeypatch.setenv(name, text)
+    for name in ("PYTEST_ADDOPTS", "GITHUB_STEP_SUMMARY", "OPENAI_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    def session(*arguments: str) -> Session:
+        before = server.requests
+        done = pytester.runpytest_inprocess(
+            "-q", "--no-header", "suites", "--candidate=v6", *arguments, *row.options
+        )
+        output = done.stdout.str() + done.stderr.str()
+        return Session(int(done.ret), output, server.requests - before)
+
+    def kept(one: Session) -> str:
+        """Whether simulations or answers that were kept were used."""
+        return "r" if one.status == 4 else "s" if one.requests == 0 else "n"
+
+    def test_of(one: Session) -> str:
+        """Whether the ledger counts the session as the test that it holds already."""
+        if one.status == 4:
+            return "r"
+        entries = [json.loads(path.read_text(encoding="utf-8")) for path in (root / "ledger").glob("*.json")]
+        [added] = [entry for entry in entries if entry["kind"] == "evaluation" and entry["run"] not in runs]
+        runs.add(added["run"])
+        return "s" if added.get("repeats") else "n"
+
+    def baseline_of(one: Session) -> str:
+        return "r" if one.status == 4 else "s"
+
+    entries = [json.loads(path.read_text(encoding="utf-8")) for path in (root / "ledger").glob("*.json")]
+    runs = {entry["run"] for entry in entries if entry["kind"] == "evaluation"}
+    live = *server.arguments, *row.live
+    resumed = session("--t2e-gate=off", *live)
+    cached = session("--t2e-fresh", "--t2e-cache", "--t2e-gate=off", *live)
+    played = session("--t2e-playback=tape.jsonl", "--t2e-fresh", "--t2e-gate=off")
+    compared = session("--t2e-baseline=chat", *live)
+    found = [
+        kept(resumed),
+        kept(cached),
+        "r" if played.status == 4 or "lost: cassette" in played.output else "s",
+        baseline_of(compared),
+        test_of(compared),
+    ]
+    own = session("--t2e-baseline=own")
+    found += [baseline_of(own), test_of(own)]
+    assert "".join(found) == row.cells, dict(zip(COLUMNS, found, strict=True))
+    for one in (resumed, cached, compared, played, own):
+        if one.status == 4:
+            assert re.search(row.names, one.output), one.output
