@@ -10,7 +10,7 @@ from pytest_trace2evolve.models import settings
 from pytest_trace2evolve.report.progress import short
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Fault, FaultPlan, Reply
 from tests.e2e.test_live import SCENARIOS, SECRET, SOLVED, answered_together, live
-from tests.plugin.conftest import DeskProject, letters, project
+from tests.plugin.conftest import CONFTEST, DeskProject, letters, project
 
 __all__ = ["letters", "project"]
 
@@ -120,7 +120,30 @@ def test_a_call_in_flight_does_not_outlive_the_minutes(project: DeskProject) -> 
     assert result.parseoutcomes()["skipped"] == 7
 
 
+STILL = """
+import time
+import types
+from pathlib import Path
+from pytest_trace2evolve.evidence import account
+
+account.time = types.SimpleNamespace(time=lambda: 1000.0)  # for the account no time passes
+_admit = account.Account.admit
+
+
+def admit(self):
+    pause = _admit(self)
+    with open({file!r}, "a") as file:
+        file.write(f"{{pause}} {{time.monotonic() + pause}}\\n")
+    return pause
+
+
+account.Account.admit = admit
+"""
+
+
 def test_the_rate_limit_holds_for_all_workers_together(project: DeskProject) -> None:
+    admitted = project.root / "admitted"
+    project.write("conftest.py", CONFTEST + STILL.format(file=str(admitted)))
     times: list[float] = []
 
     def script(request: ChatRequest) -> Reply:
@@ -129,9 +152,11 @@ def test_the_rate_limit_holds_for_all_workers_together(project: DeskProject) -> 
 
     with ChatServer(script) as server:
         spawned(project, server, "-n2", "--t2e-requests-per-minute=1200").assert_outcomes(passed=7)
-    calls = len(times)
-    assert calls > 20
-    assert times[-1] - times[0] >= (calls - 1) * 0.05 - 0.1
+    lines = [tuple(map(float, line.split())) for line in admitted.read_text().splitlines()]
+    assert len(lines) == len(times) > 20
+    # Twenty requests a second: each of the two workers goes on where the other one left off.
+    assert sorted(pause for pause, _ in lines) == pytest.approx([place / 20 for place in range(len(lines))])
+    assert max(times) >= max(earliest for _, earliest in lines), "who is admitted later also asks later"
 
 
 @pytest.mark.parametrize("processes", ["-pno:xdist", "-n2"])
