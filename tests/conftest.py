@@ -11,7 +11,7 @@ import httpcore2  # noqa: F401
 import pytest
 import scipy.optimize
 import scipy.stats  # noqa: F401  # the same: loaded twice, numpy refuses
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from pytest_trace2evolve.agents.oracle import OracleAgent
 from pytest_trace2evolve.records.protocols import Agent, User, World
@@ -29,8 +29,8 @@ pytest_plugins = ["pytester"]
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# How long an example takes says more about the machine than about the law.
-settings.register_profile("suite", deadline=None)
+# How long an example takes, or is drawn, says more about the machine than about the law.
+settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
 
 RECORDED = Path(__file__).resolve().parents[2] / "shared" / "data" / "tau2-results"

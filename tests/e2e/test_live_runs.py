@@ -2,7 +2,6 @@
 
 import json
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -10,9 +9,8 @@ import pytest
 from pytest_trace2evolve.models import settings
 from pytest_trace2evolve.report.progress import short
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Fault, FaultPlan, Reply
-from tests.e2e.test_live import SCENARIOS, SECRET, SOLVED, live
-from tests.patience import until
-from tests.plugin.conftest import DeskProject, letters, project
+from tests.e2e.test_live import SCENARIOS, SECRET, SOLVED, answered_together, live
+from tests.plugin.conftest import CONFTEST, DeskProject, letters, project
 
 __all__ = ["letters", "project"]
 
@@ -53,19 +51,9 @@ def test_no_simulation_is_made_twice_however_many_processes(project: DeskProject
 
 def test_a_worker_makes_what_items_of_another_need(project: DeskProject) -> None:
     """With 2 workers of 8 slots all 14 simulations run at once, though a worker holds few of the items."""
-    with ChatServer(SOLVED) as server, ThreadPoolExecutor(1) as waiting:
-        server.hold()
-
-        def let_go() -> None:
-            try:
-                until(lambda: server.count.attempts == 14)
-            finally:
-                server.release()
-
-        waited = waiting.submit(let_go)
+    with ChatServer(SOLVED) as server, answered_together(server, 14):
         spawned(project, server, "-n2", "--t2e-trials=2", "--t2e-concurrency=8").assert_outcomes(passed=7)
-        waited.result()
-        assert server.count.most_at_once == 14
+    assert server.count.most_at_once == 14
 
 
 def test_slots_do_not_wait_for_the_item_that_is_slow(project: DeskProject) -> None:
@@ -132,7 +120,30 @@ def test_a_call_in_flight_does_not_outlive_the_minutes(project: DeskProject) -> 
     assert result.parseoutcomes()["skipped"] == 7
 
 
+STILL = """
+import time
+import types
+from pathlib import Path
+from pytest_trace2evolve.evidence import account
+
+account.time = types.SimpleNamespace(time=lambda: 1000.0)  # for the account no time passes
+_admit = account.Account.admit
+
+
+def admit(self):
+    pause = _admit(self)
+    with open({file!r}, "a") as file:
+        file.write(f"{{pause}} {{time.monotonic() + pause}}\\n")
+    return pause
+
+
+account.Account.admit = admit
+"""
+
+
 def test_the_rate_limit_holds_for_all_workers_together(project: DeskProject) -> None:
+    admitted = project.root / "admitted"
+    project.write("conftest.py", CONFTEST + STILL.format(file=str(admitted)))
     times: list[float] = []
 
     def script(request: ChatRequest) -> Reply:
@@ -141,9 +152,11 @@ def test_the_rate_limit_holds_for_all_workers_together(project: DeskProject) -> 
 
     with ChatServer(script) as server:
         spawned(project, server, "-n2", "--t2e-requests-per-minute=1200").assert_outcomes(passed=7)
-    calls = len(times)
-    assert calls > 20
-    assert times[-1] - times[0] >= (calls - 1) * 0.05 - 0.1
+    lines = [tuple(map(float, line.split())) for line in admitted.read_text().splitlines()]
+    assert len(lines) == len(times) > 20
+    # Twenty requests a second: each of the two workers goes on where the other one left off.
+    assert sorted(pause for pause, _ in lines) == pytest.approx([place / 20 for place in range(len(lines))])
+    assert max(times) >= max(earliest for _, earliest in lines), "who is admitted later also asks later"
 
 
 @pytest.mark.parametrize("processes", ["-pno:xdist", "-n2"])
@@ -246,11 +259,10 @@ def test_x_stops_every_process(project: DeskProject) -> None:
     def script(request: ChatRequest) -> Reply:
         return Reply("###STOP###") if "<scenario>" in request.system else Reply("Hello.")
 
-    with ChatServer(script, latency=0.05) as server:
+    with ChatServer(script) as server:
+        server.release(139)  # of 280 at least: whoever goes on waits for answers that never come
         result = spawned(project, server, "-n2", "-x", "--t2e-trials=20", "--t2e-concurrency=2")
-        served = server.count.served
     assert result.parseoutcomes()["failed"] >= 1
-    assert served < 140
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """What a live session shows while it runs, wired from its account and its items."""
 
 import re
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from pytest_trace2evolve.records.completion import Usage
 from pytest_trace2evolve.records.evidence import SimulationEvidence
 from pytest_trace2evolve.records.score import Status
 from pytest_trace2evolve.report.display import Display
+from pytest_trace2evolve.report.progress import Progress
 from pytest_trace2evolve.report.watch import Watch
 from pytest_trace2evolve.testing import ChatServer
 from tests.e2e.test_live import SECRET, SOLVED, live
@@ -21,11 +23,32 @@ from tests.plugin.conftest import DeskProject, project
 __all__ = ["project"]
 
 
+class Followed(Display):
+    """A display that a server follows: it holds after a few answers until another line is told."""
+
+    server: ChatServer | None = None
+
+    def _tell(self, progress: Progress) -> bool:
+        told = super()._tell(progress)
+        if told and Followed.server is not None:
+            Followed.server.release(6)
+        return told
+
+
+@pytest.fixture
+def followed(monkeypatch: pytest.MonkeyPatch) -> Iterator[ChatServer]:
+    """A server whose answers wait for the lines of the sessions that ask it."""
+    with ChatServer(SOLVED) as server:
+        server.hold()
+        monkeypatch.setattr(Followed, "server", server)
+        yield server
+
+
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plain lines that need not be waited for."""
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
-    monkeypatch.setattr(controller, "Display", partial(Display, interval=0.1))
+    monkeypatch.setattr(controller, "Display", partial(Followed, interval=0.1))
 
 
 def told(result: pytest.RunResult) -> list[str]:
@@ -33,10 +56,9 @@ def told(result: pytest.RunResult) -> list[str]:
     return [line for line in result.outlines if re.match(r"trace2evolve: \d+ of \d+ done", line)]
 
 
-def test_a_session_tells_how_far_it_is(project: DeskProject) -> None:
-    with ChatServer(SOLVED, latency=0.1) as server:
-        live(project, server, "--t2e-save-baseline=v0", "--t2e-gate=off")
-        result = live(project, server, "--candidate=v1", "--t2e-concurrency=2", "--t2e-trials=2")
+def test_a_session_tells_how_far_it_is(project: DeskProject, followed: ChatServer) -> None:
+    live(project, followed, "--t2e-save-baseline=v0", "--t2e-gate=off")
+    result = live(project, followed, "--candidate=v1", "--t2e-concurrency=2", "--t2e-trials=2")
     lines = told(result)
     assert len(lines) > 5
     assert all(re.match(r"trace2evolve: \d+ of 14 done", line) for line in lines)
@@ -45,13 +67,13 @@ def test_a_session_tells_how_far_it_is(project: DeskProject) -> None:
     assert any(line.endswith(" left") for line in lines)
     counts = [int(line.split()[1]) for line in lines]
     assert counts == sorted(counts)
-    again = live(project, server, "--candidate=v1", "--t2e-trials=2")
+    followed.release()
+    again = live(project, followed, "--candidate=v1", "--t2e-trials=2")
     again.assert_outcomes(passed=7)
 
 
-def test_only_what_was_selected_is_counted(project: DeskProject) -> None:
-    with ChatServer(SOLVED, latency=0.2) as server:
-        result = live(project, server, "-m", "heldout")
+def test_only_what_was_selected_is_counted(project: DeskProject, followed: ChatServer) -> None:
+    result = live(project, followed, "-m", "heldout")
     result.stdout.fnmatch_lines(["trace2evolve: 7 simulations to make (before -m)"])
     assert told(result)
     assert all(" of 4 done" in line for line in told(result))

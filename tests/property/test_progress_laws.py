@@ -75,7 +75,11 @@ RETURNS = ["\n", "\n\n", "\r", "abc\rd", "=" * 80 + "\n", "x" * 80, "\x1b[32m.\x
 WRITE = LETTERS | st.sampled_from(RETURNS)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(before=WRITE, writes=st.lists(WRITE, max_size=40), progress=moments())
 def test_whatever_pytest_writes_the_live_line_leaves_no_trace(
     terminal_config: pytest.Config, before: str, writes: list[str], progress: Progress

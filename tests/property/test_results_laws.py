@@ -109,7 +109,11 @@ def read_or_refusal(path: Path) -> ResultsFile | str:
         return str(error)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(value=JSON)
 def test_a_file_with_anything_anywhere_is_read_or_refused(tmp_path: Path, value: Any) -> None:
     path = tmp_path / "r.json"
@@ -124,7 +128,7 @@ def test_a_file_with_anything_anywhere_is_read_or_refused(tmp_path: Path, value:
             assert len(combine([found])[0]) == len(found.simulations)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.binary(max_size=40) | st.binary(max_size=20).map(lambda tail: b"\x1f\x8b\x08" + tail))
 def test_any_bytes_at_all_are_refused_with_the_name_of_the_file(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "r.json"
@@ -137,7 +141,7 @@ def test_any_bytes_at_all_are_refused_with_the_name_of_the_file(tmp_path: Path, 
 NUMBERED = st.lists(st.tuples(st.sampled_from("ab"), st.none() | st.integers(0, 3)), max_size=6)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(contents=st.lists(NUMBERED, max_size=3))
 def test_combined_files_hold_each_trial_once_and_every_simulation(
     tmp_path: Path, contents: list[list[tuple[str, int | None]]]

@@ -219,8 +219,8 @@ class ChatServer:
             status, message, headers = refusal
             return await _send(connection, writer, status, _error(message), headers)
         self.requests.append(record)
-        while not self._may_answer():
-            if reader.at_eof():  # the client has gone: an answer would be one of the next client's
+        while reader.at_eof() or not self._may_answer():
+            if reader.at_eof():  # the client has gone, and takes no answer from another one
                 return False
             await asyncio.sleep(HELD_SECONDS)
         misbehaviour = self._faults.draw() if self._faults else None
