@@ -1,7 +1,7 @@
 """What each single change of a project does to what earlier runs left: nothing stale is used again.
 
 Each cell of `MATRIX` is one letter. `n`: simulations are made, or a test is counted, anew. `r`: the run
-rejects what was kept, and names the change. `s`: the run uses what was kept, since the change cannot reach it.
+rejects what was kept, and names the change. `s`: the run uses what was kept: the change cannot reach it.
 """
 
 import json
