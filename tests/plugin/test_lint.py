@@ -33,7 +33,7 @@ absent = tests.plugin.test_lint:absent
 gone = no_such_package:World
 """
 INN = 'provider = "inn"\ndomain = "inn"\n\n[splits]\ndiscovery = ["book", "cancel"]\n'
-HEAVY = ("inspect_evals", "inspect_ai", "openai", "torch", "tau2", "httpx2", "scipy")
+HEAVY = ("inspect_evals", "inspect_ai", "openai", "torch", "tau2", "httpx2")
 
 
 def git(root: Path, *arguments: str) -> None:
