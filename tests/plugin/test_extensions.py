@@ -436,4 +436,4 @@ def test_hooks_are_loaded_once_a_command(
     assert loads == [measured.root]
     assert command("lint").stderr == ""
     assert command("environment", "list").stderr == ""
-    assert loads == [measured.root] * 2
+    assert loads == [measured.root] * 3
