@@ -266,10 +266,11 @@ def _message(error: BaseException) -> str:
         text = str(error)
     except Exception as other:
         return f"its message cannot be shown ({type(other).__name__})"
-    shown = "".join(
-        one if one.isprintable() or one in "\n\t" else repr(one)[1:-1] for one in text[:MAX_MESSAGE]
-    )
-    return shown if len(text) <= MAX_MESSAGE else f"{shown}… ({len(text)} characters)"
+    start = text[:MAX_MESSAGE]
+    shown = "".join(one if one.isprintable() or one in "\n\t" else repr(one)[1:-1] for one in start)
+    if len(text) <= MAX_MESSAGE and len(shown) <= MAX_MESSAGE:
+        return shown
+    return f"{shown[:MAX_MESSAGE]}… ({len(text)} characters)"
 
 
 def _is_cancelled() -> bool:
