@@ -92,6 +92,8 @@ class _Module:
     @property
     def key(self) -> str:
         """Its path below the folder that it is imported from."""
+        if _known_as(self.name) == "conftest":
+            return self.path.name
         if "." not in self.name and self.path.name != "__init__.py":
             return self.path.name
         place = self.name.replace(".", "/")
@@ -291,7 +293,7 @@ class _Collected:
     def _add_function(self, function: types.FunctionType) -> None:
         # A decorator's function bears the name of what it wraps, and bytecode the path that it was made at.
         space, code = function.__globals__, function.__code__
-        self._values.append(f"{function.__module__}.{function.__qualname__}")
+        self._values.append(f"{_known_as(function.__module__)}.{function.__qualname__}")
         top = code.co_qualname.partition(".")[0]
         symbol = None if top.startswith("<") else top
         name = space.get("__name__") or function.__module__
@@ -309,7 +311,7 @@ class _Collected:
             self.add_object(wrapped)
 
     def _add_class(self, cls: type) -> None:
-        self._values.append(f"{cls.__module__}.{cls.__qualname__}")
+        self._values.append(f"{_known_as(cls.__module__)}.{cls.__qualname__}")
         for one in cls.__mro__:
             module = sys.modules.get(one.__module__)
             path = _file_of_methods(one) or getattr(module, "__file__", None)
@@ -528,6 +530,11 @@ class _Collected:
 @functools.cache
 def _distributions() -> dict[str, list[str]]:
     return {top: sorted(set(names)) for top, names in importlib.metadata.packages_distributions().items()}
+
+
+def _known_as(module: str) -> str:
+    """A module's name, for a `conftest` without its package: pytest's import modes name it differently."""
+    return "conftest" if f".{module}".endswith(".conftest") else module
 
 
 def _outwards(package: str) -> Iterator[str]:

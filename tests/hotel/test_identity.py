@@ -205,3 +205,16 @@ def test_a_fingerprint_replaces_the_code(hotel: HotelProject) -> None:
     assert isinstance(agent, dict)
     assert agent["code"]["fingerprint"] == "bot 1"
     assert agent["code"]["files"] == {}
+
+
+def test_a_world_of_a_nested_conftest_is_the_same_in_each_import_mode(hotel: HotelProject) -> None:
+    world = (
+        "from hotel.world import HotelWorld\n\n\ndef open_world(domain):\n    return HotelWorld(domain)\n\n\n"
+    )
+    hooks = hotel.read("conftest.py").partition("\n\n\n")[2].replace(": HotelWorld", ": open_world")
+    hotel.write("suites/conftest.py", f"from hotel.agent import make_bot, make_idle\n{world}{hooks}")
+    (hotel.root / "conftest.py").unlink()
+    hotel.write("pytest.ini", "[pytest]\npythonpath = .\n")
+    assert hotel.command("lock").returncode == 0
+    result = hotel.spawn("suites", "--candidate=v6", "--t2e-gate=off", "--import-mode=importlib")
+    assert result.ret == 0
