@@ -102,9 +102,12 @@ class Worlds:
         """
         key = (provider, domain)
         if key not in self._code:
-            declared = declared_fingerprint(self.open(provider, domain))
+            world = self.open(provider, domain)
+            declared = declared_fingerprint(world)
             self._code[key] = (
-                Code(fingerprint=declared) if declared else code_of(self._factory(provider), parts=True)
+                Code(fingerprint=declared)
+                if declared
+                else code_of(self._factory(provider), type(world), parts=True)
             )
         return self._code[key]
 

@@ -143,7 +143,9 @@ def identify(
     try:
         made: tuple[Agent | None, User | None] = factory(task, world, candidate, 0, **alone)
         talker, user = made
-    except Exception:
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # `SystemExit` and the outcomes of pytest count, as they do in a simulation
         talker, user = None, None  # each simulation fails in the same way and keeps the traceback
     settings = Settings(implementation=agent)
     if BUILT_IN_AGENTS.get(agent) is not factory:
