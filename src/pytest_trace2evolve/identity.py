@@ -9,7 +9,6 @@ under a computed name outside a named folder, and anything outside the project (
 """
 
 import ast
-import contextlib
 import functools
 import importlib.machinery
 import importlib.metadata
@@ -24,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_trace2evolve._canonical import canonical_json, digest_text
+from pytest_trace2evolve.errors import Trace2EvolveError
 from pytest_trace2evolve.records.evidence import Code
 
 MAX_DATA_FILES = 2_000
@@ -40,7 +40,12 @@ _HARNESS = frozenset({"pytest", "_pytest", "pluggy", "pytest_trace2evolve"})
 _OUTPUTS = frozenset({"baselines", "ledger", "results", "__pycache__"})
 """Folders that runs write, which are no input of the code."""
 
-_DYNAMIC = frozenset({"globals", "vars", "eval", "exec", "__import__", "import_module", "setattr"})
+_DYNAMIC = frozenset(
+    {
+        *("globals", "vars", "locals", "dir", "getmembers", "__subclasses__"),
+        *("eval", "exec", "__import__", "import_module", "setattr"),
+    }
+)
 """Calls after which a name in a module may refer to anything in it."""
 
 _OPENERS = frozenset(
@@ -80,26 +85,38 @@ class _Module:
                 found.setdefault(name, []).append(place)
         return found
 
+    @functools.cached_property
+    def used(self) -> frozenset[str]:
+        """The names that its code uses."""
+        return frozenset(node.id for node in ast.walk(self.tree) if isinstance(node, ast.Name))
+
     @property
     def package(self) -> str:
         """The package that its relative imports start from."""
         return self.name if self.path.name == "__init__.py" else self.name.rpartition(".")[0]
 
 
-def code_of(*roots: object, parts: bool = False) -> Code:
+def code_of(*roots: object, parts: bool = False, owner: object = None) -> Code:
     """Identify the code behind some objects.
 
     Args:
         roots: Functions, classes, modules or instances; None is left out. The first one may declare a
             `fingerprint`, which then stands for all of them.
+        owner: What the objects make, such as a world; its `fingerprint` counts before that of the first root.
         parts: Whether to count, of a module, only the definitions that the objects refer to, so that code
             which merely shares a file with them does not count. Statements that are not definitions always
             count.
 
     Returns:
-        The code; its `unknown` says why if a source cannot be read.
+        The code; its `unknown` says why if a source cannot be read, or if a fingerprint raises.
     """
-    if declared := declared_fingerprint(roots[0]):
+    try:
+        declared = _declared_fingerprint(owner) or _declared_fingerprint(roots[0])
+    except Trace2EvolveError:
+        raise
+    except Exception as error:
+        return Code(unknown=f"its fingerprint raises {type(error).__name__}: {error}")
+    if declared:
         return Code(fingerprint=declared)
     collected = _Collected(parts)
     try:
@@ -111,15 +128,18 @@ def code_of(*roots: object, parts: bool = False) -> Code:
         return Code(unknown=" ".join(f"{error}".split()) or type(error).__name__)
 
 
-def declared_fingerprint(root: object) -> str:
+def _declared_fingerprint(root: object) -> str:
     """The fingerprint that an object or its own class declares; empty if neither does.
 
-    A base class cannot speak for code that it does not know, so an inherited fingerprint does not count.
+    A base class cannot speak for code that it does not know, so an inherited fingerprint does not count. Nor
+    does a method of a class without an instance.
     """
     owners = [root] if inspect.isclass(root) else [root, type(root)]
     if not any("fingerprint" in getattr(owner, "__dict__", ()) for owner in owners):
         return ""
     value = getattr(root, "fingerprint", None)
+    if inspect.isclass(root) and value is vars(root)["fingerprint"] and inspect.isfunction(value):
+        return ""
     if callable(value):
         value = value()
     return value if isinstance(value, str) else ""
@@ -179,9 +199,33 @@ class _Collected:
                 self.add_object(item)
         elif not isinstance(value, types.BuiltinFunctionType):
             self._add_class(type(value))
-            # State that has no JSON form does not count; a fingerprint can say more.
-            with contextlib.suppress(TypeError, ValueError):
-                self._values.append(canonical_json(vars(value)))
+            self._add_state(value)
+
+    def _add_state(self, value: object) -> None:
+        """The attributes of an object: values in their JSON form, others by the code behind them.
+
+        Of an object of the standard library or of an installed package only the function that it wraps
+        counts, as `functools.cache` does.
+        """
+        state = getattr(value, "__dict__", {})
+        if not self._is_of_project(type(value)):
+            if "__wrapped__" in state:
+                self.add_object(state["__wrapped__"])
+            return
+        slots = [name for one in type(value).__mro__ for name in _slots(one) if hasattr(value, name)]
+        for name, part in sorted({**state, **{name: getattr(value, name) for name in slots}}.items()):
+            try:
+                self._values.append(f"{name}={canonical_json(part)}")
+            except (TypeError, ValueError):
+                self.add_object(part)
+
+    @staticmethod
+    def _is_of_project(cls: type) -> bool:
+        path = getattr(sys.modules.get(cls.__module__), "__file__", None) or _file_of_methods(cls)
+        if path is None or _is_standard(cls.__module__, path):
+            return False
+        place = Path(path).resolve()
+        return not (place.is_relative_to(_PACKAGE) or _INSTALLED & set(place.parts))
 
     def _add_function(self, function: types.FunctionType) -> None:
         self._values.append(f"{function.__module__}.{function.__qualname__}")
@@ -208,7 +252,7 @@ class _Collected:
             self._add_named(one.__module__, path, one.__qualname__.partition(".")[0])
 
     def _add_named(self, name: str, path: str | None, symbol: str | None) -> None:
-        if name.partition(".")[0] in sys.stdlib_module_names and name != "__main__":
+        if _is_standard(name, path):
             return
         if path is None:
             raise _UnknownError(f"module {name!r} has no source file; declare a fingerprint")
@@ -301,8 +345,44 @@ class _Collected:
         for place, node in enumerate(module.tree.body):
             if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
                 self._add_node(module, node)
-            elif not _binds(node) and not _is_inert(node):
+            elif isinstance(node, ast.Import | ast.ImportFrom):
+                self._add_unused(module, node)
+            elif self._is_registered(module, node) or (not _binds(node) and not _is_inert(node)):
                 self._add_statement(module, place)
+
+    def _add_unused(self, module: _Module, node: ast.Import | ast.ImportFrom) -> None:
+        """Modules that a module imports and does not use are there for what they register.
+
+        A package's `__init__.py` imports modules for others to use.
+        """
+        if module.path.name == "__init__.py":
+            return
+        source = _absolute(node, module) if isinstance(node, ast.ImportFrom) else ""
+        for name, alias in zip(_binds(node), node.names, strict=True):
+            inner = f"{source}.{alias.name}" if source else alias.name
+            if name not in module.used and (path := _located(inner)) is not None:
+                self._add_file(inner, path, None)
+
+    def _is_registered(self, module: _Module, node: ast.stmt) -> bool:
+        """Whether a decorator of the project may keep a definition, so that code finds it without its name.
+
+        Decorators of the standard library and of installed packages keep nothing for the project.
+        """
+        names = [_root_name(one) for one in getattr(node, "decorator_list", ())]
+        return any(name in module.bindings and self._is_own(module, name) for name in names)
+
+    @staticmethod
+    def _is_own(module: _Module, name: str) -> bool:
+        """Whether a module defines a name, or imports it from the project."""
+        for place in module.bindings[name]:
+            node = module.tree.body[place]
+            if not isinstance(node, ast.Import | ast.ImportFrom):
+                return True
+            source = _absolute(node, module) if isinstance(node, ast.ImportFrom) else node.names[0].name
+            path = _located(source)
+            if path is not None and not _INSTALLED & set(path.resolve().parts):
+                return True
+        return False
 
     def _add_statement(self, module: _Module, place: int) -> None:
         chosen = self._slices.setdefault(module.path, set())
@@ -387,6 +467,30 @@ def _outwards(package: str) -> Iterator[str]:
         package = package.rpartition(".")[0]
 
 
+def _slots(cls: type) -> list[str]:
+    slots = vars(cls).get("__slots__", ())
+    return [slots] if isinstance(slots, str) else list(slots)
+
+
+def _root_name(node: ast.expr) -> str:
+    """The first name of a dotted name or of a call: `app` of `@app.tool("book")`."""
+    while isinstance(node, ast.Call | ast.Attribute):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _is_standard(name: str, path: str | None) -> bool:
+    """Whether a module is of the standard library; a module of the project may have the same name."""
+    if name.partition(".")[0] not in sys.stdlib_module_names:
+        return False
+    if path is None:
+        return True
+    place = Path(path).resolve()
+    if not place.is_file() or _INSTALLED & set(place.parts):  # frozen, or a backport
+        return True
+    return any(place.is_relative_to(folder) for folder in _STDLIB)
+
+
 def _file_of_methods(cls: type) -> str | None:
     codes = (getattr(value, "__code__", None) for value in vars(cls).values())
     return next((code.co_filename for code in codes if code is not None), None)
@@ -442,7 +546,12 @@ def _binds(node: ast.stmt) -> list[str]:
 
 
 def _is_dynamic(tree: ast.Module) -> bool:
-    return any(isinstance(node, ast.Call) and _called(node) in _DYNAMIC for node in ast.walk(tree))
+    return any(
+        (isinstance(node, ast.Call) and _called(node) in _DYNAMIC)
+        or (isinstance(node, ast.FunctionDef) and node.name == "__init_subclass__")
+        or (isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.modules")
+        for node in ast.walk(tree)
+    )
 
 
 def _called(node: ast.Call) -> str:
@@ -464,7 +573,7 @@ def _absolute(node: ast.ImportFrom, module: _Module) -> str:
 def _located(name: str) -> Path | None:
     """The file of a module, found without importing anything; None for built-in and missing modules."""
     top = name.partition(".")[0]
-    if not name or top in sys.stdlib_module_names or top in _HARNESS:
+    if not name or top in _HARNESS or _is_standard(top, _file(top)):
         return None
     loaded = sys.modules.get(name)
     file = getattr(loaded, "__file__", None)
@@ -479,6 +588,14 @@ def _located(name: str) -> Path | None:
             return None
         folders = list(spec.submodule_search_locations or [])
     return Path(spec.origin) if spec is not None and spec.origin else None
+
+
+def _file(top: str) -> str | None:
+    """The file of a top-level module, loaded or not; None if there is none."""
+    if top in sys.modules:
+        return getattr(sys.modules[top], "__file__", None)
+    spec = importlib.machinery.PathFinder.find_spec(top)
+    return None if spec is None else spec.origin
 
 
 def _data_roots(module: _Module) -> list[Path]:

@@ -140,16 +140,21 @@ def identify(
     factory = agents[agent]
     task = world.tasks()[next(iter(suite.lock.tasks))]
     alone = {"solo": True} if suite.suite.solo else {}
+    talker: Agent | None = None
+    user: User | None  # a solo suite needs none
     try:
-        made: tuple[Agent | None, User | None] = factory(task, world, candidate, 0, **alone)
-        talker, user = made
-    except Exception:
-        talker, user = None, None  # each simulation fails in the same way and keeps the traceback
+        talker, user = factory(task, world, candidate, 0, **alone)
+        played_by = _user_of(user)
+    except (Exception, SystemExit) as error:
+        # If the simulations fail in the same way, each keeps the traceback. If they do not, nobody knows
+        # whose they are.
+        raised = f"the factory of its agent raised {type(error).__name__}"
+        played_by = Settings(code=Code(unknown=raised))
     settings = Settings(implementation=agent)
     if BUILT_IN_AGENTS.get(agent) is not factory:
         own = code_of(factory, None if talker is None else type(talker))
         settings = _declared(talker).model_copy(update={"implementation": agent, "code": own})
-    return Identity(agent=settings, user=_user_of(user), world=code)
+    return Identity(agent=settings, user=played_by, world=code)
 
 
 def _user_of(user: User | None) -> Settings:
@@ -158,7 +163,7 @@ def _user_of(user: User | None) -> Settings:
     name = _USERS.get(type(user))
     if name is not None:
         return Settings(implementation=name)
-    return _declared(user).model_copy(update={"code": code_of(type(user), parts=True)})
+    return _declared(user).model_copy(update={"code": code_of(type(user), parts=True, owner=user)})
 
 
 def _declared(participant: object) -> Settings:
