@@ -12,7 +12,6 @@ import ast
 import functools
 import importlib.machinery
 import importlib.metadata
-import importlib.util
 import inspect
 import re
 import sys
@@ -173,7 +172,7 @@ class _Collected:
         return dict(sorted(found.items()))
 
     def add_object(self, value: object) -> None:
-        """Take in the code of an object and of what it holds."""
+        """Take in the code of an object and of the objects that it holds."""
         if any(value is one for one in self._objects):
             return
         self._objects.append(value)  # kept alive, so that identity stays meaningful
@@ -259,7 +258,7 @@ class _Collected:
         self._add_file(name, Path(path), symbol)
 
     def _add_file(self, name: str, path: Path, symbol: str | None) -> None:
-        """Take in a module's file: a symbol of it, or all of it if the symbol is None or cannot be told."""
+        """Take in a module's file: a symbol of it, or all of it if the symbol is None or unknown."""
         path = path.resolve()
         top = name.partition(".")[0]
         if path.is_relative_to(_PACKAGE) or top in _HARNESS:
@@ -331,7 +330,7 @@ class _Collected:
             self._add_file(name, path, None if symbol == "*" else symbol)
 
     def _add_symbol(self, module: _Module, symbol: str) -> None:
-        """A definition of a module with what it refers to, and the statements that are no definitions."""
+        """A definition of a module with all that it refers to, and the statements that are no definitions."""
         if (module.path, symbol) in self._symbols or module.path in self._whole:
             return
         self._symbols.add((module.path, symbol))
@@ -503,7 +502,7 @@ def _source(module: _Module, node: ast.stmt) -> str:
 
 
 def _running(root: ast.AST) -> Iterator[ast.AST]:
-    """A node and all below it, without what only type checkers and scripts run."""
+    """A node and all below it, without code that only type checkers and scripts run."""
     waiting: list[ast.AST] = [root]
     while waiting:
         node = waiting.pop()
@@ -517,7 +516,7 @@ def _running(root: ast.AST) -> Iterator[ast.AST]:
 
 
 def _is_inert(node: ast.stmt) -> bool:
-    """Whether a statement does nothing when the module is imported: a docstring, or code of others."""
+    """Whether a statement does nothing on import: a docstring, or code for type checkers and scripts."""
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
         return True
     if not isinstance(node, ast.If):

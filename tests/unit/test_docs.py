@@ -105,3 +105,5 @@ def test_the_readmes_figures_are_those_of_the_recorded_runs(
     ]
     assert len(rows) == 9
     assert [row for row in rows if row not in printed] == []
+    (invariants,) = (row for row in printed if row.startswith("invariants"))
+    assert invariants in " ".join(shown), "the row fills several lines"

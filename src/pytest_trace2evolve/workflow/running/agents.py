@@ -146,8 +146,7 @@ def identify(
         talker, user = factory(task, world, candidate, 0, **alone)
         played_by = _user_of(user)
     except (Exception, SystemExit) as error:
-        # If the simulations fail in the same way, each keeps the traceback. If they do not, nobody knows
-        # whose they are.
+        # Simulations that fail in the same way keep the traceback. If they succeed, their user is unknown.
         raised = f"the factory of its agent raised {type(error).__name__}"
         played_by = Settings(code=Code(unknown=raised))
     settings = Settings(implementation=agent)
