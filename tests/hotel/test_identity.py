@@ -14,7 +14,7 @@ CANCEL = ('{"cancel": "cancel",', '{"cancel": "price",')
 
 
 def provenance(hotel: HotelProject) -> dict[str, object]:
-    """What the last run recorded of itself."""
+    """The provenance that the last run recorded."""
     info = json.loads((hotel.runs[-1] / "results.json").read_text(encoding="utf-8"))["info"]
     found: dict[str, object] = info["trace2evolve"]
     return found
