@@ -425,8 +425,8 @@ def _guards(found: Sequence[Found]) -> str:
         ("−20 on few: no harm detected", -0.20, "few", "promote"),
     )
     told = (
-        "Percent for reliable / medium / noisy agents. What is neither shown nor suspected is *no harm "
-        "detected*. A comparison with too few tasks can be suspected for a p-value too."
+        "Percent for reliable / medium / noisy agents. All others are *no harm detected*. A "
+        "comparison with too few tasks can be suspected for a p-value too."
     )
     return f"{told}\n\n" + _harm_table(found, "guard", columns)
 
@@ -439,7 +439,7 @@ def _no_regression(found: Sequence[Found]) -> str:
         ("−20 discarded", -0.20, "even", "discard"),
         ("… on few tasks", -0.20, "few", "discard"),
     )
-    told = "Percent for reliable / medium / noisy agents. What is not discarded passes."
+    told = "Percent for reliable / medium / noisy agents. All others pass."
     return f"{told}\n\n" + _harm_table(found, "no-regression", columns)
 
 

@@ -20,7 +20,7 @@ def until(condition: Callable[[], object], told: str = "") -> None:
     """
     end = time.monotonic() + HANG_SECONDS
     while not condition():
-        assert time.monotonic() < end, told or "what the test waits for never happens"
+        assert time.monotonic() < end, told or "the expected event never happens"
         time.sleep(0.005)
 
 

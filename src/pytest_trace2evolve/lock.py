@@ -108,8 +108,14 @@ def changes(locked: SuiteLock, current: SuiteLock) -> Iterator[str]:
     # Versions of distributions are recorded: machines that share a lock need not share them all.
     if changed := list(code_differences(_files(locked.code), _files(current.code))):
         yield f"the implementation of its tools changed ({', '.join(changed)})"
+    elif locked.code is not None and current.code is not None and current.code.unknown != locked.code.unknown:
+        yield f"the implementation of its tools is not that of the lock ({_known(current.code)})"
     if locked.definition != current.definition:
         yield "its settings changed"
+
+
+def _known(code: Code) -> str:
+    return f"it cannot be identified: {code.unknown}" if code.unknown else "it could not be identified before"
 
 
 def _files(code: Code | None) -> Code | None:

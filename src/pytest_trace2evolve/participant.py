@@ -69,7 +69,7 @@ class Participant:
         self._looking_ahead = False
         self._interrupted = False
         self.left_out: tuple[str, ...] = ()
-        """Suites and pressure tests that a session without options does not run, for want of an agent."""
+        """Suites and pressure tests that a session without options does not run, since no agent is named."""
 
     def prepare(self, shared: Shared | None) -> None:
         """Make the plan, or leave it out if no suite and no pressure test takes part.

@@ -59,7 +59,7 @@ def test_a_session_that_reached_no_verdict_fails_the_demo(tmp_path: Path, status
 
 
 def advice(text: str) -> list[str]:
-    """What a text advises to try next, each line with single blanks."""
+    """The lines of a text that advise commands to try next, with single blanks."""
     _, _, rest = text.partition("To try next, with ")
     kept, _, _ = rest.partition("pytest's exit status")
     return [" ".join(line.split()) for line in kept.splitlines()[1:] if line.strip()]

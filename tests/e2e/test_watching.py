@@ -24,7 +24,7 @@ __all__ = ["project"]
 
 
 class Followed(Display):
-    """A display that a server follows: it holds after a few answers until another line is told."""
+    """A display that a server follows: it holds after a few answers until the display prints another line."""
 
     server: ChatServer | None = None
 

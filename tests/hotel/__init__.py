@@ -233,7 +233,7 @@ def forget(*packages: str) -> None:
 
 
 def prepare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Set what sessions over a hotel need, in this process and in others.
+    """Set the environment that sessions over a hotel need, in this process and in others.
 
     Bytecode is not kept: Python checks it by second and size, so an edit within a second could go unseen.
     """

@@ -14,7 +14,7 @@ CANCEL = ('{"cancel": "cancel",', '{"cancel": "price",')
 
 
 def provenance(hotel: HotelProject) -> dict[str, object]:
-    """What the last run recorded of itself."""
+    """The provenance that the last run recorded."""
     info = json.loads((hotel.runs[-1] / "results.json").read_text(encoding="utf-8"))["info"]
     found: dict[str, object] = info["trace2evolve"]
     return found
@@ -132,11 +132,18 @@ def test_an_exception_of_the_agent_fails_its_task_and_shows_where(
     assert "B-1077" not in sealed.replace('{}["B-1077"]', ""), "the message of a sealed split stays unread"
 
 
-def test_a_factory_that_raises_fails_its_tasks(hotel: HotelProject) -> None:
-    hotel.replace("hotel/agent.py", "return Bot(candidate.instruction)", "return Bot(candidate.nothing)")
+@pytest.mark.parametrize(
+    ("raised", "error"),
+    [("return Bot(candidate.nothing), 1", "AttributeError"), ('raise SystemExit("no key")', "SystemExit")],
+)
+def test_a_factory_that_raises_fails_its_tasks(hotel: HotelProject, raised: str, error: str) -> None:
+    hotel.replace("hotel/agent.py", "return Bot(candidate.instruction), Guest(task)", raised)
     result = hotel.run("suites", "--candidate=v6", "--t2e-gate=off")
     assert result.ret == 1
-    result.stdout.fnmatch_lines(["the agent raised AttributeError*", "*in make_bot*"])
+    result.stdout.fnmatch_lines([f"the agent raised {error}*", "*in make_bot*"])
+    result.stdout.fnmatch_lines(
+        [f"*the code of its user cannot be identified (the factory of its agent raised {error})*"]
+    )
     assert {one.termination_reason for one in hotel.simulations()} == {"agent_error"}
 
 

@@ -1,4 +1,4 @@
-"""What each single change of a project does to what earlier runs left: nothing stale is used again.
+"""The effect of each single change of a project on evidence of earlier runs: nothing stale is used again.
 
 Each cell of `MATRIX` is one letter. `n`: simulations are made, or a test is counted, anew. `r`: the run
 rejects what was kept, and names the change. `s`: the run uses what was kept: the change cannot reach it.
@@ -88,7 +88,7 @@ def nothing(root: Path) -> None:
 
 @dataclass(frozen=True)
 class Row:
-    """One change, and what it does.
+    """One change and its effects.
 
     Attributes:
         change: What is changed.
@@ -355,7 +355,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory, server: HotelServer) -> P
 
 @dataclass
 class Session:
-    """What one session after a change came to."""
+    """The result of one session after a change."""
 
     status: int
     output: str

@@ -1,4 +1,4 @@
-"""Hooks of a project's conftest.py and plugins: every command knows what they register, as pytest does."""
+"""Hooks of a project's conftest.py and plugins: every command knows their registrations, as pytest does."""
 
 import importlib.metadata
 import json

@@ -267,7 +267,7 @@ def test_several_findings_are_told_together(desk: DeskProject, capsys: pytest.Ca
 
 
 def test_lint_loads_no_world_and_no_client(desk: DeskProject) -> None:
-    """Which is what makes it fast: `benchmarks/session.py` measures it."""
+    """This keeps it fast: `benchmarks/session.py` measures it."""
     desk.baseline("v1")
     check = (
         "import sys\n"

@@ -81,7 +81,7 @@ def test_a_folder_above_the_suites_selects_none_without_an_agent(
 def test_a_suite_that_is_named_needs_an_agent(
     mixed: DeskProject, arguments: tuple[str, ...], testpaths: str
 ) -> None:
-    """Such a session must not be green: it would have measured nothing of what was named."""
+    """Such a session must not be green: it would have measured none of the named suites."""
     mixed.write("pytest.ini", PLAIN + testpaths)
     result = mixed.spread(*arguments)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
@@ -128,7 +128,7 @@ def test_every_suite_is_listed(mixed: DeskProject) -> None:
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
 def test_pressure_tests_are_left_out_too(mixed: DeskProject, workers: tuple[str, ...]) -> None:
-    """What `trace2evolve init` lays out does not stop a plain session, and starts no model."""
+    """A project from `trace2evolve init` does not stop a plain session and starts no model."""
     shutil.copytree(REPOSITORY / "synthetic", mixed.root / "synthetic")
     result = mixed.spread(*workers)
     assert result.ret == pytest.ExitCode.OK

@@ -139,7 +139,7 @@ def test_a_guard_without_harm_has_no_small_p_and_could_have_detected_twenty_poin
 @settings(LAW, max_examples=150)
 @given(sides(), st.data())
 def test_no_regression_passes_nothing_that_another_goal_discards(both, data):
-    """Lost simulations included: what would be discarded without them never passes with them."""
+    """Lost simulations included: a candidate that is discarded without them never passes with them."""
     others = [calibrated(*both, goal) for goal in (Goal.HOLD, Goal.IMPROVE)]
     verdict = decide(pair(*both), CALIBRATED, goal=Goal.NO_REGRESSION, label=Label.CLEAN)
     assert verdict.label is not Label.CLEAN

@@ -66,7 +66,7 @@ def claim(candidate: str, trials: int = 4, **further: Any) -> Claim:
 
 @dataclass(frozen=True)
 class Run:
-    """A run that claims, and what its own figures say; `before`: recorded before analyses were counted."""
+    """A run with a claim and its own decision; `before`: recorded before analyses were counted."""
 
     claim: Claim
     fresh: Decision
@@ -268,7 +268,7 @@ def test_all_tests_and_analyses_of_a_history_spend_at_most_alpha(runs: list[Run]
 
 @st.composite
 def branches(draw: st.DrawFn) -> tuple[list[Evaluation], list[list[Evaluation]]]:
-    """What two branches began with, and what each added."""
+    """The runs that two branches share, and those that each added."""
     base = recorded([], draw(st.lists(RUNS, max_size=6)))
     return base, [recorded(base, draw(st.lists(RUNS, max_size=6))) for _ in range(2)]
 

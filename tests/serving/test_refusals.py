@@ -207,7 +207,7 @@ class Gated:
 
 
 class Kept(Engine):
-    """An engine that remembers what was asked of it."""
+    """An engine that records its requests."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         self.futures: list[Future[Answer]] = []

@@ -67,7 +67,7 @@ def test_local_links_lead_somewhere() -> None:
 
 
 def readmes_verdict() -> tuple[str, str]:
-    """What the README says before the verdict of recorded runs, and that verdict."""
+    """The README's text before the verdict of recorded runs, and that verdict."""
     text = (DOCS.parent / "README.md").read_text(encoding="utf-8")
     before, _, rest = text.partition("<!-- verdict -->")
     return before.rpartition("## ")[2], rest.partition("<!-- /verdict -->")[0]
@@ -105,3 +105,5 @@ def test_the_readmes_figures_are_those_of_the_recorded_runs(
     ]
     assert len(rows) == 9
     assert [row for row in rows if row not in printed] == []
+    (invariants,) = (row for row in printed if row.startswith("invariants"))
+    assert invariants in " ".join(shown), "the row fills several lines"

@@ -1,4 +1,4 @@
-"""What asks for harm alone: guard splits and goal `no-regression`, and the drop that they could detect."""
+"""Questions for harm alone: guard splits and goal `no-regression`, and the drop that they could detect."""
 
 from typing import Any
 
@@ -213,7 +213,7 @@ def test_no_regression_is_never_a_pass_of_a_part() -> None:
 
 
 def test_a_guard_of_a_no_regression_run_blocks_on_suspicion_and_not_on_its_size() -> None:
-    """The goal is for small suites; what a guard could have detected is printed."""
+    """The goal is for small suites; the drop that a guard could have detected is printed."""
     small = judged(*of(12, 0), goal=Goal.NO_REGRESSION, guard=True)
     assert (small.decision, small.guard) == (None, GuardAnswer.NO_HARM_DETECTED)
     assert (small.detectable or 0) > DETECTED

@@ -156,7 +156,7 @@ def test_files_carry_the_kinds(tmp_path: Path) -> None:
 
 
 def test_resampled_comparisons_break_what_was_recorded() -> None:
-    """What is calibrated is what gates: each kind at the rate of its own trials."""
+    """`calibrate` judges like the gate: each kind at the rate of its own trials."""
     places = [(task, trial) for task in range(16) for trial in range(3)]
     pool = pool_of(
         columns(broken("b", {Invariant.CONSENT: places, Invariant.PROMISES: places[:6]}, trials=6))

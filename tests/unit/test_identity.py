@@ -211,6 +211,105 @@ def test_a_module_that_looks_names_up_counts_as_a_whole(shop: Shop) -> None:
     assert shop.world() != before
 
 
+REGISTRY = """
+TOOLS = {}
+
+
+def tool(function):
+    TOOLS[function.__name__] = function
+    return function
+"""
+REGISTERED = """
+import functools
+from shop.registry import tool
+
+
+@tool
+def cancel():
+    return 1
+
+
+@functools.cache
+def unrelated():
+    return 2
+"""
+
+
+@pytest.mark.parametrize("imported", ["import shop.tools", "from shop import tools"])
+def test_tools_that_a_decorator_registers_are_part_of_a_world(shop: Shop, imported: str) -> None:
+    shop.write("shop/registry.py", REGISTRY)
+    shop.write("shop/tools.py", REGISTERED)
+    shop.edit("shop/shared.py", "LIMIT = 3", f"{imported}\nfrom shop.registry import TOOLS\n\nLIMIT = 3")
+    shop.edit("shop/shared.py", "return helper() + FEE", 'return TOOLS["cancel"]()')
+    before = shop.world()
+    shop.edit("shop/tools.py", "return 1", "raise ValueError")
+    assert list(code_differences(before, shop.world())) == ["shop/tools.py"]
+
+
+def test_a_decorator_of_the_same_file_registers(shop: Shop) -> None:
+    shop.write("shop/tools.py", REGISTRY + REGISTERED.replace("from shop.registry import tool", ""))
+    shop.edit("shop/shared.py", "LIMIT = 3", "from shop.tools import TOOLS\n\nLIMIT = 3")
+    shop.edit("shop/shared.py", "return helper() + FEE", 'return TOOLS["cancel"]()')
+    before = shop.world()
+    shop.edit("shop/tools.py", "return 2", "return 3")
+    assert shop.world() == before
+    shop.edit("shop/tools.py", "return 1", "return 0")
+    assert list(code_differences(before, shop.world())) == ["shop/tools.py"]
+
+
+@pytest.mark.parametrize("found", ["Base.__subclasses__()", "[vars(sys.modules[__name__])]"])
+def test_classes_that_are_looked_up_are_part_of_a_world(shop: Shop, found: str) -> None:
+    shop.edit("shop/shared.py", "return helper() + FEE", f"return {found}")
+    shop.edit("shop/shared.py", "LIMIT = 3", "class Base:\n    pass\n\n\nLIMIT = 3")
+    shop.write(
+        "shop/shared.py", (shop.root / "shop/shared.py").read_text() + "\n\nclass Late(Base):\n    x = 1\n"
+    )
+    before = shop.world()
+    shop.edit("shop/shared.py", "x = 1", "x = 2")
+    assert shop.world() != before
+
+
+OPENING = """
+class Opener:
+    def __init__(self, inner):
+        self.inner, self.lock = inner, object()
+
+
+class Slotted:
+    __slots__ = ("inner",)
+
+    def __init__(self, inner):
+        self.inner = inner
+"""
+
+
+@pytest.mark.parametrize(
+    "opener", ["functools.cache(open_world)", "Opener(open_world)", "Slotted(open_world)"]
+)
+def test_a_function_that_a_factory_holds_counts(shop: Shop, opener: str) -> None:
+    shop.write("shop/opening.py", OPENING)
+
+    def code() -> Code:
+        world, opening = shop.load("shop.shared"), importlib.import_module("shop.opening")
+        names = {"functools": functools, "open_world": world.open_world, **vars(opening)}
+        return code_of(eval(opener, names), parts=True)
+
+    before = code()
+    shop.edit("shop/fees.py", "FEE = 2", "FEE = 9")
+    assert list(code_differences(before, code())) == ["shop/fees.py"]
+
+
+def test_a_module_of_the_project_with_the_name_of_a_standard_one_counts(shop: Shop) -> None:
+    assert "this" not in sys.modules
+    shop.edit("shop/plan.py", "from shop.deep import bottom", "from this import bottom")
+    shop.write("this.py", "def bottom():\n    return 1\n")
+    before = shop.agent()
+    shop.edit("this.py", "return 1", "return 2")
+    del sys.modules["this"]
+    assert list(code_differences(before, shop.agent())) == ["this.py"]
+    del sys.modules["this"]
+
+
 def test_a_comment_next_to_a_definition_changes_no_part(shop: Shop) -> None:
     before = shop.world()
     shop.edit("shop/shared.py", "class Talker:", "# A comment.\nclass Talker:")
@@ -496,6 +595,21 @@ def test_a_fingerprint_is_not_inherited() -> None:
 
     assert code_of(Base).fingerprint == "base 1"
     assert code_of(Broken).fingerprint is None
+
+
+def test_a_fingerprint_may_need_the_instance() -> None:
+    class Guest:
+        def fingerprint(self) -> str:
+            return "guest 1"
+
+    class Broken:
+        @property
+        def fingerprint(self) -> str:
+            raise KeyError("digest")
+
+    assert code_of(Guest, owner=Guest()) == Code(fingerprint="guest 1")
+    assert code_of(Guest).fingerprint is None
+    assert code_of(Broken, owner=Broken()) == Code(unknown="its fingerprint raises KeyError: 'digest'")
 
 
 def test_code_without_a_source_is_unknown() -> None:

@@ -162,6 +162,22 @@ def test_another_implementation_of_the_tools_is_named_by_its_files():
     ]
 
 
+@pytest.mark.parametrize(
+    ("locked", "now", "why"),
+    [
+        (CODE, Code(unknown="no source"), "it cannot be identified: no source"),
+        (Code(unknown="no source"), CODE, "it could not be identified before"),
+        (Code(unknown="no source"), Code(unknown="no folder"), "it cannot be identified: no folder"),
+    ],
+)
+def test_code_that_can_no_longer_be_identified_is_not_that_of_the_lock(locked, now, why):
+    before, after = (BEFORE.model_copy(update={"code": code}) for code in (locked, now))
+    assert list(changes(before, after)) == [
+        f"the implementation of its tools is not that of the lock ({why})"
+    ]
+    assert list(changes(after, after)) == []
+
+
 def test_versions_of_distributions_do_not_change_a_lock():
     before = BEFORE.model_copy(update={"code": CODE})
     newer = CODE.model_copy(update={"distributions": {"pydantic": "2.11"}})

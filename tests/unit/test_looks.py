@@ -220,7 +220,7 @@ def drawn(mean: float, rows: int, seed: int) -> Comparisons:
 
 
 def decisions(compared: Comparisons, look: Look) -> list[Decision]:
-    """What the gate decides of comparisons at the level of an analysis, together with the ledger."""
+    """The gate's decisions on comparisons at the level of an analysis, together with the ledger."""
     question = Question(Goal.IMPROVE, share=share(look.number, look.analysis))
     now = [list(Decision)[rank] for rank in ranks(CALIBRATED, compared, question)]
     found = [with_recorded(fresh(decision), look).decision for decision in now]

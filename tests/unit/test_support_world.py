@@ -459,7 +459,7 @@ GOLDEN_CASES = Path(__file__).resolve().parents[2] / "suites" / "support"
 
 
 def golden_answers() -> list[list[object]]:
-    """What the tools answer in the frozen cases: to each gold action, to the same again, and to reads."""
+    """Answers of the tools in the frozen cases: to each gold action, to its repetition, and to reads."""
     world = SupportWorld()
     answers: list[list[object]] = []
     for path in sorted(GOLDEN_CASES.glob("*.jsonl")):

@@ -171,7 +171,7 @@ def _place(suite: str, verdict: Verdict) -> str:
 
 
 def _failed(verdicts: Sequence[Verdict]) -> str:
-    """The checks that failed where the gate discards, the first three by name."""
+    """The failed checks of the splits that discard, the first three by name."""
     discarding = [verdict for verdict in verdicts if verdict.decision is Decision.DISCARD]
     failed = sorted({one.id for each in discarding for one in each.checks if one.status is CheckStatus.FAIL})
     shown = ", ".join(code(check) for check in failed[:3]) or "the gate"
@@ -299,7 +299,7 @@ def _pass_hat(side: SideFigures, k: int) -> str:
 
 
 def _settling(one: Settling) -> str:
-    """One check's needs: trials, or tasks, and what the trials cost; or why neither would do."""
+    """The trials, with their cost, or the tasks that would settle a check; or why neither would."""
     ways = []
     if one.trials is not None:
         price = [f"{one.simulations:,} further simulations"] if one.simulations is not None else []

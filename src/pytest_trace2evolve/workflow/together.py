@@ -1,4 +1,4 @@
-"""Several things at once, of which the first that fails says why."""
+"""Runs coroutines at once; the first error ends the others."""
 
 import asyncio
 from collections.abc import Coroutine, Iterable
@@ -10,7 +10,7 @@ T = TypeVar("T")
 async def all_of(jobs: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """All results in order; the first error ends the others, and is raised as it is.
 
-    What fails for all fails for each in the same words, so one cause is enough to say.
+    An error that stops all of them has the same message in each, so the first one is enough.
     """
     try:
         async with asyncio.TaskGroup() as group:

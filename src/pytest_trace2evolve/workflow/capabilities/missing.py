@@ -42,7 +42,7 @@ class Learnt:
             lacking = ", ".join(one.name for one in self.missing)
             raise ConfigError(
                 f"run {', '.join(self.runs)} lacks {lacking}, and no environment with the tools of its world "
-                "trains that: have one written by trace2evolve environment synthesize NAME"
+                "trains that: write one with trace2evolve environment synthesize NAME"
             )
         return found
 

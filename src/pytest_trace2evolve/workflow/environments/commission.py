@@ -40,7 +40,8 @@ def commission_of(
         here: The folder that paths start from.
 
     Raises:
-        ConfigError: the name is none, nothing says what it means, or a run is of a world with other tools.
+        ConfigError: the name is invalid, the capability has no description, or a run is of a world with other
+            tools.
         ResultsError: a run cannot be read.
     """
     if name in BUILT_IN_NAMES:

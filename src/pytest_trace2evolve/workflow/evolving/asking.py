@@ -39,7 +39,7 @@ def read_order(
 
     Raises:
         ConfigError: a value is wrong, the run is unknown or empty, no environment has the tools of its world,
-            or it could come to no end.
+            or the evolution could not end.
         CandidateError: there is no such candidate.
         ModelFolderError: the base is no model's folder.
         MissingExtraError: a package that training needs is not installed.

@@ -129,7 +129,7 @@ def _adapted(base: str) -> str:
 async def _both(
     environments: Environments, sides: Sides, wanted: Wanted, players: Mapping[str, ModelSettings], told: Told
 ) -> tuple[dict[str, HeldOut], dict[str, HeldOut]]:
-    """What `before` and `after` do, by how each is asked: at once, or one after the other."""
+    """Measure `before` and `after`, at once or one after the other, with the model of each."""
     found: dict[str, dict[str, HeldOut]] = {"before": {}, "after": {}}
     done = dict.fromkeys(found, 0)
     turn = asyncio.Semaphore(len(players) if sides.apart else 1)

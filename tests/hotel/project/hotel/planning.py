@@ -1,4 +1,4 @@
-"""What the bot does for a guest: one message or tool call after the other."""
+"""The bot's plan for a guest: one message or tool call after the other."""
 
 import json
 import re
@@ -16,7 +16,7 @@ _ACTIONS = {"cancel": "cancel", "move": "move", "book a": "book", "cost": "price
 
 @dataclass(frozen=True)
 class Request:
-    """What a guest wants: to `book`, `cancel` or `move` a stay, or to know its `price`."""
+    """A guest's request: to `book`, `cancel` or `move` a stay, or to know its `price`."""
 
     action: str
     booking_id: str = ""
@@ -109,7 +109,7 @@ class Planner:
             yield from self._change("confirm_move", call, "moved", {**booking, **stay})
 
     def _change(self, question: str, call: Message, outcome: str, values: Mapping[str, Any]) -> Plan:
-        """Ask for a yes, make the call and say what came of it."""
+        """Ask for a yes, make the call and report its result."""
         answer = yield self._say(question, **values)
         if not says_yes(answer.content or ""):
             yield self._say("unchanged")
