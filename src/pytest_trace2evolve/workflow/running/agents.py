@@ -140,19 +140,23 @@ def identify(
     factory = agents[agent]
     task = world.tasks()[next(iter(suite.lock.tasks))]
     alone = {"solo": True} if suite.suite.solo else {}
+    talker: Agent | None = None
+    user: User | None  # a solo suite needs none
     try:
-        made: tuple[Agent | None, User | None] = factory(task, world, candidate, 0, **alone)
-        talker, user = made
+        talker, user = factory(task, world, candidate, 0, **alone)
+        played_by = _user_of(user)
     except KeyboardInterrupt:
         raise
-    except BaseException:  # `SystemExit` and the outcomes of pytest count, as they do in a simulation
-        talker, user = None, None  # each simulation fails in the same way and keeps the traceback
+    except BaseException as error:  # `SystemExit` and the outcomes of pytest count, as in a simulation
+        # Simulations that fail in the same way keep the traceback. If they succeed, their user is unknown.
+        raised = f"the factory of its agent raised {type(error).__name__}"
+        played_by = Settings(code=Code(unknown=raised))
     settings = Settings(implementation=agent)
     if BUILT_IN_AGENTS.get(agent) is not factory:
         # The agent's class may depend on the candidate and the task; the factory's code covers all of them.
         update = {"implementation": agent, "code": code_of(factory)}
         settings = _declared(talker).model_copy(update=update)
-    return Identity(agent=settings, user=_user_of(user), world=code)
+    return Identity(agent=settings, user=played_by, world=code)
 
 
 def _user_of(user: User | None) -> Settings:
