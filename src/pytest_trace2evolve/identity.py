@@ -1,4 +1,4 @@
-"""Identity of code: what an agent, a user or a world runs, as digests that change if its behaviour may.
+"""Identity of code: digests of an agent, a user or a world that change if its behaviour may change.
 
 Code of a project counts by content: the module that defines an object, the project modules that it imports,
 directly or through others, and the data files that they name. Installed distributions count by name and
@@ -319,7 +319,7 @@ class _Collected:
         self._add_data(module, node)
 
     def _import(self, name: str, symbol: str | None) -> None:
-        """Take in what an import statement names; a symbol may be a module too."""
+        """Take in the target of an import statement; a symbol may be a module too."""
         if symbol is not None and symbol != "*":
             inner = _located(f"{name}.{symbol}")
             if inner is not None:
@@ -350,7 +350,7 @@ class _Collected:
                 self._add_statement(module, place)
 
     def _add_unused(self, module: _Module, node: ast.Import | ast.ImportFrom) -> None:
-        """Modules that a module imports and does not use are there for what they register.
+        """Take in modules that a module imports and does not use: importing them may register something.
 
         A package's `__init__.py` imports modules for others to use.
         """
@@ -395,7 +395,7 @@ class _Collected:
                 self._add_node(module, node)
 
     def _add_name(self, module: _Module, name: str) -> None:
-        """What a name of a module stands for: a definition in it, or an import, which is followed."""
+        """Take in the target of a name of a module: a definition in it, or an import, which is followed."""
         for place in module.bindings[name]:
             statement = module.tree.body[place]
             if isinstance(statement, ast.Import):
@@ -598,7 +598,7 @@ def _file(top: str) -> str | None:
 
 
 def _data_roots(module: _Module) -> list[Path]:
-    """Where a module's data may lie: its folder, and those around it up to its import root."""
+    """Folders that may hold a module's data: its own, and those around it up to its import root."""
     folders = [module.path.parent]
     for _ in range(module.name.count(".") + (module.path.name == "__init__.py")):
         folders.append(folders[-1].parent)
