@@ -156,6 +156,33 @@ def test_a_network_error_of_the_agent_is_lost_and_not_scored(hotel: HotelProject
     assert {one.termination_reason for one in hotel.simulations()} == {"infrastructure_error"}
 
 
+@pytest.mark.parametrize(
+    ("raised", "reason"),
+    [
+        ('type("Mute", (Exception,), {"__str__": lambda self: 1 / 0})()', "agent_error"),
+        ('type("Odd", (Exception,), {"status_code": property(lambda self: 1 / 0)})()', "agent_error"),
+        ('ValueError("\\ud800\\x1b" * 3_000)', "agent_error"),
+        ('ExceptionGroup("", [ConnectionError("gone"), ValueError("bad")])', "agent_error"),
+        ('ExceptionGroup("", [ConnectionError("gone"), TimeoutError("late")])', "infrastructure_error"),
+    ],
+)
+def test_an_odd_exception_of_the_agent_is_told_apart(hotel: HotelProject, raised: str, reason: str) -> None:
+    hotel.replace("hotel/agent.py", "plan = Planner(", f"raise {raised}\n        plan = Planner(")
+    result = hotel.run("suites", "--candidate=v6", "--t2e-gate=off")
+    assert {one.termination_reason for one in hotel.simulations()} == {reason}
+    assert result.ret == (1 if reason == "agent_error" else 10)
+    assert "\x1b" not in result.stdout.str()
+    assert all(len((one.crash or ("", ""))[0]) < 2_100 for one in hotel.simulations())
+
+
+def test_a_factory_that_exits_fails_its_tasks(hotel: HotelProject) -> None:
+    hotel.replace(
+        "hotel/agent.py", "return Bot(candidate.instruction), Guest", "raise SystemExit(0)\n    return Guest"
+    )
+    assert hotel.run("suites", "--candidate=v6", "--t2e-gate=off").ret == 1
+    assert {one.termination_reason for one in hotel.simulations()} == {"agent_error"}
+
+
 def test_an_agent_and_its_user_name_themselves(hotel: HotelProject) -> None:
     hotel.run("suites", "--candidate=v6", "--t2e-gate=off")
     recorded = provenance(hotel)
@@ -185,3 +212,16 @@ def test_a_fingerprint_replaces_the_code(hotel: HotelProject) -> None:
     assert isinstance(agent, dict)
     assert agent["code"]["fingerprint"] == "bot 1"
     assert agent["code"]["files"] == {}
+
+
+def test_a_world_of_a_nested_conftest_is_the_same_in_each_import_mode(hotel: HotelProject) -> None:
+    world = (
+        "from hotel.world import HotelWorld\n\n\ndef open_world(domain):\n    return HotelWorld(domain)\n\n\n"
+    )
+    hooks = hotel.read("conftest.py").partition("\n\n\n")[2].replace(": HotelWorld", ": open_world")
+    hotel.write("suites/conftest.py", f"from hotel.agent import make_bot, make_idle\n{world}{hooks}")
+    (hotel.root / "conftest.py").unlink()
+    hotel.write("pytest.ini", "[pytest]\npythonpath = .\n")
+    assert hotel.command("lock").returncode == 0
+    result = hotel.spawn("suites", "--candidate=v6", "--t2e-gate=off", "--import-mode=importlib")
+    assert result.ret == 0

@@ -78,31 +78,47 @@ def test_search(case, run_case):
     assert len(read_cases(project.frozen)) == 1
 
 
-@pytest.mark.parametrize(
-    ("agent", "raised", "reason"),
-    [
-        ("broken", "RuntimeError('oops')", "was lost: RuntimeError: oops"),
-        ("broken", "SystemExit(3)", "raised SystemExit(3), which ends more than one simulation"),
-        ("broken", "KeyboardInterrupt()", "raised KeyboardInterrupt(), which ends more than one simulation"),
-        ("odd", "RuntimeError()", "was lost: TypeError: "),
-    ],
-)
-def test_a_broken_program_is_a_loss_and_freezes_nothing(project, agent, raised, reason):
-    agents(project, raised=raised)
-    shutil.copy(REPOSITORY / "synthetic" / "pressure.jsonl", project.root / "synthetic" / "some.jsonl")
-    project.test(
-        SEARCH
-        + """
+FROZEN = (
+    SEARCH
+    + """
 
 @pytest.mark.t2e_cases("synthetic/some.jsonl")
 def test_frozen(case, run_case):
     run_case(case).require()
 """
-    )
-    result = project.run(f"--t2e-agent={agent}", "--t2e-freeze", "-rs", "-k", "search or vague")
+)
+
+
+def run_frozen(project: PressureProject, agent: str, raised: str) -> pytest.RunResult:
+    """A search, and six frozen cases, with an agent that raises in each."""
+    agents(project, raised=raised)
+    shutil.copy(REPOSITORY / "synthetic" / "pressure.jsonl", project.root / "synthetic" / "some.jsonl")
+    project.test(FROZEN)
+    return project.run(f"--t2e-agent={agent}", "--t2e-freeze", "-rs", "-k", "search or vague")
+
+
+@pytest.mark.parametrize("raised", ["ConnectionError('oops')", "InfrastructureError('oops')"])
+def test_a_network_error_of_the_agent_is_a_loss_and_freezes_nothing(project, raised):
+    result = run_frozen(project, "broken", raised)
     result.assert_outcomes(skipped=7, deselected=30)
-    assert reason in told(result)
+    assert "was lost: " in told(result)
+    assert "oops" in told(result)
     assert not project.frozen.exists()
+
+
+@pytest.mark.parametrize(
+    ("agent", "raised", "reason"),
+    [
+        ("broken", "RuntimeError('oops')", "the agent raised RuntimeError: oops"),
+        ("broken", "SystemExit(3)", "the agent raised SystemExit: 3"),
+        ("broken", "KeyboardInterrupt()", "the agent raised KeyboardInterrupt"),
+        ("odd", "RuntimeError()", "the agent raised TypeError: "),
+    ],
+)
+def test_an_exception_of_the_agents_code_fails_its_cases(project, agent, raised, reason):
+    result = run_frozen(project, agent, raised)
+    result.assert_outcomes(failed=6, passed=1, deselected=30)  # the search asks for invariants alone
+    assert reason in told(result)
 
 
 @pytest.mark.parametrize(

@@ -118,6 +118,9 @@ class Shop:
     def agent(self) -> Code:
         return code_of(self.load("shop.bot").make)
 
+    def agent_of(self, module: str) -> Code:
+        return code_of(self.load(module).make)
+
     def world(self) -> Code:
         return code_of(self.load("shop.shared").open_world, parts=True)
 
@@ -311,6 +314,236 @@ def test_a_comment_next_to_a_definition_changes_no_part(shop: Shop) -> None:
     before = shop.world()
     shop.edit("shop/shared.py", "class Talker:", "# A comment.\nclass Talker:")
     assert shop.world() == before
+
+
+REGISTRY = """
+TOOLS = {}
+
+
+def tool(function):
+    TOOLS[function.__name__] = function
+    return function
+"""
+
+
+@pytest.mark.parametrize(
+    ("files", "entry", "edited"),
+    [
+        pytest.param(
+            {
+                "w.py": f"{REGISTRY}\n@tool\ndef cancel():\n    return 1\n\n\nclass World:\n"
+                "    tools = TOOLS\n"
+            },
+            "w:World",
+            "w.py",
+            id="a decorator enters a tool in a table",
+        ),
+        pytest.param(
+            {
+                "registry.py": REGISTRY,
+                "tools.py": "from shop.registry import tool\n\n\n@tool\ndef cancel():\n    return 1\n",
+                "w.py": "import shop.tools\nfrom x.registry import TOOLS\n\n\nclass World:\n"
+                "    tools = TOOLS\n",
+            },
+            "w:World",
+            "tools.py",
+            id="an import enters tools in a table",
+        ),
+        pytest.param(
+            {
+                "w.py": "class Tool:\n    pass\n\n\nclass Cancel(Tool):\n    fee = 1\n\n\n"
+                "class World:\n    tools = Tool.__subclasses__()\n"
+            },
+            "w:World",
+            "w.py",
+            id="a table of subclasses",
+        ),
+        pytest.param(
+            {
+                "w.py": "import sys\n\n\ndef tool_a():\n    return 1\n\n\nclass World:\n"
+                "    tools = getattr(sys.modules[__name__], 'tool_a')\n"
+            },
+            "w:World",
+            "w.py",
+            id="a module that finds itself",
+        ),
+        pytest.param(
+            {
+                "w.py": "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    FEE: int\n"
+                "else:\n    FEE = 1\n"
+                "\n\nclass World:\n    fee = FEE\n"
+            },
+            "w:World",
+            "w.py",
+            id="what runs where no type checker does",
+        ),
+        pytest.param(
+            {"w.py": "RULE = 'a\u2028b'\n\x0c\n\nclass World:\n    name = 'world'\n    fee = 1\n"},
+            "w:World",
+            "w.py",
+            id="a form feed",
+        ),
+        pytest.param(
+            {"w.py": "import functools\n\n\n@functools.cache\ndef open_world(domain):\n    return 1\n"},
+            "w:open_world",
+            "w.py",
+            id="a cached factory",
+        ),
+        pytest.param(
+            {
+                "deco.py": "import functools\n\n\ndef deco(function):\n    @functools.wraps(function)\n"
+                "    def inner():\n        return function(), 1\n\n    return inner\n",
+                "w.py": "from shop.deco import deco\n\n\n@deco\ndef make():\n    return 2\n",
+            },
+            "w:make",
+            "deco.py",
+            id="a decorator of another module",
+        ),
+        pytest.param(
+            {
+                "lib.py": "import dataclasses\nimport pathlib\n\n\n@dataclasses.dataclass\n"
+                "class Model:\n    heat: int\n"
+                "\n\nclass Maker:\n    def __init__(self, model):\n        self.model = model\n"
+                "        self.folder = pathlib.Path('x')\n\n    def __call__(self):\n"
+                "        return self.model\n",
+                "w.py": "import shop.lib\n\nmake = shop.lib.Maker(shop.lib.Model(1))\n",
+            },
+            "w:make",
+            "w.py",
+            id="a factory that holds more than data",
+        ),
+    ],
+)
+def test_an_edit_behind_an_indirection_changes_a_part(
+    shop: Shop, files: dict[str, str], entry: str, edited: str
+) -> None:
+    for name, text in files.items():
+        shop.write(f"shop/{name}", text.replace("x.registry", "shop.registry"))
+    module, _, symbol = entry.partition(":")
+
+    def code() -> Code:
+        return code_of(getattr(shop.load(f"shop.{module}"), symbol), parts=True)
+
+    before = code()
+    shop.edit(f"shop/{edited}", *((" = 1", " = 3") if " = 1" in files[edited] else ("1", "3")))
+    after = code()
+    assert not before.unknown
+    assert before != after
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("open(f'texts/{1}.md')", "texts/a.md"),
+        ("HERE / f'texts/{1}.md'", "shop/texts/a.md"),
+        ("open('texts/{}.md'.format(1))", "texts/a.md"),
+        ("os.path.join(FOLDER, str(1))", "texts/a.md"),
+        ("FileSystemLoader('texts')", "texts/a.md"),
+        ("PackageLoader('shop')", "shop/templates/a.md"),
+        ("files('shop.inner').joinpath('a.md')", "shop/inner/a.md"),
+        ("HERE / 'PROMPT'", "shop/PROMPT"),
+        ("HERE / 'bot (v2), new.md'", "shop/bot (v2), new.md"),
+        ("Path(__file__).with_suffix('.md')", "shop/reader.md"),
+        ("run([sys.executable, HERE / 'worker.py'])", "shop/worker.py"),
+        ("run([sys.executable, '-m', 'shop.worker'])", "shop/worker.py"),
+        ("import_module('.worker', __package__)", "shop/worker.py"),
+    ],
+)
+def test_a_file_that_the_code_names_counts(shop: Shop, text: str, name: str) -> None:
+    shop.write("shop/reader.py", f"FOLDER = 'texts'\n\n\ndef make():\n    return {text}\n")
+    shop.write(name, "'one'")
+    before = code_of(shop.load("shop.reader").make)
+    shop.write(name, "'other'")
+    assert list(code_differences(before, code_of(shop.load("shop.reader").make))) == [name]
+
+
+def test_a_path_outside_the_project_is_not_read(shop: Shop) -> None:
+    shop.write("shop/reader.py", "def make():\n    return open('/etc/hosts'), join(HERE, '..'), open('/')\n")
+    assert sorted(shop.agent_of("shop.reader").files) == ["(factory)", "shop/__init__.py", "shop/reader.py"]
+
+
+def test_data_of_a_source_layout_lies_at_the_root_of_the_project(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(shop.root / "src")
+    shop.write("pyproject.toml", "")
+    (shop.root / "shop").rename(shop.root / "package")
+    shop.write("src/shop/__init__.py", "")
+    shop.write("src/shop/reader.py", "def make():\n    return ROOT / 'prompts' / NAME\n")
+    for version in "ab":
+        shop.write(f"prompts/{version}/system.md", "Be kind.")
+    before = shop.agent_of("shop.reader")
+    shop.write("prompts/a/system.md", "Be rude.")
+    assert list(code_differences(before, shop.agent_of("shop.reader"))) == ["prompts/a/system.md"]
+
+
+def test_a_namespace_package_is_followed_before_it_is_imported(shop: Shop) -> None:
+    shop.write("shopspace/inner/late.py", "FEE = 1\n")
+    shop.write("shop/reader.py", "def make():\n    from shopspace.inner.late import FEE\n\n    return FEE\n")
+    assert "shopspace/inner/late.py" in shop.agent_of("shop.reader").files
+
+
+def test_a_module_with_the_name_of_a_standard_one_counts(shop: Shop) -> None:
+    shop.write("chunk.py", "SIZE = 1\n")
+    shop.write("shop/reader.py", "def make():\n    from chunk import SIZE\n\n    return SIZE\n")
+    assert "chunk.py" in shop.agent_of("shop.reader").files
+
+
+def test_two_files_of_one_key_both_count(tmp_path: Path) -> None:
+    spaces = []
+    for folder in ("one", "other"):
+        path = tmp_path / folder / "conftest.py"
+        path.parent.mkdir()
+        path.write_text("def make():\n    return 1\n", encoding="utf-8")
+        spaces.append({"__name__": "conftest", "__file__": str(path)})
+        exec(compile(path.read_text(), str(path), "exec"), spaces[-1])
+    before = code_of(*(space["make"] for space in spaces))
+    for space in spaces:
+        path = Path(str(space["__file__"]))
+        path.write_text("def make():\n    return 2\n", encoding="utf-8")
+        assert code_of(*(one["make"] for one in spaces)) != before
+        path.write_text("def make():\n    return 1\n", encoding="utf-8")
+    assert code_of(*(space["make"] for space in spaces)) == before
+
+
+class Hostile:
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError(f"no {name}")
+
+
+def held(value: object) -> object:
+    return value
+
+
+class Method:
+    def fingerprint(self) -> str:
+        return "1"
+
+
+@pytest.mark.parametrize("make", [Hostile, lambda: Method, lambda: functools.partial(print, {Hostile()})])
+def test_an_object_that_raises_is_unknown(make: Callable[[], object]) -> None:
+    assert code_of(make()).unknown
+
+
+def test_a_large_object_is_identified_in_linear_time() -> None:
+    rows = [{"key": object(), "value": [number]} for number in range(20_000)]
+    assert code_of(functools.partial(held, rows)).digest is not None
+
+
+def test_equal_arguments_are_told_apart_by_their_number() -> None:
+    assert code_of(functools.partial(held, [1, 1])) != code_of(functools.partial(held, [1]))
+
+
+def test_a_path_that_a_factory_holds_is_the_same_in_every_folder(tmp_path: Path) -> None:
+    codes = []
+    for folder in ("one", "other"):
+        path = tmp_path / folder / "data.json"
+        path.parent.mkdir()
+        path.write_text("{}", encoding="utf-8")
+        codes += [code_of(functools.partial(held, path)), code_of(functools.partial(held, str(path)))]
+    assert codes[0] == codes[2]
+    assert codes[1] == codes[3]
+    assert "data.json" in codes[0].files
 
 
 def made(prompt: str) -> Callable[[], str]:

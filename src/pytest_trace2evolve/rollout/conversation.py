@@ -32,6 +32,9 @@ from pytest_trace2evolve.records.trace import Simulation, TerminationReason
 MAX_FRAMES = 20
 """Frames of an agent's traceback that are kept."""
 
+MAX_MESSAGE = 2_000
+"""Characters of an exception's message that are kept."""
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -219,30 +222,55 @@ def agent_code(owner: object, what: str) -> Iterator[None]:
     except Trace2EvolveError:
         raise
     except BaseException as error:
-        is_own = getattr(owner, "__module__", "").partition(".")[0] == __name__.partition(".")[0]
+        is_own = str(getattr(owner, "__module__", "")).partition(".")[0] == __name__.partition(".")[0]
         is_ended = isinstance(error, asyncio.CancelledError) and _is_cancelled()
         if is_own or is_ended or isinstance(error, GeneratorExit):
             raise
-        said = f"{type(error).__name__}: {error}".rstrip(": ")
+        said = f"{type(error).__name__}: {_message(error)}".rstrip(": ")
         if is_network_error(error):
             raise InfrastructureError(f"the agent's {what} could not reach a service: {said}") from error
         raise AgentCodeError(said, _frames(error)) from error
 
 
 def is_network_error(error: BaseException) -> bool:
-    """Whether an exception, or one that caused it, says that a service was out of reach or overloaded."""
+    """Whether an exception, or one that caused it, says that a service was out of reach or overloaded.
+
+    A group of exceptions says so if each of its exceptions does.
+    """
     seen: set[int] = set()
     current: BaseException | None = error
     while current is not None and id(current) not in seen:
         seen.add(id(current))
         if isinstance(current, ConnectionError | TimeoutError | socket.gaierror | ssl.SSLError):
             return True
-        response = getattr(current, "response", None)
-        status = getattr(current, "status_code", getattr(response, "status_code", None))
+        if isinstance(current, BaseExceptionGroup) and all(map(is_network_error, current.exceptions)):
+            return True
+        status = _status(current)
         if isinstance(status, int) and (status in (408, 429) or status >= 500):
             return True
         current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
     return False
+
+
+def _status(error: BaseException) -> object:
+    try:
+        response = getattr(error, "response", None)
+        return getattr(error, "status_code", getattr(response, "status_code", None))
+    except Exception:  # a property of anybody's exception may raise anything
+        return None
+
+
+def _message(error: BaseException) -> str:
+    """The message of an exception for files and terminals: control characters escaped, cut if it is long."""
+    try:
+        text = str(error)
+    except Exception as other:
+        return f"its message cannot be shown ({type(other).__name__})"
+    start = text[:MAX_MESSAGE]
+    shown = "".join(one if one.isprintable() or one in "\n\t" else repr(one)[1:-1] for one in start)
+    if len(text) <= MAX_MESSAGE and len(shown) <= MAX_MESSAGE:
+        return shown
+    return f"{shown[:MAX_MESSAGE]}… ({len(text)} characters)"
 
 
 def _is_cancelled() -> bool:

@@ -103,7 +103,7 @@ class Worlds:
         key = (provider, domain)
         if key not in self._code:
             world = self.open(provider, domain)
-            self._code[key] = code_of(self._factory(provider), parts=True, owner=world)
+            self._code[key] = code_of(self._factory(provider), type(world), parts=True, owner=world)
         return self._code[key]
 
     def is_built_in(self, provider: str) -> bool:

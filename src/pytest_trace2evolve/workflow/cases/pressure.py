@@ -104,6 +104,9 @@ class Outcome:
             part = f" (below 1: {', '.join(below)})" if below else ""
             ended = self.simulation.termination_reason
             why.insert(0, f"reward {self.reward}{part}, ended by {ended}")
+        if self.simulation.crash is not None:
+            raised, frames = self.simulation.crash
+            why.append(f"the agent raised {raised}\n{frames}".rstrip())
         lines = [f"case {self.case.id}", *why]
         for place, message in enumerate(self.simulation.trace):
             calls = [f"{call.name}({call.arguments})" for call in message.tool_calls or ()]

@@ -145,7 +145,9 @@ def identify(
     try:
         talker, user = factory(task, world, candidate, 0, **alone)
         played_by = _user_of(user)
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # `SystemExit` and the outcomes of pytest count, as in a simulation
         # Simulations that fail in the same way keep the traceback. If they succeed, their user is unknown.
         raised = f"the factory of its agent raised {type(error).__name__}"
         played_by = Settings(code=Code(unknown=raised))
