@@ -624,12 +624,11 @@ def _running(root: ast.AST) -> Iterator[ast.AST]:
 
 
 def _is_inert(node: ast.stmt, *, whole: bool = False) -> bool:
-    """Whether a statement does nothing when the module is imported: a docstring, or code for type checkers and
-    scripts.
+    """Whether a statement does nothing on import: a docstring, or code for type checkers and scripts.
 
     Args:
         node: The statement.
-        whole: Whether the branch that runs instead of code of others must be absent.
+        whole: Whether an `else` branch, which does run, must be absent.
     """
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
         return True
