@@ -18,6 +18,8 @@ from pytest_trace2evolve.records.rules import Promise, Reading, Rules, Writing
 
 
 class RuledWorld(FakeWorld):
+    fingerprint = "desk 1"
+
     def rules(self):
         return Rules(
             identify=frozenset(),

@@ -399,6 +399,9 @@ def switched(task, world, candidate, trial):
     return NopAgent(), GoldUser(task)
 
 
+switched.fingerprint = "switched 1"
+
+
 def pytest_t2e_agents(config):
     return {"listed": switched}
 """

@@ -597,21 +597,6 @@ def test_a_fingerprint_is_not_inherited() -> None:
     assert code_of(Broken).fingerprint is None
 
 
-def test_a_fingerprint_may_need_the_instance() -> None:
-    class Guest:
-        def fingerprint(self) -> str:
-            return "guest 1"
-
-    class Broken:
-        @property
-        def fingerprint(self) -> str:
-            raise KeyError("digest")
-
-    assert code_of(Guest, owner=Guest()) == Code(fingerprint="guest 1")
-    assert code_of(Guest).fingerprint is None
-    assert code_of(Broken, owner=Broken()) == Code(unknown="its fingerprint raises KeyError: 'digest'")
-
-
 def test_code_without_a_source_is_unknown() -> None:
     space: dict[str, Any] = {"__name__": "nowhere"}
     exec("def make(): ...", space)

@@ -29,6 +29,7 @@ PARTS = (
     "training/grpo",
     "workflow/routing",
     "workflow/served.py",
+    "workflow/together.py",
     "workflow/training",
     *(f"workflow/experiments/{name}.py" for name in _MAKING),
 )

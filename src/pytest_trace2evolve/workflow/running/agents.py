@@ -153,8 +153,9 @@ def identify(
         played_by = Settings(code=Code(unknown=raised))
     settings = Settings(implementation=agent)
     if BUILT_IN_AGENTS.get(agent) is not factory:
-        own = code_of(factory, None if talker is None else type(talker))
-        settings = _declared(talker).model_copy(update={"implementation": agent, "code": own})
+        # The agent's class may depend on the candidate and the task; the factory's code covers all of them.
+        update = {"implementation": agent, "code": code_of(factory)}
+        settings = _declared(talker).model_copy(update=update)
     return Identity(agent=settings, user=played_by, world=code)
 
 
