@@ -109,7 +109,7 @@ def _add_root(parser: argparse.ArgumentParser, default: object) -> None:
 
 def _add_root_to_commands(parser: argparse.ArgumentParser) -> None:
     """Accept `--root` after the name of a command too: messages advise it there, and users append it."""
-    # Without a default: one would replace what stands before the command's name.
+    # Without a default: a default would replace the value given before the command's name.
     _add_root(parser, default=argparse.SUPPRESS)
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):

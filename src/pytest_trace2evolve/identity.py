@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
 from pytest_trace2evolve._canonical import canonical_json, digest_text
+from pytest_trace2evolve.errors import Trace2EvolveError
 from pytest_trace2evolve.records.evidence import Code
 
 MAX_DATA_FILES = 2_000
@@ -139,7 +140,7 @@ class _Module:
         return self.name if self.path.name == "__init__.py" else self.name.rpartition(".")[0]
 
 
-def code_of(*roots: object, parts: bool = False) -> Code:
+def code_of(*roots: object, parts: bool = False, owner: object = None) -> Code:
     """Identify the code behind some objects.
 
     Args:
@@ -148,14 +149,24 @@ def code_of(*roots: object, parts: bool = False) -> Code:
         parts: Whether to count, of a module, only the definitions that the objects refer to, so that code
             which merely shares a file with them does not count. Statements that are not definitions always
             count.
+        owner: What the objects make, such as a world; its `fingerprint` counts before that of the first root.
 
     Returns:
-        The code; its `unknown` says why if a source cannot be read.
+        The code; its `unknown` says why if a source cannot be read, or if a fingerprint raises.
+
+    Raises:
+        Trace2EvolveError: raised by a fingerprint of this package.
     """
+    try:
+        declared = _declared_fingerprint(owner) or _declared_fingerprint(roots[0])
+    except Trace2EvolveError:
+        raise
+    except Exception as error:
+        return Code(unknown=" ".join(f"its fingerprint raises {type(error).__name__}: {error}".split()))
+    if declared:
+        return Code(fingerprint=declared)
     collected = _Collected(parts)
     try:
-        if declared := declared_fingerprint(roots[0]):
-            return Code(fingerprint=declared)
         for root in roots:
             if root is not None:
                 collected.add_object(root)
@@ -166,7 +177,7 @@ def code_of(*roots: object, parts: bool = False) -> Code:
         return Code(unknown=" ".join(f"{type(error).__name__}: {error}".split()))
 
 
-def declared_fingerprint(root: object) -> str:
+def _declared_fingerprint(root: object) -> str:
     """The fingerprint that an object or its own class declares; empty if neither does.
 
     A base class cannot speak for code that it does not know, so an inherited fingerprint does not count.
@@ -215,7 +226,7 @@ class _Collected:
         }
 
     def add_object(self, value: object) -> None:
-        """Take in the code of an object and of what it holds."""
+        """Take in the code of an object and of the objects that it holds."""
         if isinstance(value, enum.Enum):
             self._add_class(type(value))
             self._values.append(value.name)
@@ -325,7 +336,7 @@ class _Collected:
         self._add_file(name, Path(path), symbol)
 
     def _add_file(self, name: str, path: Path, symbol: str | None) -> None:
-        """Take in a module's file: a symbol of it, or all of it if the symbol is None or cannot be told."""
+        """Take in a module's file: a symbol of it, or all of it if the symbol is None or unknown."""
         path = path.resolve()
         top = name.partition(".")[0]
         if path.is_relative_to(_PACKAGE) or top in _HARNESS:
@@ -599,7 +610,7 @@ def _source(module: _Module, node: ast.stmt) -> str:
 
 
 def _running(root: ast.AST) -> Iterator[ast.AST]:
-    """A node and all below it, without what only type checkers and scripts run."""
+    """A node and all below it, without code that only type checkers and scripts run."""
     waiting: list[ast.AST] = [root]
     while waiting:
         node = waiting.pop()
@@ -613,11 +624,11 @@ def _running(root: ast.AST) -> Iterator[ast.AST]:
 
 
 def _is_inert(node: ast.stmt, *, whole: bool = False) -> bool:
-    """Whether a statement does nothing when the module is imported: a docstring, or code of others.
+    """Whether a statement does nothing on import: a docstring, or code for type checkers and scripts.
 
     Args:
         node: The statement.
-        whole: Whether the branch that runs instead of code of others must be absent.
+        whole: Whether an `else` branch, which does run, must be absent.
     """
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
         return True

@@ -142,7 +142,7 @@ class Participant:
                 server.watch(partial(self._server_ended, self.counts))
 
     def _identify(self, suite: LockedSuite, agent: str, candidate: Candidate) -> Identity:
-        """Who takes part in the simulations of a suite."""
+        """The identities of agent, user and world in the simulations of a suite."""
         world = self.project.world(suite.suite, self.worlds)
         code = self.worlds.code(suite.suite.provider, suite.domain)
         return identify(suite, agent, candidate, agents=self.agents, world=world, code=code)

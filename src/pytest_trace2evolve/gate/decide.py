@@ -138,7 +138,7 @@ _DECISIONS = {
 def _guarded(
     decision: Decision | None, results: Sequence[CheckResult], judged: Judgement, few: str
 ) -> tuple[GuardAnswer, str]:
-    """What a guard found, and why in a line.
+    """The answer of a guard, with its reason in a line.
 
     Args:
         decision: What its checks come to.

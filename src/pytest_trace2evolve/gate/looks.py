@@ -159,7 +159,7 @@ def _next_number(made: Sequence[Evaluation], candidate: str) -> int:
 
 
 def _test(entry: Evaluation) -> tuple[object, ...]:
-    """What tells a candidate's tests apart. Before analyses were counted, other trials were another test."""
+    """The identity of a test. Before analyses were counted, another number of trials was another test."""
     if entry.baseline_identity is None or entry.analysis is None:
         return entry.agent, entry.baseline.digest, entry.policy, entry.trials
     return entry.agent, entry.baseline_identity, entry.policy

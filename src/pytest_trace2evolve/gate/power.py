@@ -100,7 +100,7 @@ def chances_of(plan: Plan) -> tuple[Chance, ...]:
         **{(Goal.IMPROVE, effect): Decision.DISCARD for effect in LOSSES},
         **{(Goal.NO_REGRESSION, effect): Decision.DISCARD for effect in (0.0, *LOSSES)},
     }
-    # All goals are asked of the same comparisons: drawing and testing them is what takes the time.
+    # All goals are asked of the same comparisons: drawing and testing them takes most of the time.
     decided = {
         effect: _decisions(plan, effect, [goal for goal in Goal if (goal, effect) in asked])
         for effect in {effect for _, effect in asked}

@@ -90,12 +90,12 @@ class Design:
 
 
 RISEN = f"{INVARIANTS}.{Invariant.CONSENT}"
-"""The kind of invariant that a candidate breaks more often, where any rises."""
+"""The kind of invariant that a candidate breaks more often, if `rise` is set."""
 
 
 @dataclass(frozen=True)
 class _Truth:
-    """Chances by row and task, of success on both sides and of what goes with failure.
+    """Chances by row and task, of success on both sides and of the events that come with failure.
 
     `breaks` are the chances of breaking an invariant, by kind, on the baseline and on the candidate.
     """

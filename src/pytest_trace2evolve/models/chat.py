@@ -230,7 +230,7 @@ class ChatModel:
 
 
 def _address(settings: ModelSettings) -> tuple[httpx2.URL | None, httpx2.Auth | None]:
-    """The base URL as it may be logged, and what logs must not see of it: its user and password."""
+    """The base URL as it may be logged, and its user and password, which logs must not show."""
     url = settings.endpoint()
     if not url:
         return None, None

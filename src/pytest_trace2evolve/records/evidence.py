@@ -178,7 +178,7 @@ class Settings(Record):
 
 
 class Identity(Record):
-    """Who takes part in the simulations of a suite, apart from the candidate.
+    """Agent, user and world of the simulations of a suite.
 
     Attributes:
         agent, user: What is recorded of an agent that is no model, and of its user.

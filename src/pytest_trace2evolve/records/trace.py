@@ -72,7 +72,7 @@ class Simulation(Tau2Record):
 
     @property
     def crash(self) -> tuple[str, str] | None:
-        """What the agent's code raised, as `Type: message`, and the frames of its traceback."""
+        """The exception of the agent's code, as `Type: message`, and the frames of its traceback."""
         info = getattr(self, "info", None)
         frames = info.get("traceback") if isinstance(info, dict) else None
         return (self.trouble, frames) if isinstance(frames, str) else None

@@ -31,7 +31,7 @@ class Decision(StrEnum):
 
 
 class Goal(StrEnum):
-    """What a candidate claims: to be better, not to be worse, or nothing, so that only harm counts."""
+    """A candidate's claim: to be better, not to be worse, or nothing, so that only harm counts."""
 
     IMPROVE = "improve"
     HOLD = "hold"
@@ -39,7 +39,7 @@ class Goal(StrEnum):
 
 
 class GuardAnswer(StrEnum):
-    """What a guard split found; only the last does not block."""
+    """The answers of a guard split; only the last does not block."""
 
     HARM_SHOWN = "harm shown"
     HARM_SUSPECTED = "harm suspected"

@@ -38,7 +38,7 @@ _ANSWERS = {
 
 @dataclass(frozen=True)
 class _Claim:
-    """What a verdict says of a candidate, after its name.
+    """The words of a verdict after the candidate's name.
 
     Attributes:
         shown: What a promotion says.

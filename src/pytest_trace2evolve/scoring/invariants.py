@@ -37,7 +37,7 @@ Place = tuple[str, str]
 
 
 class Outcome(Enum):
-    """What came of a call."""
+    """The outcome of a call."""
 
     DONE = auto()
     FAILED = auto()
@@ -159,7 +159,7 @@ def _answered(trace: Sequence[Message]) -> dict[int, list[Call]]:
 
 
 def outcome_of(call: ToolCall, result: Message) -> Call:
-    """A call with what its result says came of it."""
+    """A call with its outcome, as its result shows it."""
     text = result.content or ""
     if result.error or text.startswith("Error"):
         return Call(call, Outcome.FAILED)
@@ -248,7 +248,7 @@ def _without_consent(writing: Writing, call: ToolCall, key: str, known: _Known) 
 
 
 def _names(agreed: str, writing: Writing, call: ToolCall, key: str) -> bool:
-    """Whether what was agreed names the record of a call, or an argument of a call that creates one."""
+    """Whether the agreed text names the record of a call, or an argument of a call that creates one."""
     if not writing.creates:
         return key.strip("#") in agreed
     values = filter(None, map(id_text, call.arguments.values()))
@@ -289,14 +289,14 @@ def _learn(one: Call, known: _Known, rules: Rules) -> None:
 
 
 def _identify(one: Call, path: str, known: _Known, rules: Rules) -> None:
-    """Take in what came of a call that identifies the customer: nobody if its result lacks the id."""
+    """Take in the result of a call that identifies the customer; without the id it identifies nobody."""
     if one.outcome is Outcome.FAILED:
         return
     customer = id_at(one.text, path)
     if one.outcome is Outcome.DONE and path and customer is None:
         return
     if not known.identified:
-        # What was said before is no proposal to this customer, and no answer to one.
+        # Earlier messages are no proposal to this customer, and no answer to one.
         known.says, known.spoken, known.agreed = [], [], ""
         known.answer = known.answer and (known.answer[0], "", "")
     known.identified = True

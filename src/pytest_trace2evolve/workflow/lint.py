@@ -1,4 +1,4 @@
-"""What is wrong with a project's own files and worlds, found offline: no model and no network is asked.
+"""Checks of a project's own files and worlds, offline: without a model and without a network.
 
 Only worlds of the project and of installed packages are opened, for their rules. `CHECKS` lists the checks; a
 further one is a function and a line there.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pytest_trace2evolve._optional import described, entry_points
 from pytest_trace2evolve.errors import WorldError, nearest
-from pytest_trace2evolve.identity import code_of, declared_fingerprint
+from pytest_trace2evolve.identity import code_of
 from pytest_trace2evolve.records.evidence import Code
 from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.records.task import Task
@@ -103,12 +103,7 @@ class Worlds:
         key = (provider, domain)
         if key not in self._code:
             world = self.open(provider, domain)
-            declared = declared_fingerprint(world)
-            self._code[key] = (
-                Code(fingerprint=declared)
-                if declared
-                else code_of(self._factory(provider), type(world), parts=True)
-            )
+            self._code[key] = code_of(self._factory(provider), type(world), parts=True, owner=world)
         return self._code[key]
 
     def is_built_in(self, provider: str) -> bool:

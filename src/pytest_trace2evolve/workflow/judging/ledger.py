@@ -96,7 +96,7 @@ class Looks:
             "label": verdict.label,
             "look": verdict.look,
             "analysis": verdict.analysis,
-            # What could not be promoted for lack of data has tested nothing: the whole run still may. A goal
+            # A run that measured too little for a promotion has tested nothing: a whole run still may. A goal
             # that claims nothing spends nothing.
             "alpha": None if idle or verdict.goal is Goal.NO_REGRESSION else verdict.alpha,
             "repeats": recorded.name if recorded is not None else None,
@@ -110,7 +110,7 @@ class Looks:
 
 
 def baseline_identity(origin: Provenance) -> str | None:
-    """Identifies who a baseline was measured with, whatever its simulations: candidate, agent and lock.
+    """Identifies a baseline by its candidate, agent and lock, whatever its simulations.
 
     None if its candidate or its agent was not recorded.
     """

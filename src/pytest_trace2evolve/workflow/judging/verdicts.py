@@ -201,7 +201,7 @@ def _verdicts(
 
 
 def with_recorded(verdict: Verdict, look: Look | None, reason: str = "") -> Verdict:
-    """A verdict on fresh evidence, decided together with what the ledger holds of the same claim.
+    """A verdict on fresh evidence, decided together with the ledger's entries of the same claim.
 
     Args:
         verdict: What the fresh figures say.

@@ -206,7 +206,7 @@ def _agent(options: Options, suite: Suite, agents: Sequence[str], recorded: Mapp
 
 
 def with_embedded(options: Options, suites: Sequence[Suite]) -> tuple[Options, list[Suite]]:
-    """The embedded model talks if nobody else was named, to customers who follow a script.
+    """The embedded model talks if no agent is named, to customers who follow a script.
 
     Returns:
         The options with that model, and the suites whose customers do; without suites only cases are run,

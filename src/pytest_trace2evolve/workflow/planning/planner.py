@@ -44,7 +44,7 @@ from pytest_trace2evolve.workflow.recorded.baselines import Baseline, find_basel
 from pytest_trace2evolve.worlds.registry import Worlds
 
 Identify = Callable[[LockedSuite, str, Candidate], Identity]
-"""Finds out who takes part in the simulations of a suite, by the name of its agent."""
+"""Finds agent, user and world of the simulations of a suite, by the name of its agent."""
 
 
 def make_plan(
@@ -74,8 +74,8 @@ def make_plan(
         shared: On a worker, what the controller settled.
         listing: Only items are listed: locks are not held against worlds, and nobody needs to talk.
         stage: The number of the run's stage, where `options` has any.
-        identify: Finds out who takes part in a suite's simulations; a worker takes over what the controller
-            found.
+        identify: Finds agent, user and world of a suite's simulations; a worker takes over the controller's
+            result.
 
     Raises:
         ConfigError: anything the user wrote is wrong.

@@ -108,7 +108,7 @@ _USERS: Mapping[type, str] = {
     DummyUser: DUMMY_USER,
     ChatUser: CHAT,
 }
-"""What evidence calls the users of this package."""
+"""Names of this package's users in evidence."""
 
 
 def identify(
@@ -120,7 +120,7 @@ def identify(
     world: World,
     code: Code,
 ) -> Identity:
-    """Find out who takes part in the simulations of a suite.
+    """Find agent, user and world of the simulations of a suite.
 
     An agent of a plugin is made once for the suite's first task, to see which agent and which user its
     factory returns.
@@ -165,11 +165,11 @@ def _user_of(user: User | None) -> Settings:
     name = _USERS.get(type(user))
     if name is not None:
         return Settings(implementation=name)
-    return _declared(user).model_copy(update={"code": code_of(type(user), parts=True)})
+    return _declared(user).model_copy(update={"code": code_of(type(user), parts=True, owner=user)})
 
 
 def _declared(participant: object) -> Settings:
-    """What an agent or a user says of itself: its `settings`, or else its `name`."""
+    """The declaration of an agent or a user: its `settings`, or else its `name`."""
     settings, name = getattr(participant, "settings", None), getattr(participant, "name", None)
     if isinstance(settings, Settings):
         return settings

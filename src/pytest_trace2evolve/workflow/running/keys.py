@@ -35,7 +35,9 @@ def key_of(plan: Plan, planned: PlannedSuite, task: Task, trial: int, party: Par
 
 
 def tested(plan: Plan, origin: Provenance) -> str:
-    """Digest of who is tested, apart from the candidate's text: two tests with one digest are the same test.
+    """Digest of the tested agent, without the candidate's text: equal digests mean the same test.
+
+    An agent that is not built in counts with the code of its user and world.
 
     Code that cannot be identified gives a digest that no other run has.
     """
