@@ -226,6 +226,10 @@ class OverloadedError(Exception):
     status_code = 503
 
 
+class ClientError(Exception):
+    """What a library raises when it lost a connection."""
+
+
 @pytest.mark.parametrize(
     "error",
     [ConnectionResetError("gone"), TimeoutError(), socket.gaierror("no such host"), OverloadedError()],
@@ -241,6 +245,26 @@ def test_a_network_error_of_the_agents_is_infrastructure(
     done = simulate(idle, desk, Scripted(error), CHATTER)
     assert done.termination_reason == "infrastructure_error"
     assert done.model_dump()["info"]["error"].startswith("the agent's respond could not reach a service: ")
+
+
+def raised_while_handling(error: Exception) -> Exception:
+    """An exception that is raised while a lost connection is handled."""
+    try:
+        try:
+            raise ConnectionResetError("gone")
+        except ConnectionResetError:
+            raise error  # noqa: B904  # without a cause: that is what is tested
+    except Exception as caught:
+        return caught
+
+
+def test_a_defect_in_the_handling_of_a_network_error_is_the_agents_failure(
+    desk: World, idle: Task, simulate: Simulate
+) -> None:
+    defect = simulate(idle, desk, Scripted(raised_while_handling(KeyError("retries"))), CHATTER)
+    assert defect.termination_reason == "agent_error"
+    wrapped = simulate(idle, desk, Scripted(raised_while_handling(ClientError())), CHATTER)
+    assert wrapped.termination_reason == "infrastructure_error"
 
 
 def test_an_exception_of_the_user_is_no_result(desk: World, idle: Task, simulate: Simulate) -> None:
