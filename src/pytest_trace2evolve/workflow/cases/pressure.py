@@ -183,7 +183,7 @@ class CaseRunner:
         except Trace2EvolveError:
             raise
         except Exception as error:
-            # The agent's program broke, or the world's: that says nothing about what the agent would do.
+            # The user's code or the world's raised: that says nothing about the agent.
             raise InfrastructureError(
                 f"case {case.id!r} was lost: {type(error).__name__}: {error}"
             ) from error
