@@ -248,7 +248,7 @@ def is_network_error(error: BaseException) -> bool:
         status = _status(current)
         if isinstance(status, int) and (status in (408, 429) or status >= 500):
             return True
-        # A library may wrap an error without naming its cause. One of Python's own, such as a `KeyError`, that is
+        # A library may wrap an error without naming its cause. A built-in one, such as a `KeyError`, that is
         # raised while a network error is handled is a defect of the handler.
         is_wrapper = type(current).__module__ != "builtins" and not current.__suppress_context__
         current = current.__cause__ or (current.__context__ if is_wrapper else None)
