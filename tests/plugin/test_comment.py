@@ -176,10 +176,8 @@ def test_no_connection_is_told_after_growing_pauses() -> None:
     with FakeGitHub() as gone:
         url = gone.url
     pauses: list[float] = []
-    with (
-        GitHub(REPOSITORY, TOKEN, api_url=url, sleep=pauses.append) as github,
-        pytest.raises(comments.GitHubError, match="did not answer in 5 tries: ConnectError"),
-    ):
+    github = GitHub(REPOSITORY, TOKEN, api_url=url, sleep=pauses.append)
+    with pytest.raises(comments.GitHubError, match="did not answer in 5 tries: ConnectError"):
         github.pull_request("a:b", SHA)
     assert pauses == [1.0, 2.0, 4.0, 8.0]
 

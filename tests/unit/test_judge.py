@@ -80,10 +80,8 @@ def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
 
 
 @pytest.fixture
-def judge(endpoint: Endpoint) -> Iterator[ChatJudge]:
-    made = ChatJudge("m", base_url=endpoint.url, api_key="key")
-    yield made
-    made._client.close()
+def judge(endpoint: Endpoint) -> ChatJudge:
+    return ChatJudge("m", base_url=endpoint.url, api_key="key")
 
 
 def graded(*entries: tuple[int, bool]) -> str:
@@ -207,7 +205,6 @@ def test_usage_and_cost_are_recorded(endpoint: Endpoint) -> None:
         graded((1, True)), usage={"prompt_tokens": 1000, "completion_tokens": 50, "total_tokens": 1050}
     )
     _, use = priced.judge(ASSERTIONS[:1], TRACE)
-    priced._client.close()
     assert (use.model, use.prompt_version) == ("m", PROMPT_VERSION)
     assert (use.prompt_tokens, use.completion_tokens) == (1000, 50)
     assert use.cost == pytest.approx(0.0025)
@@ -223,7 +220,6 @@ def test_a_missing_usage_has_no_cost_even_where_a_price_is_known(endpoint: Endpo
     priced = ChatJudge("m", base_url=endpoint.url, api_key="key", price=(2.0, 10.0))
     endpoint.will_say(graded((1, True)))
     _, use = priced.judge(ASSERTIONS[:1], TRACE)
-    priced._client.close()
     assert use.cost is None
 
 

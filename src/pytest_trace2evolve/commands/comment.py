@@ -82,13 +82,13 @@ def _post(options: argparse.Namespace, summary: "RunSummary") -> str:
     def rendered(limit: int) -> str:
         return run_markdown(summary, limit=limit, head=head, foot=_foot(options))
 
-    with GitHub(repository, token, api_url=os.environ.get("GITHUB_API_URL") or API_URL) as github:
-        number = options.pr
-        if number is None:
-            number = github.pull_request(options.head, options.sha)
-        if number is None:
-            return f"no comment: no open pull request has {options.head} at {options.sha}"
-        posted = github.post(number, mark, rendered, limit=COMMENT_LIMIT, author=options.author)
+    github = GitHub(repository, token, api_url=os.environ.get("GITHUB_API_URL") or API_URL)
+    number = options.pr
+    if number is None:
+        number = github.pull_request(options.head, options.sha)
+    if number is None:
+        return f"no comment: no open pull request has {options.head} at {options.sha}"
+    posted = github.post(number, mark, rendered, limit=COMMENT_LIMIT, author=options.author)
     return f"comment {'made' if posted.created else 'renewed'}: {posted.url}"
 
 

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -44,6 +45,7 @@ class ChatJudge:
         base_url: The endpoint; None takes `OPENAI_BASE_URL` or OpenAI's own.
         api_key: The key; None takes `OPENAI_API_KEY`.
         price: US dollars per million prompt and completion tokens; None where unknown.
+        timeout: Seconds for one judgement, all tries together.
     """
 
     def __init__(
@@ -53,17 +55,20 @@ class ChatJudge:
         base_url: str | None = None,
         api_key: str | None = None,
         price: tuple[float, float] | None = None,
+        timeout: float = 600.0,
     ) -> None:
         import openai  # half a second to import: only a run that judges pays it
 
         self._secrets = Secrets.of(
             base_url or os.environ.get("OPENAI_BASE_URL"), api_key or os.environ.get("OPENAI_API_KEY")
         )
+        self._made = partial(openai.AsyncOpenAI, base_url=base_url, api_key=api_key)
         try:
-            self._client = openai.OpenAI(base_url=base_url, api_key=api_key)
+            self._made()
         except openai.OpenAIError as error:
             raise JudgeError(f"judge {model!r}: {error}") from None
         self._secrets.guard_logs()
+        self._timeout = timeout
         self._failures = (openai.OpenAIError,)
         self.model = model
         self._price = price
@@ -74,8 +79,33 @@ class ChatJudge:
         Raises:
             JudgeError: the endpoint failed, or its answer is not one entry for each assertion.
         """
+        from pytest_trace2evolve._http import answered_within
+
         try:
-            response = self._client.chat.completions.create(
+            response = answered_within(self._timeout, lambda: self._asked(assertions, trace))
+        except TimeoutError:
+            raise JudgeError(
+                f"judge {self.model!r} did not answer within {self._timeout:g} seconds"
+            ) from None
+        except (*self._failures, ValueError, RecursionError) as error:
+            # The client says "Connection error." of whatever went wrong below it.
+            told = self._secrets.out_of(str(error.__cause__ or error))
+            raise JudgeError(f"judge {self.model!r} did not answer: {told}") from None
+        # The client hands on whatever JSON or text the endpoint sent: none of its shape can be relied on.
+        choices = getattr(response, "choices", None) or [None]
+        content = getattr(getattr(choices[0], "message", None), "content", None)
+        return self._checks(assertions, self._secrets.out_of_answer(content)), self._use(
+            getattr(response, "usage", None)
+        )
+
+    async def _asked(self, assertions: Sequence[str], trace: Sequence[Message]) -> Any:
+        """The endpoint's answer."""
+        from pytest_trace2evolve._http import bounded_client
+
+        async with self._made(
+            http_client=bounded_client(timeout=self._timeout, follow_redirects=True)
+        ) as client:
+            return await client.chat.completions.create(
                 model=self.model,
                 temperature=0.0,
                 messages=[
@@ -87,15 +117,6 @@ class ChatJudge:
                     "json_schema": {"name": "grades", "strict": True, "schema": _strict_schema()},
                 },
             )
-        except (*self._failures, ValueError) as error:
-            told = self._secrets.out_of(str(error))
-            raise JudgeError(f"judge {self.model!r} did not answer: {told}") from None
-        # The client hands on whatever JSON or text the endpoint sent: none of its shape can be relied on.
-        choices = getattr(response, "choices", None) or [None]
-        content = getattr(getattr(choices[0], "message", None), "content", None)
-        return self._checks(assertions, self._secrets.out_of_answer(content)), self._use(
-            getattr(response, "usage", None)
-        )
 
     def _checks(self, assertions: Sequence[str], content: str | None) -> list[Check]:
         try:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import httpx2
 import openai
 
+from pytest_trace2evolve._http import bounded_client
 from pytest_trace2evolve._secrets import Secrets
 from pytest_trace2evolve.errors import ContextWindowError, EndpointError, InfrastructureError
 from pytest_trace2evolve.models.request import request_body
@@ -78,7 +79,7 @@ class ChatModel:
                 api_key=key,
                 base_url=where,
                 max_retries=0,  # retries are ours: the client's own would hide what they cost
-                http_client=httpx2.AsyncClient(
+                http_client=bounded_client(
                     limits=limits,
                     timeout=httpx2.Timeout(settings.timeout, connect=10.0),
                     auth=auth,
@@ -155,7 +156,7 @@ class ChatModel:
                 self._reached = True
                 self._refuse(error, with_tools)
                 problem, asked = self._told(error), retry_after(error)
-            except (openai.OpenAIError, httpx2.HTTPError, TimeoutError, ValueError) as error:
+            except (openai.OpenAIError, httpx2.HTTPError, TimeoutError, ValueError, RecursionError) as error:
                 cause = (isinstance(error, openai.APIConnectionError) and error.__cause__) or error
                 problem, asked = self._secrets.out_of(f"{type(cause).__name__}: {cause}"), None
                 if isinstance(error, TimeoutError):

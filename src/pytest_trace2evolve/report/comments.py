@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 from pytest_trace2evolve._canonical import digest_text
@@ -27,6 +27,12 @@ LONGEST_PAUSE = 60.0
 
 _PAGE = 100
 """Comments a page: the most that GitHub gives."""
+
+MAX_PAGES = 100
+"""Pages of comments that are looked through."""
+
+MAX_PAGE = 64 << 20
+"""Bytes of an answer: a page holds a hundred comments of up to 65,536 characters, escaped."""
 
 LONGEST_KEY = 100
 """Characters of a key that stand in the mark as they are; a longer one is digested."""
@@ -69,6 +75,7 @@ class GitHub:
         token: What it asks with; nothing shows it.
         api_url: The API of github.com, or of a server of one's own.
         sleep: Waits for some seconds between tries; None sleeps.
+        timeout: Seconds for one request and its whole answer.
 
     Raises:
         ConfigError: `repository` is none.
@@ -81,17 +88,24 @@ class GitHub:
         *,
         api_url: str = API_URL,
         sleep: Callable[[float], None] | None = None,
+        timeout: float = 30.0,
     ) -> None:
         import httpx2
+
+        from pytest_trace2evolve._http import bounded_client
 
         if not _REPOSITORY.fullmatch(repository):
             raise ConfigError(f"--repo {repository!r} is not OWNER/NAME")
         self._repository = repository
         self._secrets = Secrets([token])
         self._sleep = sleep or time.sleep
-        self._client = httpx2.Client(
+        self._timeout = timeout
+        self._client = partial(
+            bounded_client,
+            MAX_PAGE,
             base_url=api_url.rstrip("/"),
-            timeout=30.0,
+            timeout=timeout,
+            verify=httpx2.create_ssl_context(),
             headers={
                 "accept": "application/vnd.github+json",
                 "authorization": f"Bearer {token}",
@@ -99,12 +113,6 @@ class GitHub:
                 "x-github-api-version": "2022-11-28",
             },
         )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._client.close()
 
     def pull_request(self, head: str, sha: str) -> int | None:
         """The open pull request whose head is branch `head` (`owner:branch`) at commit `sha`; None for none.
@@ -164,13 +172,12 @@ class GitHub:
         return Posted(_address(made), created=True)
 
     def _comments(self, path: str) -> Iterator[dict[str, Any]]:
-        page = 1
-        while True:
+        for page in range(1, MAX_PAGES + 1):
             found = self._ask("GET", path, params={"per_page": _PAGE, "page": page})
             yield from _dictionaries(found)
             if not isinstance(found, list) or len(found) < _PAGE:
                 return
-            page += 1
+        raise GitHubError(f"GitHub lists more than {MAX_PAGES * _PAGE:,} comments; delete some of them")
 
     def _whose(self) -> str:
         """Who the token is. A job's own token may not ask."""
@@ -203,14 +210,22 @@ class GitHub:
         """One request's answer as JSON."""
         import httpx2
 
+        from pytest_trace2evolve._http import answered_within
+
+        async def ask() -> httpx2.Response:
+            async with self._client() as client:
+                return await client.request(method, path, **content)
+
         try:
-            answer = self._client.request(method, path, **content)
+            answer = answered_within(self._timeout, ask)
+        except TimeoutError:
+            raise _TryAgainError(f"no whole answer within {self._timeout:g} seconds") from None
         except httpx2.HTTPError as error:
             raise _TryAgainError(f"{type(error).__name__}: {error}") from None
         if answer.is_success:
             try:
                 return answer.json()
-            except ValueError:
+            except (ValueError, RecursionError):
                 raise _TryAgainError("its answer is not JSON") from None
         said = _said(answer)
         if answer.status_code >= 500 or answer.status_code == 429 or _slow_down(answer, said):
@@ -234,7 +249,7 @@ def _said(answer: "httpx2.Response") -> str:
     """What GitHub says of a refusal, in one line."""
     try:
         record = answer.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         return answer.reason_phrase
     message = str(record.get("message") or "") if isinstance(record, dict) else ""
     errors = record.get("errors") if isinstance(record, dict) else None
@@ -253,9 +268,9 @@ def _slow_down(answer: "httpx2.Response", said: str) -> bool:
 def _asked_pause(answer: "httpx2.Response") -> float | None:
     """The seconds that GitHub asks to wait."""
     after = answer.headers.get("retry-after", "")
-    if after.isdigit():
+    if after.isdecimal():
         return float(after)
     reset = answer.headers.get("x-ratelimit-reset", "")
-    if answer.headers.get("x-ratelimit-remaining") == "0" and reset.isdigit():
+    if answer.headers.get("x-ratelimit-remaining") == "0" and reset.isdecimal():
         return max(0.0, float(reset) - time.time())
     return None

@@ -19,6 +19,9 @@ TOKEN_VAR = "TRACE2EVOLVE_TOKEN"
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 """The hosts that are served without a token."""
 
+_LONGEST_LINE = 1 << 16
+"""Bytes that are read of what the server's process prints."""
+
 _PREFIX = "trace2evolve: "
 
 
@@ -84,7 +87,7 @@ class LocalServer:
         )
         try:
             assert self._process.stdout is not None
-            line = self._process.stdout.readline()
+            line = self._process.stdout.readline(_LONGEST_LINE)
             if not line:
                 self._process.wait()
                 raise ModelFolderError(self._last_words().removeprefix(_PREFIX))
@@ -127,7 +130,7 @@ class LocalServer:
 
     def _last_words(self) -> str:
         with suppress(OSError, ValueError):
-            self._errors.seek(0)
+            self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - _LONGEST_LINE))
             lines = self._errors.read().decode(errors="replace").strip().splitlines()
             if lines:
                 return lines[-1].strip()

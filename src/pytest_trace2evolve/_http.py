@@ -1,0 +1,124 @@
+"""HTTP clients that bound what an answer may cost: its bytes as sent, its bytes expanded, and its time.
+
+Limits of the HTTP library apply to single reads: a server that sends a byte now and then never reaches a read
+timeout, and a few megabytes of gzip expand to gigabytes within one read.
+"""
+
+import asyncio
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import httpx2
+
+MAX_ANSWER = 16 << 20
+"""Bytes of an answer of a chat model or a judge; a million tokens are about four million bytes."""
+
+ENCODINGS = {"accept-encoding": "gzip"}
+"""The header for requests: `_Bounded` expands no other encoding."""
+
+_CHUNK = 1 << 16
+"""Bytes that are expanded at a time, and handed on together: a list of single bytes takes 40 times more."""
+
+_GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
+
+T = TypeVar("T")
+
+
+class AnswerLimitError(httpx2.TransportError):
+    """An answer is larger than allowed, or comes in an encoding that cannot be bounded."""
+
+
+def bounded_client(max_bytes: int = MAX_ANSWER, **options: Any) -> httpx2.AsyncClient:
+    """An asynchronous client whose answers are bounded in size; bound their time with `asyncio.timeout`.
+
+    Args:
+        max_bytes: Bytes of the largest answer, as sent and expanded.
+        options: Of `httpx2.AsyncClient`.
+    """
+
+    async def bound(response: httpx2.Response) -> None:
+        encodings = response.headers.get_list("content-encoding", split_commas=True)
+        names = [name.strip().lower() for name in encodings if name.strip().lower() not in ("", "identity")]
+        stream = response.stream
+        if not isinstance(stream, httpx2.AsyncByteStream):
+            raise TypeError(f"an answer's stream is a {type(stream).__name__}, which is not asynchronous")
+        if names not in ([], ["gzip"], ["x-gzip"], ["deflate"]):
+            raise AnswerLimitError(f"the answer is encoded as {', '.join(names)[:80]!r}; only gzip is read")
+        # The library would expand a whole read at once.
+        for header in ("content-encoding", "content-length"):
+            response.headers.pop(header, None)
+        response.stream = _Bounded(stream, max_bytes, packed=bool(names))
+
+    return httpx2.AsyncClient(
+        headers={**ENCODINGS, **options.pop("headers", {})}, event_hooks={"response": [bound]}, **options
+    )
+
+
+def answered_within(seconds: float, ask: Callable[[], Awaitable[T]]) -> T:
+    """Run one request to its end from code that is not asynchronous.
+
+    Args:
+        seconds: Time for the whole of it.
+        ask: Starts the request; it makes its own client, since a client belongs to one event loop.
+
+    Raises:
+        TimeoutError: it took longer.
+    """
+
+    async def bounded() -> T:
+        async with asyncio.timeout(seconds):
+            return await ask()
+
+    # A thread of its own: the caller's may run an event loop already.
+    with ThreadPoolExecutor(1, thread_name_prefix="trace2evolve-http") as thread:
+        return thread.submit(lambda: asyncio.run(bounded())).result()
+
+
+class _Bounded(httpx2.AsyncByteStream):
+    """An answer's bytes, expanded and counted."""
+
+    def __init__(self, stream: httpx2.AsyncByteStream, max_bytes: int, *, packed: bool) -> None:
+        self._stream, self._max_bytes = stream, max_bytes
+        self._expander = zlib.decompressobj(_GZIP_OR_ZLIB) if packed else None
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        sent = made = 0
+        waiting = bytearray()
+        async for part in self._stream:
+            sent += len(part)
+            if sent > self._max_bytes:
+                raise self._too_large("")
+            while part:
+                part, expanded = self._expanded(part)
+                made += len(expanded)
+                if made > self._max_bytes:
+                    raise self._too_large(" once it is expanded")
+                waiting += expanded
+                if len(waiting) >= _CHUNK:
+                    yield bytes(waiting)
+                    waiting.clear()
+        if self._expander is not None and sent and not self._expander.eof:
+            raise httpx2.DecodingError("the answer is gzip and ends in the middle")
+        if waiting:
+            yield bytes(waiting)
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    def _expanded(self, part: bytes) -> tuple[bytes, bytes]:
+        """What is left of a part, and at most `_CHUNK` bytes of what it expands to."""
+        if self._expander is None:
+            return b"", part
+        if self._expander.eof:
+            return b"", b""  # bytes after the end of gzip say nothing
+        try:
+            expanded = self._expander.decompress(part, _CHUNK)
+        except zlib.error as error:
+            raise httpx2.DecodingError(f"the answer is not the gzip that it says it is: {error}") from None
+        return self._expander.unconsumed_tail, expanded
+
+    def _too_large(self, how: str) -> AnswerLimitError:
+        limit = f"{self._max_bytes >> 20} MiB" if self._max_bytes >= 1 << 20 else f"{self._max_bytes} bytes"
+        return AnswerLimitError(f"the answer is larger than {limit}{how}")

@@ -1,0 +1,260 @@
+"""Hostile HTTP answers on loopback: every client of the project bounds their size and their time."""
+
+import gzip
+import itertools
+import json
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Self
+
+import pytest
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n"
+MIB = 1 << 20
+PIECE = b"a" * 65_536
+
+Body = Callable[[], Iterator[bytes]]
+
+
+class RawServer:
+    """Reads a request's head, and answers it with the bytes of `body`, however many they are."""
+
+    def __init__(self, body: Body) -> None:
+        self._body = body
+        self._ended = threading.Event()
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.connections = 0
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._listening.getsockname()[1]}/v1"
+
+    def __enter__(self) -> Self:
+        self._threads[0].start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        with suppress(OSError):
+            socket.create_connection(self._listening.getsockname()).close()
+        for thread in self._threads:
+            thread.join()
+        self._listening.close()
+
+    def _accept(self) -> None:
+        while True:
+            connection, _ = self._listening.accept()
+            if self._ended.is_set():
+                connection.close()
+                return
+            self.connections += 1
+            self._threads.append(threading.Thread(target=self._answer, args=(connection,), daemon=True))
+            self._threads[-1].start()
+
+    def _answer(self, connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            got = b""
+            while b"\r\n\r\n" not in got:
+                got += connection.recv(65_536)
+            for part in self._body():
+                if self._ended.is_set():
+                    return
+                connection.sendall(part)
+
+
+def bomb() -> Iterator[bytes]:
+    """A gigabyte of zeros as a megabyte of gzip."""
+    packed = gzip.compress(bytes(64 * MIB)) * 16
+    yield HEAD + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(packed) + packed
+
+
+def double_bomb() -> Iterator[bytes]:
+    """Gzip within gzip."""
+    packed = gzip.compress(gzip.compress(bytes(64 * MIB), 1), 1)
+    yield HEAD + b"Content-Encoding: gzip, gzip\r\nContent-Length: %d\r\n\r\n" % len(packed) + packed
+
+
+def endless_chunks() -> Iterator[bytes]:
+    yield CHUNKED + b"\r\n"
+    while True:
+        yield b"%x\r\n%s\r\n" % (len(PIECE), PIECE)
+
+
+def endless_body() -> Iterator[bytes]:
+    yield HEAD + b"Connection: close\r\n\r\n"
+    while True:
+        yield PIECE
+
+
+def long_body() -> Iterator[bytes]:
+    yield HEAD + b"Content-Length: 1000000000000\r\n\r\n"
+    while True:
+        yield PIECE
+
+
+def endless_error() -> Iterator[bytes]:
+    yield CHUNKED.replace(b"200 OK", b"500 Bad") + b"\r\n"
+    while True:
+        yield b"%x\r\n%s\r\n" % (len(PIECE), PIECE)
+
+
+def single_bytes() -> Iterator[bytes]:
+    """As many chunks of a byte as the limit has bytes: a list of them would cost forty times more."""
+    yield CHUNKED + b"\r\n"
+    yield from itertools.repeat(b"1\r\na\r\n" * 10_000, 200)
+    yield b"0\r\n\r\n"
+
+
+def other_encoding() -> Iterator[bytes]:
+    yield HEAD + b"Content-Encoding: zstd\r\nContent-Length: 4\r\n\r\nabcd"
+
+
+def broken_gzip() -> Iterator[bytes]:
+    yield HEAD + b"Content-Encoding: gzip\r\nContent-Length: 4\r\n\r\nabcd"
+
+
+def cut_gzip() -> Iterator[bytes]:
+    packed = gzip.compress(json.dumps(["a" * 1000]).encode())[:-9]
+    yield HEAD + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(packed) + packed
+
+
+def deep() -> Iterator[bytes]:
+    yield HEAD + b"Content-Length: 1000000\r\n\r\n" + b"[" * 1_000_000
+
+
+HOSTILE: list[Body] = [
+    bomb,
+    double_bomb,
+    endless_chunks,
+    endless_body,
+    long_body,
+    endless_error,
+    single_bytes,
+    other_encoding,
+    broken_gzip,
+    cut_gzip,
+    deep,
+]
+
+CLIENT = """
+import asyncio, resource, sys
+which, url = sys.argv[1:3]
+def most(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+def model(timeout=600.0):
+    from pytest_trace2evolve.models.chat import ChatModel
+    from pytest_trace2evolve.models.settings import ModelSettings, Retries
+    settings = ModelSettings("m", base_url=url, timeout=timeout, retries=Retries(attempts=2, first=0.001))
+    chat = ChatModel(settings)
+    async def ask():
+        try:
+            await chat.complete([{"role": "user", "content": "?"}], ())
+        finally:
+            await chat.close()
+    return lambda: asyncio.run(ask())
+def judge(timeout=600.0):
+    from pytest_trace2evolve.judges.chat import ChatJudge
+    from pytest_trace2evolve.records.message import Message
+    import pytest_trace2evolve._http
+    asked = ChatJudge("m", base_url=url, api_key="key", timeout=timeout)
+    return lambda: asked.judge(["a"], [Message(role="user", content="?")])
+def github(timeout=30.0):
+    from pytest_trace2evolve.report.comments import GitHub
+    import pytest_trace2evolve._http
+    asked = GitHub("a/b", "token", api_url=url, sleep=lambda pause: None, timeout=timeout)
+    return lambda: asked.pull_request("a:b", "c")
+made = {"model": model, "judge": judge, "github": github}[which](*map(float, sys.argv[3:]))
+from pytest_trace2evolve.errors import GitHubError, InfrastructureError, JudgeError
+before = most()
+try:
+    made()
+except (GitHubError, InfrastructureError, JudgeError) as error:
+    print(most() - before, type(error).__name__, str(error))
+"""
+
+ERRORS = {"model": "InfrastructureError", "judge": "JudgeError", "github": "GitHubError"}
+
+
+@contextmanager
+def asked(body: Body, client: str, *timeout: str) -> Iterator[tuple[int, str, str]]:
+    """Growth of memory in KiB, the kind of the error and its text."""
+    with RawServer(body) as server:
+        done = subprocess.run(
+            [sys.executable, "-c", CLIENT, client, server.url, *timeout],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={"OPENAI_API_KEY": "key", "NO_PROXY": "127.0.0.1", "PYTHONWARNINGS": "error"},
+        )
+    assert done.returncode == 0, done.stderr
+    grown, kind, said = done.stdout.rstrip("\n").split(" ", 2)
+    yield int(grown), kind, said
+
+
+@pytest.mark.parametrize(
+    ("body", "client"),
+    [
+        *((body, "model") for body in HOSTILE),
+        *((body, client) for body in (bomb, endless_error, deep) for client in ("judge", "github")),
+    ],
+    ids=lambda part: part if isinstance(part, str) else part.__name__,
+)
+def test_no_answer_costs_more_memory_than_the_limit_or_more_than_one_line(body: Body, client: str) -> None:
+    with asked(body, client) as (grown, kind, said):
+        assert kind == ERRORS[client]
+        assert "\n" not in said
+        assert len(said) < 2_000
+        limit = 64 if client == "github" else 16
+        # The parts, and their join; and what the libraries load for the first request.
+        assert grown < (2 * limit + 48) * 1024, f"{grown >> 10} MiB more"
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (bomb, "the answer is larger than 16 MiB once it is expanded"),
+        (endless_chunks, "the answer is larger than 16 MiB"),
+        (other_encoding, "the answer is encoded as 'zstd'; only gzip is read"),
+        (cut_gzip, "the answer is gzip and ends in the middle"),
+    ],
+    ids=["bomb", "endless", "encoding", "cut"],
+)
+def test_the_error_says_which_limit_was_broken(body: Body, told: str) -> None:
+    with asked(body, "judge") as (_, _, said):
+        assert said.endswith(told)
+
+
+def drops() -> Iterator[bytes]:
+    yield CHUNKED + b"\r\n"
+    while True:
+        threading.Event().wait(0.05)
+        yield b"1\r\n \r\n"
+
+
+def dropped_head() -> Iterator[bytes]:
+    yield HEAD
+    for number in itertools.count():
+        threading.Event().wait(0.05)
+        yield b"x-%d: y\r\n" % number
+
+
+def endless_informational() -> Iterator[bytes]:
+    while True:
+        threading.Event().wait(0.05)
+        yield b"HTTP/1.1 102 Processing\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "client"),
+    [(drops, "model"), (endless_informational, "judge"), (dropped_head, "github")],
+    ids=["body", "informational", "head"],
+)
+def test_a_dripping_answer_ends_at_the_deadline(body: Body, client: str) -> None:
+    with asked(body, client, "1.5") as (_, kind, said):
+        assert kind == ERRORS[client]
+        assert "within 1.5 seconds" in said
