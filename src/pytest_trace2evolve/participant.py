@@ -1,7 +1,6 @@
 """What every process of a run does: plan, collect, simulate; and what a worker takes over."""
 
 import os
-import shutil
 import sqlite3
 import tempfile
 from collections.abc import Generator, Iterator, Mapping
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from pytest_trace2evolve import xdist
+from pytest_trace2evolve._scratch import Scratch
 from pytest_trace2evolve.candidates import Candidate
 from pytest_trace2evolve.choices import read_judge, read_options, refuse_empty
 from pytest_trace2evolve.collect import SuiteFile, TaskItem, planned_suite
@@ -64,7 +64,7 @@ class Participant:
         self.counts: Account | None = None
         self.staged = staged_run(config)
         self.servers = LocalServers() if self.staged is None else self.staged.servers
-        self._own_folder: Path | None = None
+        self._own_folder: Scratch | None = None
         self._order: dict[pytest.Item, int] = {}
         self._looking_ahead = False
         self._interrupted = False
@@ -227,8 +227,8 @@ class Participant:
                 account = Account(self.staged.account_folder() / "account.sqlite", MAIN, plan.budgets)
                 account.forget_lost()  # by an earlier stage; this one tries again
                 return account
-            self._own_folder = Path(tempfile.mkdtemp(prefix="trace2evolve-"))
-            return Account(self._own_folder / "account.sqlite", MAIN, plan.budgets)
+            self._own_folder = Scratch()
+            return Account(self._own_folder.path / "account.sqlite", MAIN, plan.budgets)
         except (OSError, sqlite3.Error) as error:
             raise pytest.UsageError(
                 f"the account of the run cannot be made in {tempfile.gettempdir()} ({error}); "
@@ -281,7 +281,7 @@ class Participant:
         if self.counts is not None:
             self.counts.close()
         if self._own_folder is not None:
-            shutil.rmtree(self._own_folder, ignore_errors=True)
+            self._own_folder.close()
 
     def _pressure_in_args(self, *, files: bool) -> bool:
         """Whether tests that run cases may lie under the paths given: `synthetic/`, or else a Python file."""

@@ -5,13 +5,12 @@ run's account and the finished simulations, so that each stage only adds trials;
 together, since they share the account.
 """
 
-import shutil
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from pytest_trace2evolve._scratch import Scratch
 from pytest_trace2evolve.workflow.planning.served import LocalServers
 
 PLUGIN_NAME = "trace2evolve-stages"
@@ -34,7 +33,7 @@ class StagedRun:
         self.number = 0
         self.goes_on = False
         self.servers = LocalServers()
-        self._folder: Path | None = None
+        self._folder: Scratch | None = None
 
     @property
     def last(self) -> bool:
@@ -53,14 +52,14 @@ class StagedRun:
             OSError: it cannot be made.
         """
         if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="trace2evolve-"))
-        return self._folder
+            self._folder = Scratch()
+        return self._folder.path
 
     def close(self) -> None:
         """Clear the account away, and end the servers."""
         self.servers.close()
         if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder.close()
 
 
 def staged_run(config: pytest.Config) -> StagedRun | None:

@@ -14,7 +14,17 @@ PACKAGE = "pytest_trace2evolve"
 SOURCE = Path(pytest_trace2evolve.__file__).parent
 
 LEVELS = {
-    0: {"__init__", "errors", "_optional", "_canonical", "_http", "_sanitize", "_secrets", "shipped"},
+    0: {
+        "__init__",
+        "errors",
+        "_optional",
+        "_canonical",
+        "_http",
+        "_sanitize",
+        "_scratch",
+        "_secrets",
+        "shipped",
+    },
     1: {"records"},
     2: {"scoring", "gate", "capabilities", "routing", "adapters", "candidates", "lock", "suites", "identity"},
     3: {

@@ -57,12 +57,13 @@ def add(commands: Any) -> None:
 
 
 def _serve(options: argparse.Namespace) -> int:
-    from pytest_trace2evolve.serving.folder import read_adapter, read_model
+    from pytest_trace2evolve.serving.folder import read_adapter, read_model, require_name
     from pytest_trace2evolve.serving.run import ServerSettings, serve
 
     folder = read_model(options.model)
     adapters = [read_adapter(name, path, folder) for name, path in _named_paths(options.adapter)]
     name = options.name or folder.name
+    require_name("model", name)
     if name in [one.name for one in adapters]:
         raise ConfigError(f"--name {name}: an adapter has that name too")
     if not 0 <= options.port <= 65535:

@@ -3,6 +3,7 @@
 import asyncio
 import hmac
 import json
+import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,7 +18,6 @@ from starlette.routing import Route
 
 from pytest_trace2evolve.serving.calls import call_id
 from pytest_trace2evolve.serving.engine import Answer, BusyError, Engine, EngineError, Job
-from pytest_trace2evolve.serving.process import LOOPBACK
 from pytest_trace2evolve.serving.refusals import ApiError
 from pytest_trace2evolve.serving.request import ChatRequest
 from pytest_trace2evolve.serving.sampling import TokenLogprob
@@ -25,6 +25,12 @@ from pytest_trace2evolve.serving.writer import Prompt, Writer
 
 LARGEST_BODY = 32 << 20
 """Bytes."""
+
+BODY_SECONDS = 120.0
+"""Seconds for a request's whole body."""
+
+_LOOPBACK_HOST = re.compile(r"(?:127\.0\.0\.1|localhost|\[::1\])(?::[0-9]{1,5})?", re.IGNORECASE | re.ASCII)
+"""What a Host header may say if no token is asked for."""
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -65,7 +71,7 @@ class ChatApp:
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="trace2evolve-writer")
         self.app = Starlette(
             routes=[
-                Route("/health", _told(self.health), methods=["GET"]),
+                Route("/health", _told(self._local(self.health)), methods=["GET"]),
                 Route("/v1/models", _told(self._open(self.models)), methods=["GET"]),
                 Route("/v1/models/{name:path}", _told(self._open(self.model)), methods=["GET"]),
                 Route("/v1/chat/completions", _told(self._open(self.complete)), methods=["POST"]),
@@ -197,49 +203,77 @@ class ChatApp:
         """The same, for those who bring the token."""
 
         async def guarded(request: Request) -> Response:
-            if self._token is None:
-                _require_loopback(request)
-            else:
+            if self._token is not None:
                 scheme, _, brought = request.headers.get("authorization", "").partition(" ")
                 right = hmac.compare_digest(brought.strip().encode(), self._token.encode())
                 if scheme.lower() != "bearer" or not right:
                     raise ApiError("the token is missing or wrong", code="invalid_api_key", status=401)
             return await handler(request)
 
+        return self._local(guarded)
+
+    def _local(self, handler: Handler) -> Handler:
+        """The same, for programs of this machine and not for pages of a browser."""
+
+        async def guarded(request: Request) -> Response:
+            if self._token is None:
+                _require_loopback(request)
+            _require_own_origin(request)
+            return await handler(request)
+
         return guarded
 
 
 def _require_loopback(request: Request) -> None:
-    """See that the server is asked by a name of this machine.
+    """Check that the request names this machine.
 
     A page of a browser whose own name was pointed to a loopback address may send whatever it likes there.
+    The header is compared as it was sent: a parser may take an invalid one for no name at all.
 
     Raises:
-        ApiError: it is not.
+        ApiError: it does not, or not clearly.
     """
-    host = request.url.hostname or ""
-    if host not in LOOPBACK:
+    hosts = request.headers.getlist("host")
+    if len(hosts) != 1 or not _LOOPBACK_HOST.fullmatch(hosts[0]):
+        host = ", ".join(hosts)[:200]
         told = "without a token only requests to 127.0.0.1, ::1 or localhost are served"
         raise ApiError(f"host {host!r}: {told}", code="forbidden_host", status=403)
+
+
+def _require_own_origin(request: Request) -> None:
+    """Check that no page of another origin sends the request; programs send no origin.
+
+    Raises:
+        ApiError: one does.
+    """
+    origins = request.headers.getlist("origin")
+    if origins and origins != [f"{request.url.scheme}://{request.headers.get('host', '')}"]:
+        origin = ", ".join(origins)[:200]
+        raise ApiError(
+            f"origin {origin!r}: pages of other origins are not served", code="forbidden_origin", status=403
+        )
 
 
 async def _body(request: Request) -> bytes:
     """A request's body.
 
     Raises:
-        ApiError: it is too large, or says that it is no JSON.
+        ApiError: it is too large or too slow, or does not say that it is JSON.
     """
-    kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        # A page of a browser can send other types to a loopback address without asking.
+    kinds = [kind.partition(";")[0].strip().lower() for kind in request.headers.getlist("content-type")]
+    if kinds != ["application/json"]:
+        # A page of a browser can send other types, or none, to a loopback address without asking.
         raise ApiError("the content type must be application/json", status=415)
-    parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > LARGEST_BODY:
-            raise ApiError(f"the body is larger than {LARGEST_BODY >> 20} MiB", status=413)
-        parts.append(part)
-    return b"".join(parts)
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for part in request.stream():
+                body += part
+                if len(body) > LARGEST_BODY:
+                    raise ApiError(f"the body is larger than {LARGEST_BODY >> 20} MiB", status=413)
+    except TimeoutError:
+        raise ApiError(f"the body did not come within {BODY_SECONDS:g} seconds", status=408) from None
+    return bytes(body)
 
 
 async def _answered(request: Request, future: "Future[Answer]") -> Answer | None:

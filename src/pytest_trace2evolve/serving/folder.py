@@ -39,6 +39,9 @@ _COUNTED = (
 )
 """What can change what a model says."""
 
+LONGEST_NAME = 200
+"""Characters of the name of a model or an adapter."""
+
 _LARGEST_HEADER = 100_000_000
 """Bytes; what safetensors itself allows."""
 
@@ -111,6 +114,7 @@ def read_adapter(name: str, path: Path, base: ModelFolder) -> AdapterFolder:
     path = expanded(path)
     if not path.is_dir():
         raise ModelFolderError(f"adapter {name!r}: {path}: no such folder")
+    require_name("adapter", name)
     if name == base.name:
         raise ModelFolderError(f"adapter {name!r} has the name of the model itself: choose another")
     config = _object(path / ADAPTER_CONFIG, "not an adapter's folder")
@@ -133,6 +137,27 @@ def read_adapter(name: str, path: Path, base: ModelFolder) -> AdapterFolder:
                 f"(base_digest {str(told)[:12]}…)"
             )
     return AdapterFolder(path, name)
+
+
+def require_name(what: str, name: str) -> None:
+    """Check a name under which a model or an adapter is asked for: it stands in addresses, logs and reports.
+
+    Raises:
+        ModelFolderError: it is too long, not printable, or looks like a path to elsewhere.
+    """
+    parts = name.split("/")
+    if (
+        len(name) > LONGEST_NAME
+        or not name.isprintable()
+        or name != name.strip()
+        or "\\" in name
+        or any(part in ("", ".", "..") for part in parts)
+    ):
+        shown = name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}…"
+        raise ModelFolderError(
+            f"{what} {shown!r}: not a name: take at most {LONGEST_NAME} printable characters, without "
+            "backslashes, blanks at an end, or the parts '', '.' and '..' between slashes"
+        )
 
 
 def folder_digest(path: Path) -> str:

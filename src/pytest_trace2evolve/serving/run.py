@@ -92,6 +92,7 @@ def _serve_on(listening: socket.socket, settings: ServerSettings, ending: _Endin
     import uvicorn
 
     from pytest_trace2evolve.serving.app import ChatApp
+    from pytest_trace2evolve.serving.connections import GuardedConnection
     from pytest_trace2evolve.serving.engine import Engine
     from pytest_trace2evolve.serving.loading import LoadedModel
     from pytest_trace2evolve.serving.writer import Writer
@@ -129,6 +130,8 @@ def _serve_on(listening: socket.socket, settings: ServerSettings, ending: _Endin
     server = Server(
         uvicorn.Config(
             chat.app,
+            http=GuardedConnection,
+            ws="none",
             log_level="warning",
             access_log=False,
             lifespan="off",

@@ -9,12 +9,12 @@ import select
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import weakref
 from contextlib import suppress
 from pathlib import Path
 
+from pytest_trace2evolve._scratch import Scratch
 from pytest_trace2evolve.environments.sandbox.platforms import ARCHITECTURES, architecture
 from pytest_trace2evolve.environments.sandbox.wire import NonsenseError, decoded, plain
 
@@ -53,7 +53,7 @@ class Jail:
 
     def __init__(self, memory: int, cpu: int, most: int, main: str = MAIN) -> None:
         self.ended = False
-        self._folder = tempfile.mkdtemp(prefix="trace2evolve-box-")
+        self._folder = Scratch("box-")
         theirs, self.requests = os.pipe()
         self.answers, answers = os.pipe()
         life, ours = os.pipe()
@@ -74,7 +74,7 @@ class Jail:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 env=_ENVIRONMENT,
-                cwd=self._folder,
+                cwd=self._folder.path,
                 pass_fds=(theirs, answers, life),
                 start_new_session=True,
             )
@@ -90,8 +90,7 @@ class Jail:
 
     def settle(self) -> None:
         """Remove the working folder: a locked process cannot open it anyway, and nothing is left behind."""
-        with suppress(OSError):
-            Path(self._folder).rmdir()
+        self._folder.close()
 
     def unread(self) -> bool:
         """Whether there is something to read, or its end, though nobody asked."""

@@ -1,8 +1,8 @@
 """One training from its recipe to an adapter's weights; goes on from what an interrupted one kept."""
 
+import contextlib
 import gc
 import os
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_trace2evolve._optional import require
+from pytest_trace2evolve._scratch import Scratch
 from pytest_trace2evolve.errors import ModelFolderError, TrainingError
 from pytest_trace2evolve.training.grpo.protocols import Sampler, Talk
 from pytest_trace2evolve.training.grpo.recipe import Drawing, Recipe
@@ -79,8 +80,8 @@ def train(plan: Plan, *, told: Callable[[Any], None] = lambda step: None) -> Tra
         require(module, extra="train")
     # Their own advice to experimenters is none for those who asked for exactly this.
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
-    with quiet(), tempfile.TemporaryDirectory(prefix="trace2evolve-") as scratch:
-        return _train(plan, Path(scratch), told)
+    with quiet(), contextlib.closing(Scratch()) as scratch:
+        return _train(plan, scratch.path, told)
 
 
 def _train(plan: Plan, scratch: Path, told: Callable[[Any], None]) -> Trained:
