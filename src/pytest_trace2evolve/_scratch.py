@@ -76,7 +76,7 @@ def _remove_ownerless(folder: Path) -> None:
 
 
 def _locked(handle: int) -> bool:
-    """Lock a file as long as this process keeps it open; False if another process has, or the system cannot."""
+    """Lock a file as long as this process keeps it open; False if another has, or the system cannot."""
     try:
         import fcntl
     except ImportError:

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence import ledger as module
 from pytest_trace2evolve.evidence.ledger import CLOCK_TOLERANCE, Ledger, render
 from pytest_trace2evolve.evidence.scoreboard import COLUMNS, read
-from pytest_trace2evolve.records.ledger import Dated, Entry, Root
+from pytest_trace2evolve.records.ledger import Dated, Entry, Root, Seen
 from tests.ledger_helpers import ROOT, at, chained, judged, seen
 from tests.patience import HANG_SECONDS
 
@@ -205,6 +205,48 @@ def test_an_entry_is_dated_after_its_parents_whatever_the_clock_says(folder: Pat
     late = add(folder)
     assert late.at == ahead.at + timedelta(microseconds=1)
     assert problems(folder, ahead.at) == []
+
+
+@pytest.mark.parametrize("make", [seen, judged])
+def test_a_fast_clock_harms_no_later_entry(folder: Path, make: Callable[..., Dated]) -> None:
+    """An entry dated years ahead is named until the next one is written, which is dated as it should be."""
+    now = datetime.now(UTC)
+    first = add(folder)
+    fast = add(folder, lambda moment, **fields: make(moment + timedelta(days=2_000), run="2", **fields))
+    (line,) = problems(folder, now)
+    assert "in the future; set the clock" in line
+    later = add(folder, seen)
+    assert now <= later.at < now + timedelta(days=1)
+    assert (later.parents, later.ahead) == ((fast.name,), (fast.name,))
+    after = add(folder, name="v3", look=3, run="3")
+    assert (after.parents, after.ahead) == ((later.name,), ())
+    assert problems(folder, datetime.now(UTC)) == []
+    assert problems(folder, now + timedelta(days=3_000)) == [], "nor does it when that date has come"
+    history = Ledger(folder).read()
+    assert history.heads == (after.name,)
+    assert {entry.name for entry in history.entries.values()} == {
+        one.name for one in (first, fast, later, after)
+    }
+
+
+def test_a_look_with_a_fast_clock_counts_from_the_entry_before_it(folder: Path) -> None:
+    """Else a clock set ahead would let a candidate that is written after a look pass for older than it."""
+    first = add(folder)
+    fast = add(folder, lambda moment, **fields: seen(moment + timedelta(days=2_000), **fields))
+    assert isinstance(fast, Seen)
+    assert fast.first_day == (first.at + timedelta(days=2_000)).date()
+    add(folder, name="v2", look=2, run="2")
+    read = Ledger(folder).read().entries[fast.name]
+    assert isinstance(read, Seen)
+    assert read.first_day == first.at.date()
+
+
+def test_an_entry_that_lists_no_parent_of_its_own_excuses_nothing(folder: Path, three: list[Dated]) -> None:
+    write(folder, seen(at(60), parents=(three[-1].name,)))
+    excuse = judged(at(3), name="v3", look=3, parents=(three[-1].name,), ahead=("0" * 32,))
+    write(folder, excuse)
+    (line,) = problems(folder, at(10))
+    assert "in the future" in line
 
 
 def test_a_damaged_ledger_can_be_written_and_stays_damaged(folder: Path, three: list[Dated]) -> None:

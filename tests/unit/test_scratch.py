@@ -1,4 +1,4 @@
-"""Temporary folders: removed by their process, by the next one if it was killed, and never somebody else's."""
+"""Temporary folders: removed by their process, by the next one if it was killed, never another owner's."""
 
 import os
 import signal

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from pytest_trace2evolve._canonical import digest
 from pytest_trace2evolve.evidence.atomic import write_atomic
-from pytest_trace2evolve.evidence.ledger_check import problems_among
+from pytest_trace2evolve.evidence.ledger_check import ahead_of_their_time, problems_among
 from pytest_trace2evolve.records.base import complaint
 from pytest_trace2evolve.records.ledger import ENTRIES, LEDGER_SCHEMA, AnyEntry, Dated, Entry, Root
 
@@ -106,9 +106,12 @@ class Ledger:
         dated = {name: entry for name, entry in sound.items() if isinstance(entry, Dated)}
         root = self._own_root(roots, Counter(entry.root for entry in dated.values()))
         found = broken | problems_among(dated, roots.keys(), root, present, now + CLOCK_TOLERANCE)
+        entries = {name: entry for name, entry in dated.items() if entry.root == root}
+        for name, earliest in ahead_of_their_time(entries).items():
+            entries[name] = entries[name].model_copy(update={"earliest": earliest})
         return History(
             root=root,
-            entries={name: entry for name, entry in dated.items() if entry.root == root},
+            entries=entries,
             problems=tuple(f"{self._named()}/{name}.json: {found[name]}" for name in sorted(found)),
         )
 
@@ -128,10 +131,15 @@ class Ledger:
                 history = self.read()
                 root = history.root or self._begin()
                 parents = history.heads or (root,)
-                before = [history.entries[name].at for name in parents if name in history.entries]
-                # A parent may come from a machine whose clock is ahead: an entry is dated after its parents.
-                at = max([datetime.now(UTC), *(moment + timedelta(microseconds=1) for moment in before)])
-                entry = make(root, parents, at)
+                before = {name: history.entries[name].at for name in parents if name in history.entries}
+                now = datetime.now(UTC)
+                # An entry is dated after its parents, whose machine's clock may be a little ahead. Much later
+                # ones are listed: a date like theirs would be wrong for this entry and all that follow.
+                ahead = tuple(name for name, at in before.items() if at > now + CLOCK_TOLERANCE)
+                after = [at + timedelta(microseconds=1) for name, at in before.items() if name not in ahead]
+                entry = make(root, parents, max([now, *after]))
+                if ahead:
+                    entry = entry.model_copy(update={"ahead": ahead})
                 try:
                     write_atomic(self.folder / f"{entry.name}.json", render(entry), exclusive=True)
                 except FileExistsError:

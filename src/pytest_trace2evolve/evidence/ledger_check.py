@@ -1,7 +1,7 @@
 """What is wrong among entries whose files are as they were written: pure, so that laws can be tested."""
 
 from collections.abc import Collection, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 
 from pytest_trace2evolve.records.ledger import Dated, Evaluation
 
@@ -30,17 +30,30 @@ def problems_among(
     for name in entries.keys() - own.keys():
         other = entries[name].root
         found[name] = f"belongs to the ledger of root {other}, and this project's root is {root}; remove it"
+    # The next entry of a machine with the right time says that their dates are wrong: the harm ends there.
+    ahead = ahead_of_their_time(own)
     for name, entry in sorted(own.items()):
         for parent in sorted({entry.root, *entry.parents}):
             if parent not in present:
                 found[parent] = f"was deleted, and entry {name} names it; restore it from git"
-            elif parent in own and own[parent].at >= entry.at:
+            elif parent in own and own[parent].at >= entry.at and parent not in entry.ahead:
                 found.setdefault(name, _back_dated(entry, parent, own[parent]))
-        if entry.at > latest:
+        if entry.at > latest and name not in ahead:
             found.setdefault(
                 name, f"is dated {_told(entry.at)}, in the future; set the clock, or restore it from git"
             )
     return found | _replayed(own, found)
+
+
+def ahead_of_their_time(entries: Mapping[str, Dated]) -> dict[str, datetime]:
+    """The entries that a later one lists as dated after it, and when each was written at the earliest."""
+    start = datetime.min.replace(tzinfo=UTC)
+    listed = {parent for entry in entries.values() for parent in entry.ahead if parent in entry.parents}
+    return {
+        name: max((entries[one].at for one in entries[name].parents if one in entries), default=start)
+        for name in listed
+        if name in entries
+    }
 
 
 def _back_dated(entry: Dated, parent: str, before: Dated) -> str:

@@ -65,11 +65,22 @@ class Dated(Entry):
         root: The name of the ledger's root.
         parents: The names of the entries that no other entry named when this one was written, sorted.
         at: When it was written, in UTC.
+        ahead: Parents that are dated well after this entry: the clock of their machine, or of this one, was
+            wrong. Absent from entries without any.
+        earliest: When it may have been written at the earliest, if an entry after it lists it as `ahead`.
+            Derived when the ledger is read, and not part of the entry's file.
     """
 
     root: Name
     parents: tuple[Name, ...] = Field(min_length=1)
     at: UtcTime
+    ahead: tuple[Name, ...] = ()
+    earliest: UtcTime | None = Field(default=None, exclude=True)
+
+    def to_json(self) -> dict[str, Any]:
+        """The entry's content as its file holds it; entries from before `ahead` keep their names."""
+        content = super().to_json()
+        return content if self.ahead else {name: value for name, value in content.items() if name != "ahead"}
 
 
 class Seen(Dated):
@@ -104,7 +115,8 @@ class Seen(Dated):
     @property
     def first_day(self) -> date:
         """The earlier of both calendars' days: a candidate frozen on it may have been changed afterwards."""
-        return min(self.day, self.at.date())
+        days = [self.day, self.at.date()]
+        return min(days if self.earliest is None else [*days, self.earliest.date()])
 
 
 class Version(Record):
