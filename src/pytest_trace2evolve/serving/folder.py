@@ -15,6 +15,7 @@ from typing import Any
 from pytest_trace2evolve._canonical import DIGEST_LENGTH, digest
 from pytest_trace2evolve.errors import ModelFolderError
 from pytest_trace2evolve.records.adapter import ADAPTER_WEIGHTS, MANIFEST
+from pytest_trace2evolve.serving.coverage import require_known, require_settings
 
 CONFIG = "config.json"
 ADAPTER_CONFIG = "adapter_config.json"
@@ -125,10 +126,13 @@ def read_adapter(name: str, path: Path, base: ModelFolder) -> AdapterFolder:
         )
     if config.get("auto_mapping") and config["auto_mapping"].get("custom_code"):
         raise ModelFolderError(f"adapter {name!r}: {path / ADAPTER_CONFIG}: names custom code: never run")
+    require_settings(config, f"adapter {name!r}: {path / ADAPTER_CONFIG}")
     if not (path / ADAPTER_WEIGHTS).exists():
         _refuse_pickle(path)
         raise ModelFolderError(f"adapter {name!r}: {path}: holds no {ADAPTER_WEIGHTS}")
-    _require_fitting(require_sound(path / ADAPTER_WEIGHTS), name, path, base)
+    shapes = require_sound(path / ADAPTER_WEIGHTS)
+    require_known(shapes, config.get("modules_to_save"), f"adapter {name!r}: {path / ADAPTER_WEIGHTS}")
+    _require_fitting(shapes, name, path, base)
     if (path / MANIFEST).exists():
         told = _object(path / MANIFEST).get("base_digest")
         if told is not None and told != folder_digest(base.path):

@@ -14,7 +14,8 @@ from transformers.cache_utils import Cache, DynamicCache
 from pytest_trace2evolve.errors import ConfigError, ModelFolderError
 from pytest_trace2evolve.records.adapter import ADAPTER_WEIGHTS
 from pytest_trace2evolve.serving.cache import KeysValues
-from pytest_trace2evolve.serving.folder import AdapterFolder, ModelFolder
+from pytest_trace2evolve.serving.coverage import require_covered
+from pytest_trace2evolve.serving.folder import AdapterFolder, ModelFolder, require_sound
 
 BASE = "__base__"
 """What peft calls a row without an adapter."""
@@ -129,6 +130,7 @@ class LoadedModel:
                     wrapped = PeftModel.from_pretrained(self._model, one.path, adapter_name=place)
                 else:
                     wrapped.load_adapter(one.path, place)
+                require_covered(wrapped, place, require_sound(one.path / ADAPTER_WEIGHTS), one.name, one.path)
         kinds = (LoraLayer, AuxiliaryTrainingWrapper)
         adapted: list[Any] = [module for module in self._model.modules() if isinstance(module, kinds)]
         for module in adapted:

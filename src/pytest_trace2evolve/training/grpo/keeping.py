@@ -113,6 +113,27 @@ def last_kept(folder: Path, identity: Mapping[str, Any]) -> Kept | None:
     return kept
 
 
+def require_whole(folder: Path, kept: Kept, model: Mapping[str, torch.Tensor]) -> None:
+    """Check that the weights are those of the model that goes on: a layer that lacks would begin anew.
+
+    Args:
+        folder: Where keepings of this training lie.
+        kept: The keeping.
+        model: The model's own weights, by name.
+
+    Raises:
+        TrainingError: they are not.
+    """
+    one, other = ({name: list(each.shape) for name, each in some.items()} for some in (kept.weights, model))
+    if name := next(
+        (name for name in sorted(one.keys() | other.keys()) if one.get(name) != other.get(name)), ""
+    ):
+        raise TrainingError(
+            f"{folder}: its weights of step {kept.step} have {one.get(name)} for {name!r}, and the model has "
+            f"{other.get(name)}; remove {folder} to begin anew"
+        )
+
+
 def _differing(one: Mapping[str, Any], other: Mapping[str, Any], within: str = "") -> str:
     """The first value that differs, by its path, and what is asked for; empty where all are equal."""
     for name in [*one, *(name for name in other if name not in one)]:

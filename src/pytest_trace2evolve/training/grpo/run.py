@@ -88,7 +88,14 @@ def _train(plan: Plan, scratch: Path, told: Callable[[Any], None]) -> Trained:
     import torch
     from peft import get_peft_model_state_dict, set_peft_model_state_dict
 
-    from pytest_trace2evolve.training.grpo.keeping import Kept, keep, last_kept, moments_of, restore
+    from pytest_trace2evolve.training.grpo.keeping import (
+        Kept,
+        keep,
+        last_kept,
+        moments_of,
+        require_whole,
+        restore,
+    )
     from pytest_trace2evolve.training.grpo.rates import share
     from pytest_trace2evolve.training.grpo.trainer import CustomerTrainer
     from pytest_trace2evolve.training.grpo.watch import Watch
@@ -114,6 +121,7 @@ def _train(plan: Plan, scratch: Path, told: Callable[[Any], None]) -> Trained:
         [one for one in trainer.model.parameters() if one.requires_grad], lr=recipe.rate, weight_decay=0.0
     )
     if kept:
+        require_whole(plan.unfinished, kept, get_peft_model_state_dict(trainer.model))
         set_peft_model_state_dict(trainer.model, dict(kept.weights))
         restore(optimizer, kept.moments)
     rates = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: share(recipe, done + step))
