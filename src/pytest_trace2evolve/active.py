@@ -4,6 +4,7 @@ import pytest
 
 from pytest_trace2evolve.collect import PLUGIN_NAME
 from pytest_trace2evolve.controller import Controller
+from pytest_trace2evolve.outlets import sanitize_terminal
 from pytest_trace2evolve.participant import Participant, Worker
 from pytest_trace2evolve.pressure import fixtures
 from pytest_trace2evolve.pressure.gathering import Gathering
@@ -24,4 +25,5 @@ def activate(config: pytest.Config) -> None:
     config.pluginmanager.register(Pressure(run), NAME)
     config.pluginmanager.register(fixtures)
     if isinstance(run, Controller):
+        sanitize_terminal(config)
         config.pluginmanager.register(Gathering(run))

@@ -19,6 +19,7 @@ from pytest_trace2evolve.records.account import Budgets
 from pytest_trace2evolve.records.protocols import Judge
 from pytest_trace2evolve.records.verdict import Goal
 from pytest_trace2evolve.shipped import embedded_model, has_embedded_model
+from pytest_trace2evolve.usage import usage_error
 from pytest_trace2evolve.workflow.planning.cassettes import played
 from pytest_trace2evolve.workflow.planning.confirm import Endpoint
 from pytest_trace2evolve.workflow.planning.live import DEFAULT_CONCURRENCY, LiveSettings, extra_instruction
@@ -31,7 +32,7 @@ def refuse_empty(config: pytest.Config) -> None:
     for name in DESTINATIONS:
         value = getattr(config.option, name, None)
         if value == "" or (isinstance(value, list) and "" in value):
-            raise pytest.UsageError(f"--{name.replace('_', '-')} is empty; leave it out or give a value")
+            raise usage_error(f"--{name.replace('_', '-')} is empty; leave it out or give a value")
 
 
 def read_options(config: pytest.Config, served: Mapping[str, Address]) -> Options:

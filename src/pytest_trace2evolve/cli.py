@@ -1,12 +1,15 @@
 """The `trace2evolve` command: what can be done without pytest."""
 
 import argparse
+import contextlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TextIO, cast
 
 from pytest_trace2evolve import __version__
+from pytest_trace2evolve._sanitize import LONGEST_LINE, SanitizedStream, sanitize_line
 from pytest_trace2evolve.commands import (
     baselines,
     calibrate,
@@ -31,7 +34,6 @@ from pytest_trace2evolve.commands import (
     train,
 )
 from pytest_trace2evolve.errors import Trace2EvolveError
-from pytest_trace2evolve.report.inert import inert_line
 
 EXIT_USAGE = 2
 
@@ -44,6 +46,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     0 and more are the subcommand's own; 2 is bad input and 130 Ctrl-C, told in one line on standard error.
     """
+    with _sanitized():
+        return _main(arguments)
+
+
+def _main(arguments: Sequence[str] | None) -> int:
     options = _parser().parse_args(arguments)
     command: Callable[[argparse.Namespace], int] = options.command
     try:
@@ -57,8 +64,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"trace2evolve: interrupted{then}", file=sys.stderr)
         return EXIT_INTERRUPTED
     except (Trace2EvolveError, OSError) as error:
-        print(f"trace2evolve: {inert_line(str(error))}", file=sys.stderr)
+        print(f"trace2evolve: {sanitize_line(str(error), LONGEST_LINE)}", file=sys.stderr)
         return EXIT_USAGE
+
+
+@contextlib.contextmanager
+def _sanitized() -> Iterator[None]:
+    """Sanitise whatever a command prints."""
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (
+        cast("TextIO", SanitizedStream(stream, terminal=stream.isatty())) if stream is not None else None
+        for stream in before
+    )
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
 
 
 def _parser() -> argparse.ArgumentParser:

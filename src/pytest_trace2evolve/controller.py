@@ -6,21 +6,22 @@ from typing import Any
 import pytest
 
 from pytest_trace2evolve import xdist
+from pytest_trace2evolve._sanitize import sanitize_line
 from pytest_trace2evolve.choices import read_max_age
 from pytest_trace2evolve.errors import ConfigError, ResultsError, Trace2EvolveError
 from pytest_trace2evolve.evidence.answers import remove
 from pytest_trace2evolve.evidence.baselines import write_evidence
 from pytest_trace2evolve.evidence.resume import FinishedStore
 from pytest_trace2evolve.gate.decide import worst
-from pytest_trace2evolve.outlets import tell_elsewhere
-from pytest_trace2evolve.participant import WORKER_INPUT, Participant, usage_error
+from pytest_trace2evolve.outlets import sanitize_junit, tell_elsewhere
+from pytest_trace2evolve.participant import WORKER_INPUT, Participant
 from pytest_trace2evolve.records.verdict import Decision
 from pytest_trace2evolve.report.baselines import age_warnings, baseline_lines
 from pytest_trace2evolve.report.display import Display
 from pytest_trace2evolve.report.forecast import forecast, totals_text
-from pytest_trace2evolve.report.inert import inert_line
 from pytest_trace2evolve.report.run import RunReport, run_report
 from pytest_trace2evolve.report.watch import Watch
+from pytest_trace2evolve.usage import usage_error
 from pytest_trace2evolve.workflow.judging.finish import EXIT_STATUS, keep, keep_totals
 from pytest_trace2evolve.workflow.judging.ledger import Looks
 from pytest_trace2evolve.workflow.judging.run_verdict import keep_verdict
@@ -83,7 +84,7 @@ class Controller(Participant):
                 if planned.baseline is not None:
                     write_evidence(baseline_copy(self.plan.run_folder, name), planned.baseline.evidence)
         except OSError as error:
-            raise pytest.UsageError(
+            raise usage_error(
                 f"cannot write to {self.plan.run_folder}: {error.strerror}; choose --t2e-run-folder"
             ) from None
 
@@ -187,7 +188,7 @@ class Controller(Participant):
             pytest.UsageError: a worker sent the report to end the session.
         """
         if refusal := getattr(report, "trace2evolve_refusal", ""):
-            raise pytest.UsageError(f"trace2evolve: {refusal}")
+            raise usage_error(f"trace2evolve: {refusal}")
         self.others_failed = self.others_failed or report.failed
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -203,7 +204,10 @@ class Controller(Participant):
             self._export(session, exitstatus)
         if (report := self._report()) is not None:
             self.untold = tell_elsewhere(self.config, report)
-        return (yield)
+        result = yield
+        if self.plan is not None:
+            sanitize_junit(self.config)
+        return result
 
     def _export(self, session: pytest.Session, exitstatus: int | pytest.ExitCode) -> None:
         """Write the cassette that was asked for, whatever else the run came to."""
@@ -265,7 +269,7 @@ class Controller(Participant):
             why = narrowed if stopped else ""
             keep_verdict(self.plan, ran, self.outcomes, stopped=why, others_failed=self.others_failed)
         except Exception as error:
-            told = inert_line(f"{type(error).__name__}: {error}")
+            told = sanitize_line(f"{type(error).__name__}: {error}")
             self.trouble = f"the evidence could not be kept whole ({told}); the verdict does not count"
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
             if self.staged is not None:

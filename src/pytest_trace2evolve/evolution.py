@@ -13,6 +13,7 @@ from pytest_trace2evolve.errors import ModelFolderError
 from pytest_trace2evolve.options import OPTIONS
 from pytest_trace2evolve.participant import project_of, suites_under
 from pytest_trace2evolve.serving.folder import expanded
+from pytest_trace2evolve.usage import usage_error
 from pytest_trace2evolve.workflow.evolving.options import DECIDING, OFF, PACING, SUITE, parted
 from pytest_trace2evolve.workflow.planning.local import names_folder
 
@@ -92,7 +93,7 @@ def run_and_evolve(config: pytest.Config) -> int | pytest.ExitCode | None:
         return None
     for name in _NO_BASE:
         if getattr(option, name, None) is not None:
-            raise pytest.UsageError(
+            raise usage_error(
                 f"--{name.replace('_', '-')} does not go with --t2e-evolve, which trains adapters of the "
                 "embedded model, or of one in a folder: --t2e-model ./FOLDER"
             )
@@ -100,7 +101,7 @@ def run_and_evolve(config: pytest.Config) -> int | pytest.ExitCode | None:
     _refuse_a_part(config)
     given = config.invocation_params
     if option.t2e_model is not None and not names_folder(option.t2e_model, given.dir):
-        raise pytest.UsageError(
+        raise usage_error(
             f"--t2e-model {option.t2e_model}: --t2e-evolve trains adapters, and needs a model that lies in a "
             "folder: --t2e-model ./FOLDER"
         )
@@ -128,12 +129,12 @@ def run_and_evolve(config: pytest.Config) -> int | pytest.ExitCode | None:
 def _refuse_without_verdict(config: pytest.Config) -> None:
     """Refuse a session whose run could be nobody's baseline, or whose options leave no verdict."""
     if config.option.t2e_stages is not None:
-        raise pytest.UsageError(
+        raise usage_error(
             "--t2e-stages does not go with --t2e-evolve: a run that may stop early is no baseline of the "
             "adapters' sessions; leave it out"
         )
     if (config.option.t2e_gate or config.getini("t2e_gate")) == OFF:
-        raise pytest.UsageError(
+        raise usage_error(
             f"--t2e-evolve promotes adapters by the gate's verdict, and the gate is {OFF}: leave --t2e-gate "
             f"out, or name a policy where the ini key t2e_gate is {OFF}"
         )
@@ -152,7 +153,7 @@ def _refuse_a_part(config: pytest.Config) -> None:
     }
     for name, value in given.items():
         if value:
-            raise pytest.UsageError(
+            raise usage_error(
                 f"{name} does not go with --t2e-evolve: adapters are judged against the session's run, which "
                 "must be whole; leave it out"
             )
@@ -175,7 +176,7 @@ def _evolve(config: pytest.Config) -> list[str]:
     try:
         return asked + shlex.split(option.t2e_evolve_options or "")
     except ValueError as error:
-        raise pytest.UsageError(f"--t2e-evolve-options: {error}") from None
+        raise usage_error(f"--t2e-evolve-options: {error}") from None
 
 
 def _session(config: pytest.Config) -> list[str]:
@@ -215,4 +216,4 @@ def _place(model: str, config: pytest.Config) -> Path:
     try:
         return config.invocation_params.dir / expanded(Path(model))
     except ModelFolderError as error:
-        raise pytest.UsageError(str(error)) from None
+        raise usage_error(str(error)) from None

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from pytest_trace2evolve._sanitize import SanitizedStream, sanitize
 from pytest_trace2evolve._secrets import Secrets
+from pytest_trace2evolve.evidence.atomic import write_atomic
 from pytest_trace2evolve.report.junit import verdict_properties
 from pytest_trace2evolve.report.run import RunReport
 from pytest_trace2evolve.report.summary import append_step_summary, reproducing, summary_of, write_summary
@@ -45,6 +47,31 @@ def tell_elsewhere(config: pytest.Config, report: RunReport) -> list[str]:
         except (OSError, ValueError) as error:
             trouble.append(_lost(f"the job's summary ({STEP_SUMMARY}) could not be written", error))
     return trouble
+
+
+def sanitize_terminal(config: pytest.Config) -> None:
+    """Sanitise what pytest and all its plugins print from now on."""
+    reporter = config.pluginmanager.getplugin("terminalreporter")
+    if reporter is not None:
+        writer = reporter._tw
+        terminal = writer.hasmarkup or reporter.isatty
+        writer._file = SanitizedStream(writer._file, terminal=terminal)
+
+
+def sanitize_junit(config: pytest.Config) -> None:
+    """Sanitise the JUnit file that was written: pytest escapes what XML forbids, and nothing else.
+
+    No escape of ours holds a character that XML reads, so the text of the file is sanitised as it is.
+    """
+    for plugin in config.pluginmanager.get_plugins():
+        file = getattr(plugin, "logfile", None)
+        if callable(getattr(plugin, "add_global_property", None)) and isinstance(file, str | os.PathLike):
+            path = Path(file)
+            if path.is_file():
+                text = path.read_text(encoding="utf-8")
+                safe = sanitize(text.replace("&#13;", "\r"))
+                if safe != text:
+                    write_atomic(path, safe)
 
 
 def _lost(what: str, error: OSError | ValueError) -> str:

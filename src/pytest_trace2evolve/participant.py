@@ -22,6 +22,7 @@ from pytest_trace2evolve.extensions import registered
 from pytest_trace2evolve.options import DESTINATIONS
 from pytest_trace2evolve.records.evidence import Identity
 from pytest_trace2evolve.staging import staged_run
+from pytest_trace2evolve.usage import usage_error
 from pytest_trace2evolve.workflow.locked import LockedSuite
 from pytest_trace2evolve.workflow.planning.live import CHAT, DEFAULT_CONCURRENCY
 from pytest_trace2evolve.workflow.planning.plan import Plan, Shared
@@ -39,11 +40,6 @@ from pytest_trace2evolve.workflow.running.trials import Runner
 from pytest_trace2evolve.worlds.registry import Worlds
 
 WORKER_INPUT = "trace2evolve"
-
-
-def usage_error(error: Trace2EvolveError) -> pytest.UsageError:
-    """An error of ours as pytest's, one line."""
-    return pytest.UsageError(" ".join(str(error).split()))
 
 
 class Participant:
@@ -230,7 +226,7 @@ class Participant:
             self._own_folder = Scratch()
             return Account(self._own_folder.path / "account.sqlite", MAIN, plan.budgets)
         except (OSError, sqlite3.Error) as error:
-            raise pytest.UsageError(
+            raise usage_error(
                 f"the account of the run cannot be made in {tempfile.gettempdir()} ({error}); "
                 "make room there, or set TMPDIR to another folder"
             ) from None
@@ -317,7 +313,7 @@ class Participant:
         if not refusal:
             return
         if not hasattr(self.config, "workerinput"):
-            raise pytest.UsageError(f"trace2evolve: {refusal}")
+            raise usage_error(f"trace2evolve: {refusal}")
         report = pytest.CollectReport(nodeid="", outcome="failed", longrepr=refusal, result=None)
         report.trace2evolve_refusal = refusal  # type: ignore[attr-defined]  # extra attributes travel as JSON
         self.config.hook.pytest_collectreport(report=report)
@@ -416,7 +412,7 @@ def project_of(config: pytest.Config) -> Project:
     """
     folder = Path(os.path.normpath(config.rootpath / (config.getini("t2e_suites") or "suites")))
     if not folder.is_relative_to(config.rootpath):
-        raise pytest.UsageError(f"t2e_suites: {folder} lies outside the rootdir {config.rootpath}")
+        raise usage_error(f"t2e_suites: {folder} lies outside the rootdir {config.rootpath}")
     return Project(root=config.rootpath, suites_folder=folder)
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from pytest_trace2evolve._sanitize import sanitize, sanitize_line
 from pytest_trace2evolve.cli import main
 from pytest_trace2evolve.evidence.ledger import Ledger
 from pytest_trace2evolve.records.ledger import Seen
-from pytest_trace2evolve.report.inert import inert, inert_line
 from pytest_trace2evolve.workflow.recorded import looks as module
 from tests.plugin.conftest import SUITE, DeskProject
 
@@ -303,5 +303,5 @@ def test_a_terminal_that_cannot_print_a_sign_gets_an_escape(
     ],
 )
 def test_signs_that_steer_are_written_out(text: str, made: str) -> None:
-    assert inert(text) == made
-    assert "\n" not in inert_line(text)
+    assert sanitize(text) == made
+    assert "\n" not in sanitize_line(text)

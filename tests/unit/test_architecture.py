@@ -58,6 +58,7 @@ LEVELS = {
         "participant",
         "staging",
         "choices",
+        "usage",
         "pressure",
     },
 }

@@ -1,11 +1,13 @@
 """What several subcommands share: the judge, the project they stand in, pictures and progress."""
 
 import argparse
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_trace2evolve._sanitize import sanitize_line
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.records.protocols import Judge
 from pytest_trace2evolve.workflow.project import Project, find_root
@@ -118,21 +120,23 @@ def progress_bar(what: str, total: int | None) -> Iterator[Callable[..., None]]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
+    # A bar is drawn past the sanitiser, which lets no cursor move.
+    console = Console(file=getattr(sys.stderr, "raw", sys.stderr))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     tenth = 0
     with Progress(
         *columns, TextColumn("{task.fields[word]}"), console=console, disable=not console.is_terminal
     ) as progress:
-        bar = progress.add_task(what, total=total, word="")
+        bar = progress.add_task(sanitize_line(what), total=total, word="")
 
         def show(done: int, word: str = "", of: int | None = None) -> None:
+            word = sanitize_line(word)
             nonlocal tenth
             whole = total if of is None else of
             progress.update(bar, completed=done, word=word, total=whole)
             reached = done * 10 // whole if whole else 0
             if reached > tenth and not console.is_terminal:
-                console.print(f"{what} {done}/{whole} {word}".rstrip(), highlight=False)
+                print(f"{what} {done}/{whole} {word}".rstrip(), file=sys.stderr)
             tenth = reached
 
         yield show

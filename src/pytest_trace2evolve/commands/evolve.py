@@ -67,6 +67,6 @@ def _evolve(options: argparse.Namespace) -> int:
 
 
 def _told(stage: Any, text: str) -> None:
-    from pytest_trace2evolve.report.inert import inert_line
+    from pytest_trace2evolve._sanitize import sanitize_line
 
-    print(f"{stage.value}: {inert_line(text)[:160]}", file=sys.stderr, flush=True)
+    print(f"{stage.value}: {sanitize_line(text)[:160]}", file=sys.stderr, flush=True)

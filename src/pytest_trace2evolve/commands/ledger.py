@@ -18,7 +18,7 @@ def add(commands: Any) -> None:
 
 
 def _ledger(options: argparse.Namespace) -> int:
-    from pytest_trace2evolve.report.inert import inert_line
+    from pytest_trace2evolve._sanitize import sanitize_line
     from pytest_trace2evolve.report.ledger import ledger_json, ledger_text
     from pytest_trace2evolve.workflow.judging.ledger import Looks
     from pytest_trace2evolve.workflow.judging.story import stories
@@ -28,5 +28,5 @@ def _ledger(options: argparse.Namespace) -> int:
     told = stories(project, looks, options.suite, options.split)
     print(json.dumps(ledger_json(looks, told), indent=2) if options.json else ledger_text(looks, told))
     for problem in looks.problems:
-        print(f"trace2evolve: {inert_line(problem)}", file=sys.stderr)
+        print(f"trace2evolve: {sanitize_line(problem)}", file=sys.stderr)
     return 1 if looks.problems else 0

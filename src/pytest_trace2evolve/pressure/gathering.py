@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
+from pytest_trace2evolve._sanitize import sanitize_line
 from pytest_trace2evolve.cases.case import Case, case_of
 from pytest_trace2evolve.participant import Participant
 from pytest_trace2evolve.pressure.outcomes import SPENT
 from pytest_trace2evolve.records.task import Task
-from pytest_trace2evolve.report.inert import inert_line
 from pytest_trace2evolve.workflow.cases.freeze import FROZEN, freeze, unfrozen
 
 
@@ -45,4 +45,4 @@ class Gathering:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Tell what was found and frozen."""
         for note in self._notes:
-            terminalreporter.write_line(f"trace2evolve: {inert_line(note)}")
+            terminalreporter.write_line(f"trace2evolve: {sanitize_line(note)}")

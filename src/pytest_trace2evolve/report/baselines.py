@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from rich.markup import escape
 from rich.table import Table
 
+from pytest_trace2evolve.report.markup import escape
 from pytest_trace2evolve.report.score import terminal
 from pytest_trace2evolve.report.terminal import rendered
 from pytest_trace2evolve.workflow.planning.plan import Plan

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-from rich.markup import escape
 from rich.table import Table
 
 from pytest_trace2evolve.gate.calibration import CONFIDENCE, Calibration, Rate
 from pytest_trace2evolve.records.verdict import Decision, Goal
+from pytest_trace2evolve.report.markup import escape
 from pytest_trace2evolve.report.score import terminal
 from pytest_trace2evolve.report.terminal import listed, rendered
 from pytest_trace2evolve.workflow.recorded.calibrate import Findings

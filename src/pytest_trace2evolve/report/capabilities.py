@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from pytest_trace2evolve._sanitize import sanitize_line
 from pytest_trace2evolve.records.capability import Assessment, CapabilityReport, FailureKind, Shown
-from pytest_trace2evolve.report.inert import inert_line
+from pytest_trace2evolve.report.markup import escape
 from pytest_trace2evolve.report.score import terminal
 from pytest_trace2evolve.report.terminal import rendered
 
@@ -131,4 +131,4 @@ def _interval(one: Assessment) -> str:
 
 def _line(target: Any, text: str, style: str = "") -> None:
     indent = text[: len(text) - len(text.lstrip())]
-    target.print(Text(indent + inert_line(text.strip()), style=style), soft_wrap=True)
+    target.print(Text(indent + sanitize_line(text.strip()), style=style), soft_wrap=True)

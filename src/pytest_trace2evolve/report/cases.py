@@ -6,9 +6,9 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from pytest_trace2evolve._sanitize import sanitize_line
 from pytest_trace2evolve.cases.case import FAMILIES, Case
 from pytest_trace2evolve.records.script import After, Turn
-from pytest_trace2evolve.report.inert import inert_line
 from pytest_trace2evolve.report.score import terminal
 from pytest_trace2evolve.report.terminal import rendered
 
@@ -27,7 +27,7 @@ def cases_text(path: str, cases: Sequence[Case]) -> str:
         table.add_column(heading, overflow="fold", no_wrap=heading in ("content", "right is"))
     for case in cases:
         right = "to refuse" if case.script.refuses_all else "to act"
-        says = inert_line(case.script.turns[0].says)
+        says = sanitize_line(case.script.turns[0].says)
         table.add_row(Text(case.id), case.script.content.value, right, Text(says))
     target.print(table)
     return rendered(target)
@@ -38,7 +38,7 @@ def case_text(case: Case) -> str:
     target = terminal()
     for text, style in (*_customer(case), *_store(case), *_right(case)):
         indent = text[: len(text) - len(text.lstrip())]
-        target.print(Text(indent + inert_line(text), style=style), soft_wrap=True)
+        target.print(Text(indent + sanitize_line(text), style=style), soft_wrap=True)
     return rendered(target)
 
 
@@ -133,7 +133,7 @@ def _right(case: Case) -> Iterator[tuple[str, str]]:
 
 def problem_line(path: str, case: Case, problem: str) -> str:
     """What admission found against a case of a file."""
-    return inert_line(f"{path}: {case.id}: {problem}")
+    return sanitize_line(f"{path}: {case.id}: {problem}")
 
 
 def admitted_line(path: str, passed: int, total: int) -> str:

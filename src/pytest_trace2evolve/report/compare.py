@@ -1,7 +1,6 @@
 """What `trace2evolve compare` prints."""
 
-from rich.markup import escape
-
+from pytest_trace2evolve.report.markup import escape
 from pytest_trace2evolve.report.score import terminal
 from pytest_trace2evolve.report.terminal import (
     checks_table,

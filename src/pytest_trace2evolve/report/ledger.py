@@ -5,9 +5,9 @@ from typing import Any
 
 from rich.text import Text
 
+from pytest_trace2evolve._sanitize import sanitize_line
 from pytest_trace2evolve.gate.looks import share
 from pytest_trace2evolve.records.ledger import Evaluation, Seen
-from pytest_trace2evolve.report.inert import inert_line
 from pytest_trace2evolve.report.score import terminal
 from pytest_trace2evolve.report.terminal import rendered
 from pytest_trace2evolve.workflow.judging.ledger import Looks
@@ -53,7 +53,7 @@ def ledger_text(looks: Looks, stories: Sequence[Story]) -> str:
         lines += [(f"  {text}", "") for text in _next(one, damaged=bool(looks.problems))]
         for text, style in lines:
             indent = text[: len(text) - len(text.lstrip())]
-            target.print(Text(indent + inert_line(text), style=style), soft_wrap=True)
+            target.print(Text(indent + sanitize_line(text), style=style), soft_wrap=True)
     if not stories:
         target.print("no suite is locked, and nothing is written in the ledger")
     return rendered(target)

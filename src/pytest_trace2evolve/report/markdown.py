@@ -5,11 +5,16 @@ code span or a fence of its own, where GitHub makes no link, image, mention, ref
 """
 
 import re
-import unicodedata
 from collections.abc import Iterable, Sequence
+
+from pytest_trace2evolve._sanitize import sanitize
 
 LONGEST_NAME, LONGEST_TEXT = 240, 400
 """Characters of a foreign name and of a foreign sentence that are shown."""
+
+
+_BLANK = re.compile(r"[^\S ]")
+"""Blanks that are none: new lines, tabs, wide ones."""
 
 
 def code(text: str, longest: int = LONGEST_NAME) -> str:
@@ -73,14 +78,7 @@ def figure(value: float | None) -> str:
 
 def _visible(text: str) -> str:
     """A text without control, format, private and unassigned characters: none moves or hides another."""
-    return text if text.isprintable() else "".join(_shown(character) for character in text)
-
-
-def _shown(character: str) -> str:
-    category = unicodedata.category(character)
-    if category.startswith("Z") or character in "\t\n\r\v\f\x85":
-        return " "
-    return "\ufffd" if category.startswith("C") else character
+    return sanitize(_BLANK.sub(" ", text))
 
 
 def _clipped(text: str, longest: int) -> str:

@@ -8,8 +8,8 @@ from typing import Protocol
 from rich.console import Console
 from rich.table import Table
 
+from pytest_trace2evolve._sanitize import sanitize_line
 from pytest_trace2evolve.records.routing import Confusion
-from pytest_trace2evolve.report.inert import inert_line
 from pytest_trace2evolve.routing.confusion import accuracy
 
 WIDTH = 120
@@ -36,7 +36,7 @@ def routed_text(routed: Routed, base: str) -> str:
     table.add_column("right", justify="right")
     for place, (label, row) in enumerate(zip(confusion.labels, confusion.counts, strict=True)):
         right = f"{row[place] / sum(row):.0%}" if sum(row) else "–"
-        table.add_row(f"{place + 1} {inert_line(label)}", *map(str, row), right)
+        table.add_row(f"{place + 1} {sanitize_line(label)}", *map(str, row), right)
     text = io.StringIO()
     Console(file=text, width=WIDTH, color_system=None).print(table)
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + f"\n{_told(routed, base)}\n"
@@ -51,7 +51,7 @@ def _told(routed: Routed, base: str) -> str:
     chance = 1 / len(confusion.labels)
     return (
         f"right: {share:.0%} of {confusion.total} held-out openings ({low:.0%} … {high:.0%}), by chance "
-        f"{chance:.0%}; {inert_line(base)} told no letter in {routed.silent:.0%} of the questions"
+        f"{chance:.0%}; {sanitize_line(base)} told no letter in {routed.silent:.0%} of the questions"
     )
 
 

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from rich.console import Console
-from rich.markup import escape
 
 from pytest_trace2evolve.records.verdict import Decision
+from pytest_trace2evolve.report.markup import escape
 from pytest_trace2evolve.report.terminal import (
     alarms_line,
     checks_table,

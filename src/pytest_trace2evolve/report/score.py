@@ -5,9 +5,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from rich.markup import escape
 from rich.table import Table
 
+from pytest_trace2evolve.report.markup import escape
 from pytest_trace2evolve.report.terminal import alarms_line, console, number, pass_hat, rendered
 from pytest_trace2evolve.workflow.recorded.rescore import ScoredFile
 from pytest_trace2evolve.workflow.recorded.sides import Scored

@@ -1,6 +1,7 @@
 """A run's summary: made at its end, written to files, and read back by the job that comments."""
 
 import contextlib
+import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -57,7 +58,8 @@ def write_summary(path: Path, summary: RunSummary) -> None:
         OSError: it could not be written; what was there is as it was.
     """
     if path.suffix == ".json":
-        write_atomic(path, summary.model_dump_json(indent=1) + "\n")
+        # In ASCII: whoever prints the file prints nothing that steers a terminal.
+        write_atomic(path, json.dumps(summary.model_dump(mode="json"), indent=1) + "\n")
     else:
         write_atomic(path, run_markdown(summary))
 

@@ -4,7 +4,6 @@ import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from rich.console import Console
-from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table
 
@@ -18,6 +17,7 @@ from pytest_trace2evolve.records.verdict import (
     Verdict,
 )
 from pytest_trace2evolve.report.forecast import dollars
+from pytest_trace2evolve.report.markup import escape
 from pytest_trace2evolve.scoring.metrics import Metrics
 
 _COLOURS = {

@@ -7,10 +7,10 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from pytest_trace2evolve._sanitize import sanitize, sanitize_line
 from pytest_trace2evolve.evidence.tau2_format import OWN_BLOCK
 from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.trace import Simulation
-from pytest_trace2evolve.report.inert import inert, inert_line
 from pytest_trace2evolve.report.score import terminal
 from pytest_trace2evolve.report.terminal import rendered
 from pytest_trace2evolve.workflow.recorded.show import Opened
@@ -89,7 +89,7 @@ def _json(value: object) -> str:
 
 def _block(target: Console, text: str, *, full: bool) -> None:
     shown = text if full else "\n".join(text[:SHOWN_LETTERS].split("\n")[:SHOWN_LINES])
-    for line in inert(shown).split("\n"):
+    for line in sanitize(shown).split("\n"):
         target.print(Text(_INDENT + line), soft_wrap=True)
     if len(shown) < len(text):
         _line(target, f"{_INDENT}… {len(text) - len(shown):,} more characters (--full)", "dim")
@@ -97,7 +97,7 @@ def _block(target: Console, text: str, *, full: bool) -> None:
 
 def _line(target: Console, text: str, style: str = "") -> None:
     indent = text[: len(text) - len(text.lstrip())]
-    target.print(Text(indent + inert_line(text), style=style), soft_wrap=True)
+    target.print(Text(indent + sanitize_line(text), style=style), soft_wrap=True)
 
 
 def _outcome(simulation: Simulation) -> Iterator[tuple[str, str]]:
