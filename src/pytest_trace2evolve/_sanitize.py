@@ -26,9 +26,10 @@ _TERMINAL = re.compile(r"\x1b\[[0-7;9]*m|\x1b\]9;4;\d(?:;\d+)?;?\x1b\\")
 def sanitize(text: str) -> str:
     """The text with every character that steers a terminal, or that cannot be seen, written out as an escape.
 
-    New lines and tabs stay; a carriage return before a new line is dropped.
+    New lines and tabs stay; a carriage return before a new line is dropped. `##[` begins a command to the
+    runner of a job on GitHub, wherever it stands in a line: its bracket is written as an escape.
     """
-    text = text.replace("\r\n", "\n")
+    text = text.replace("\r\n", "\n").replace("##[", "##\\x5b")
     if _PLAIN.fullmatch(text):
         return text
     return "".join(map(_escaped, text))
@@ -54,8 +55,8 @@ def _escaped(character: str) -> str:
 class SanitizedStream:
     """A text stream that sanitises what is written to it.
 
-    A line that begins with `::`, and `##[` anywhere, are commands to the runner of a job on GitHub: their
-    first character is written as an escape.
+    A line that begins with `::` is a command to the runner of a job on GitHub: its first colon is written as
+    an escape. So is the bracket of `##[` if several writes make it.
 
     Args:
         stream: Where the text goes.

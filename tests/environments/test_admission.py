@@ -89,9 +89,20 @@ class Fatal(PreconditionVerification):
         return min(super().paid(deeds, solved), 0.8)
 
 
+class Moody(PreconditionVerification):
+    """Pays less each time that it is asked about the same trace."""
+
+    asked = 0
+
+    def grade(self, task: Task, trace: Sequence[Message], *, solved: bool) -> float:
+        type(self).asked += 1
+        return float(type(self).asked % 2)
+
+
 @pytest.mark.parametrize(
     ("kind", "check", "told"),
     [
+        (Moody, "same trace, same grade", "another one when it is asked again"),
         (Generous, "unpaid: shortcut", "it gets 1"),
         (Generous, "nothing is paid at the start", "1 before anything was done"),
         (Monotone, "seeds differ in substance", "1 of 8 without names, ids and figures"),

@@ -36,6 +36,9 @@ DISTINCT_LEAST = 0.99
 SAID_MOST = 40
 """Messages that an expert, or a wrong way, sends at most."""
 
+SAME_GRADE = "same trace, same grade"
+"""The check that a grade does not depend on how often, and after what, it was asked for."""
+
 PLAYABLE = "scenarios can be played"
 """The check that nothing of a scenario breaks whoever makes, plays or reads it."""
 
@@ -119,6 +122,8 @@ class Admission:
             self._problem("same seed, same scenario", seed, "another one the second time")
         if few and Task.model_validate_json(text) != task:
             self._problem("same seed, same scenario", seed, "does not survive JSON")
+        if few:
+            self._graded_again(task, first, second, seed)
         self._substances[_substance(task, self._trial.names(task))] += 1
         self._prompts.add(digest([one.content for one in task.history if one.role == "user"]))
         if found := self._trial.held_out(task):
@@ -128,6 +133,17 @@ class Admission:
         if few:
             self._ways(task, first, environment, seed)
         self._luck(task, environment, seed, difficulty)
+
+    def _graded_again(self, task: Task, first: Generator, second: Generator, seed: int) -> None:
+        """The same traces, asked for again, in the other order, and of another generator."""
+        said = [*task.history, *first.shortcut(task)]
+        traces = [said[:end] for end in sorted({len(task.history), len(said)})]
+        asked = [(trace, solved) for trace in traces for solved in (False, True)]
+        grades = [first.grade(task, trace, solved=solved) for trace, solved in asked]
+        for generator in (first, second):
+            again = [generator.grade(task, trace, solved=solved) for trace, solved in reversed(asked)]
+            if again[::-1] != grades:
+                self._problem(SAME_GRADE, seed, "another one when it is asked again")
 
     def _tools(self, task: Task, environment: PlayedEnvironment, seed: int) -> None:
         """The tools are the target's own, and so is all that they answered before the agent's turn."""
@@ -187,6 +203,7 @@ class Admission:
             for check, detail in (
                 (PLAYABLE, "made, played and read without an error"),
                 ("same seed, same scenario", f"made twice, {self._few} seeds"),
+                (SAME_GRADE, f"asked three times, {self._few} seeds"),
                 ("tools are the target's", "schemas, and every result in the histories"),
                 ("nothing held out", self._trial.sought),
                 ("nothing is paid at the start", "0 everywhere"),

@@ -8,7 +8,7 @@ code nothing else. A name is listed when it computes values from values. Left ou
   `functools.update_wrapper`, `dataclasses.asdict`, `string.Formatter`), for the rules see only names in the
   source;
 - evaluates a text (`eval`, `typing.get_type_hints`, `functools.singledispatch`);
-- draws numbers that no seed decides (`random.random`, `id`, `hash`).
+- draws numbers that no seed decides (`random.random`, `id`, `hash`), or reads the clock (`datetime.now`).
 """
 
 _BUILTINS = """

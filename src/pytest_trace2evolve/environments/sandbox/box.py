@@ -60,7 +60,8 @@ def missing() -> str:
 class Sandbox:
     """One generated module in a process of its own, which it cannot leave.
 
-    The process is reused by all calls, so a module may keep state between them. Once it was stopped, every
+    The process is reused by all calls, and the module is run anew for each: it keeps nothing between them, so
+    what a call returns does not depend on earlier calls. Once it was stopped, every
     further call raises the same error. Threads may share a sandbox; they wait for one another.
 
     Args:

@@ -16,7 +16,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from types import ModuleType, TracebackType
+from types import CodeType, ModuleType, TracebackType
 from typing import Any, NoReturn
 
 from pytest_trace2evolve.environments.sandbox import views
@@ -155,6 +155,10 @@ def _announce(wire: _Wire) -> None:
     sys.addaudithook(hook)
 
 
+class _NoFunctionError(Exception):
+    """The module has no function of a name."""
+
+
 class _Module:
     """The generated module, and how its functions are called.
 
@@ -166,28 +170,51 @@ class _Module:
 
     def __init__(self, wire: _Wire, name: str, modules: dict[str, ModuleType]) -> None:
         self._wire, self._file = wire, f"<{name}>"
-        self._names = views.namespace(modules)
+        self._modules = modules
+        self._names: dict[str, Any] = {}
+        self._code: CodeType | None = None
+        self._library = views.attributes(modules)
 
     def load(self, source: str) -> None:
         """Run the source, and answer as to a call."""
 
         def run() -> None:
-            exec(compile(source, self._file, "exec", dont_inherit=True), self._names)
+            self._code = compile(source, self._file, "exec", dont_inherit=True)
+            self._anew()
 
         self._answer(0, run, [])
 
     def call(self, request: dict[str, Any]) -> None:
-        """Call one of its functions and answer."""
-        function = self._names.get(request["call"])
-        if callable(function):
-            self._answer(request["id"], function, request["arguments"])
-        else:
-            self._wire.write({"id": request["id"], "error": "it has no such function", "line": 0})
+        """Call one of its functions and answer.
+
+        The module is run anew first: what a function answers must not depend on what was asked before.
+        """
+
+        def run(*arguments: Any) -> Any:
+            function = self._anew().get(request["call"])
+            if not callable(function):
+                raise _NoFunctionError
+            return function(*arguments)
+
+        self._answer(request["id"], run, request["arguments"])
+
+    def _anew(self) -> dict[str, Any]:
+        """The names of the module after its source has run in a namespace of its own."""
+        if self._code is None:
+            raise _NoFunctionError
+        views.restore(self._library)
+        self._names.clear()  # its functions hold it, and it holds them
+        self._names = views.namespace(self._modules)
+        exec(self._code, self._names)
+        return self._names
 
     def _answer(self, number: int, function: Callable[..., Any], arguments: list[Any]) -> None:
         """Whatever is raised is an answer: this process ends only when it is made to."""
         try:
             value = function(*arguments)
+        except _NoFunctionError:
+            self._wire.write({"id": number, "error": "it has no such function", "line": 0})
+            return
         except BaseException as error:
             line = self._line(error.__traceback__)
             self._wire.write({"id": number, "error": _told(error), "line": line})

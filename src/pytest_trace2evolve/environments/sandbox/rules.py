@@ -65,8 +65,12 @@ _HIDDEN_PREFIXES = ("gi_", "cr_", "ag_", "tb_", "co_", "f_", "func_")
 _HIDDEN = {
     "format": "it looks attributes up by text; use an f-string",
     "format_map": "it looks attributes up by text; use an f-string",
+    **dict.fromkeys(
+        ("now", "today", "utcnow"), "it reads the clock, and a scenario follows from its seed alone"
+    ),
     "mro": "it leads to the classes of the interpreter",
     "obj": "exceptions keep inner objects under this name; use another",
+    "register": "it changes a class of the library; name the class as a base",
     "with_traceback": "it leads to frames",
 }
 
