@@ -172,17 +172,7 @@ RANDOM = '    drawn = random.Random(f"parcel/{seed}")\n'
     ("source", "check", "told_is"),
     [
         (
-            spoiled(
-                "def scenario(seed, difficulty):", "MADE = []\n\n\ndef scenario(seed, difficulty):"
-            ).replace(RANDOM, '    MADE.append(seed)\n    drawn = random.Random(f"{len(MADE)}/{seed}")\n'),
-            "same seed, new process",
-            "another scenario or grade there",
-        ),
-        (
-            spoiled("def grade(", "ASKED = []\n\n\ndef grade(").replace(
-                "    own = trace[",
-                "    ASKED.append(1)\n    if len(ASKED) > 100:\n        return 1.0\n    own = trace[",
-            ),
+            GOOD.replace(RANDOM, '    drawn = random.Random(f"{scenario}/{seed}")\n'),  # its address
             "same seed, new process",
             "another scenario or grade there",
         ),
@@ -203,7 +193,7 @@ RANDOM = '    drawn = random.Random(f"parcel/{seed}")\n'
         ),
     ],
 )
-def test_modules_that_hang_on_their_past_or_break_their_readers_are_not_admitted(
+def test_modules_that_hang_on_their_process_or_break_their_readers_are_not_admitted(
     source: str, check: str, told_is: str
 ) -> None:
     with closing(Environments({NAME: offer_of(NAME, source, "", WORLD)})) as found:
@@ -212,6 +202,24 @@ def test_modules_that_hang_on_their_past_or_break_their_readers_are_not_admitted
     [line] = [one for one in report.checks if one.check == check]
     assert not line.passed
     assert told_is in line.detail
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        spoiled("def scenario(seed, difficulty):", "MADE = []\n\n\ndef scenario(seed, difficulty):").replace(
+            RANDOM, '    MADE.append(seed)\n    drawn = random.Random(f"{len(MADE)}/{seed}")\n'
+        ),
+        spoiled("def grade(", "ASKED = []\n\n\ndef grade(").replace(
+            "    own = trace[",
+            "    ASKED.append(1)\n    if len(ASKED) > 1:\n        return 1.0\n    own = trace[",
+        ),
+    ],
+    ids=["scenario", "grade"],
+)
+def test_a_module_has_no_past_to_hang_on(source: str) -> None:
+    with closing(Environments({NAME: offer_of(NAME, source, "", WORLD)})) as found:
+        assert admit(found, NAME, seeds=10, first=77).passed
 
 
 def test_plain_pytest_never_runs_what_a_model_wrote(pytester: pytest.Pytester) -> None:
