@@ -23,7 +23,7 @@ from pytest_trace2evolve.capabilities.wording import (
 )
 from pytest_trace2evolve.records.capability import Label, LabelRun, Presence
 from pytest_trace2evolve.records.task import Action
-from pytest_trace2evolve.records.wire import MALFORMED
+from pytest_trace2evolve.records.storable import MALFORMED
 
 VARIANTS = frozenset({"new_item_ids"})
 """Arguments that say which variant of a product is wanted."""
