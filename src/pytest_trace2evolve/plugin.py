@@ -32,19 +32,19 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> int | pytest.ExitCode | None:
     """Start over, where a path moved the rootdir; before an evolution; or once for each stage."""
-    if _only_read(config):
+    if _only_read(config) or hasattr(config, "workerinput"):
         return None
     given = config.invocation_params
     fixed = options.joined([str(argument) for argument in given.args], given.dir)
     if fixed is not None:
         return pytest.main(fixed, plugins=given.plugins)
-    if getattr(config.option, "t2e_evolve", None) and not hasattr(config, "workerinput"):
+    if getattr(config.option, "t2e_evolve", None):
         from pytest_trace2evolve.evolution import run_and_evolve
 
         status = run_and_evolve(config)
         if status is not None:
             return status
-    if getattr(config.option, "t2e_stages", None) and not hasattr(config, "workerinput"):
+    if getattr(config.option, "t2e_stages", None):
         from pytest_trace2evolve.staging import run_stages
 
         return run_stages(config)
