@@ -3,6 +3,8 @@
 Idle, it must cost nothing: this module and `options` import the standard library and pytest alone.
 """
 
+from collections.abc import Generator
+
 import pytest
 
 from pytest_trace2evolve import options
@@ -49,6 +51,27 @@ def pytest_cmdline_main(config: pytest.Config) -> int | pytest.ExitCode | None:
 
         return run_stages(config)
     return None
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True, specname="pytest_cmdline_main")
+def pytest_trace2evolve_crashes(
+    config: pytest.Config,
+) -> Generator[None, int | pytest.ExitCode | None, int | pytest.ExitCode | None]:
+    """End with status 3 and one line after an error that pytest does not handle: Python would end with 1.
+
+    Such are errors in `pytest_configure`, `pytest_sessionfinish`, `pytest_terminal_summary` and
+    `pytest_unconfigure`, and a reader of the output that has gone.
+    """
+    try:
+        return (yield)
+    except (pytest.UsageError, pytest.exit.Exception, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:
+        if _only_read(config) or not options.is_active(config):
+            raise
+        from pytest_trace2evolve.crashes import end_session
+
+        return end_session(error, config.rootpath)
 
 
 def _only_read(config: pytest.Config) -> bool:

@@ -44,6 +44,7 @@ LEVELS = {
         "evolution",
         "active",
         "controller",
+        "crashes",
         "outlets",
         "participant",
         "staging",

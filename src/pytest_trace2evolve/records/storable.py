@@ -8,6 +8,7 @@ import math
 import sys
 from typing import Any
 
+import pydantic_core
 from pydantic import ValidationError
 
 from pytest_trace2evolve.records.base import complaint
@@ -135,7 +136,7 @@ def _storable_arguments(call: ToolCall) -> dict[str, Any]:
     if isinstance(call.arguments, dict) and not unstorable(call.arguments):
         return call.arguments
     try:
-        dumped = call.model_dump(mode="json", include={"arguments"}, warnings="error")["arguments"]
+        dumped = pydantic_core.to_jsonable_python(call.arguments, inf_nan_mode="constants")
         if isinstance(dumped, dict) and not unstorable(dumped):
             return dumped
     except (ValueError, RecursionError, MemoryError):
