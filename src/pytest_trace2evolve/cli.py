@@ -46,8 +46,8 @@ EXIT_PIPE = 141
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand; returns its exit status.
 
-    0 and more are the subcommand's own; 2 is bad input, 3 a crash and 130 Ctrl-C, told in one line on standard
-    error; 141 says that the reader of the output has gone before the end (`… | head`).
+    0 and more are the subcommand's own; 2 is bad input, 3 a crash and 130 Ctrl-C, told in one line on
+    standard error; 141 says that the reader of the output has gone before the end (`… | head`).
     """
     options = _parser().parse_args(arguments)
     command: Callable[[argparse.Namespace], int] = options.command

@@ -93,7 +93,9 @@ def discard_output() -> None:
 
 def _is_ours(error: BaseException) -> bool:
     """Whether the hook that failed is one of this package: it follows the last frame of pluggy."""
-    modules = [str(frame.f_globals.get("__name__", "")) for frame, _ in traceback.walk_tb(error.__traceback__)]
+    modules = [
+        str(frame.f_globals.get("__name__", "")) for frame, _ in traceback.walk_tb(error.__traceback__)
+    ]
     packages = [module.partition(".")[0] for module in modules]
     if "pluggy" in packages:
         packages = packages[len(packages) - packages[::-1].index("pluggy") :]

@@ -137,7 +137,9 @@ def test_broken_quoting_is_a_usage_error(run: ActionRun, args: str) -> None:
     run.inputs["args"] = args
     done = until(run, "head")
     assert done.returncode == 4
-    assert re.fullmatch(r"::error::args cannot be split into words \(No .*\): quote them as .*\n", done.stdout)
+    assert re.fullmatch(
+        r"::error::args cannot be split into words \(No .*\): quote them as .*\n", done.stdout
+    )
     assert "Traceback" not in done.stderr
     assert calls(run, "pytest") == calls(run, "python-of-pip") == []
     assert run.step("ended").returncode == 0

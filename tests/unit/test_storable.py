@@ -206,13 +206,23 @@ def test_calls_with_one_id_get_ids_of_their_own() -> None:
 
 def test_counts_and_costs_that_cannot_be_are_none() -> None:
     assert [token_count(value) for value in (7, 10**30, -1, True, 1.5, "7")] == [7, 0, 0, 0, 0, 0]
-    assert [dollars(value) for value in (0.5, 1e308, math.nan, 10**400, True)] == [0.5, None, None, None, None]
+    assert [dollars(value) for value in (0.5, 1e308, math.nan, 10**400, True)] == [
+        0.5,
+        None,
+        None,
+        None,
+        None,
+    ]
 
 
 @given(VALUES, TEXTS, TEXTS)
 def test_an_agents_message_is_stored_as_it_stays(value: Any, text: str, name: str) -> None:
     call = ToolCall.model_construct(
-        id=text, name=name, arguments={"a": value}, requestor="assistant", _fields_set={"id", "name", "arguments"}
+        id=text,
+        name=name,
+        arguments={"a": value},
+        requestor="assistant",
+        _fields_set={"id", "name", "arguments"},
     )
     message = Message(role="assistant", content=text, tool_calls=[call])
     kept = storable_message(message, "assistant")

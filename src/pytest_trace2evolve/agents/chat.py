@@ -64,8 +64,8 @@ class ChatAgent:
         """The model's next message.
 
         Raises:
-            ParticipantError: the model answered with neither text nor a tool call, or the endpoint refuses the
-                conversation after the model wrote what not every endpoint takes back.
+            ParticipantError: the model answered with neither text nor a tool call, or the endpoint refuses
+                the conversation after the model wrote what not every endpoint takes back.
             InfrastructureError: no answer could be had.
         """
         messages = [self._system, *(to_wire(message) for message in history if heard(message))]

@@ -129,7 +129,9 @@ def storable_message(message: Message, role: Requestor) -> Message:
 def _storable_call(call: ToolCall) -> dict[str, Any]:
     others = call.model_copy(update={"arguments": {}})
     record = others.model_dump(mode="json", exclude_unset=True, warnings="error")
-    return {name: _storable(value) for name, value in record.items()} | {"arguments": _storable_arguments(call)}
+    return {name: _storable(value) for name, value in record.items()} | {
+        "arguments": _storable_arguments(call)
+    }
 
 
 def _storable_arguments(call: ToolCall) -> dict[str, Any]:

@@ -56,8 +56,8 @@ class ChatUser:
         """The model's next message, as the user's.
 
         Raises:
-            ParticipantError: the model answered with neither text nor a tool call, or the endpoint refuses the
-                conversation after the model wrote what not every endpoint takes back.
+            ParticipantError: the model answered with neither text nor a tool call, or the endpoint refuses
+                the conversation after the model wrote what not every endpoint takes back.
             InfrastructureError: no answer could be had.
         """
         messages = [self._system, *(_flipped(message) for message in history if _heard(message))]
