@@ -1,4 +1,4 @@
-"""Models that write anything at all: every simulation is scored, none is lost, and what is kept can be read."""
+"""Models that write anything at all: every simulation is scored and stored, none is lost."""
 
 import json
 import sys

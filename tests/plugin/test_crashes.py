@@ -158,7 +158,8 @@ def test_a_reader_that_has_gone_is_no_discard(project: DeskProject) -> None:
     child = subprocess.Popen(
         command, cwd=project.root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    assert child.stdout is not None and child.stderr is not None
+    assert child.stdout is not None
+    assert child.stderr is not None
     child.stdout.close()
     told = child.stderr.read()
     assert child.wait() == 3, told
@@ -213,7 +214,8 @@ def test_a_command_whose_reader_has_gone_keeps_its_status(project: DeskProject, 
     done = subprocess.Popen(
         command, cwd=project.root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    assert done.stdout is not None and done.stderr is not None
+    assert done.stdout is not None
+    assert done.stderr is not None
     done.stdout.close()
     told = done.stderr.read()
     assert done.wait() in (0, 141), told

@@ -11,7 +11,6 @@ from pytest_trace2evolve.records.completion import Completion, RequestedCall, Us
 from pytest_trace2evolve.records.storable import is_deep, storable_text
 from pytest_trace2evolve.records.wire import cached_tokens, dollars, token_count
 
-
 MAX_DIGITS = 4_000
 """Digits of a whole number that is read; Python reads no more than 4,300."""
 
@@ -19,8 +18,8 @@ MAX_DIGITS = 4_000
 def read_body(body: bytes) -> Any:
     """JSON from an endpoint, whatever a model wrote into it.
 
-    Bytes that are no text become U+FFFD, and numbers of too many digits infinite. An answer that is nested too
-    deeply to be read is one of a model that said nothing.
+    Bytes that are no text become U+FFFD, and numbers of too many digits infinite. An answer that is nested
+    too deeply to be read is one of a model that said nothing.
 
     Raises:
         ValueError: it is no JSON.
@@ -43,8 +42,8 @@ def _whole_number(digits: str) -> int | float:
 def read_completion(record: Any, seconds: float) -> Completion:
     """A completion from whatever JSON the endpoint sent.
 
-    What is wrong inside a message is the model's: a call without a name gets an empty one, so that its tool is
-    not found, and content that is no text is left out.
+    What is wrong inside a message is the model's: a call without a name gets an empty one, so that its tool
+    is not found, and content that is no text is left out.
 
     Raises:
         ValueError: it holds no message.

@@ -32,7 +32,7 @@ MAX_MESSAGE = 2_000
 """Characters of an exception's message that are kept."""
 
 _ALLOWED = (BudgetError, EndpointError, InfrastructureError, ParticipantError)
-"""Errors by which an agent may end its simulation or the run: its own, and those of a model of this package."""
+"""Errors by which an agent, or a model of this package that it asks, may end its simulation or the run."""
 
 
 async def run_agent_code(

@@ -51,7 +51,7 @@ class Reply:
 
     Attributes:
         first_tokens: Log-probabilities of the likeliest first tokens, by text; told where there are any.
-        message: The whole message as it is sent, so that a script can send one of any shape; None: of the above.
+        message: The whole message as it is sent, of any shape; None makes it of the other fields.
     """
 
     content: str | None = None
