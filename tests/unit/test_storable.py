@@ -270,7 +270,7 @@ def test_arguments_without_json_are_malformed() -> None:
 )
 def test_a_message_that_no_store_takes_is_named(fields: dict[str, Any], problem: str) -> None:
     message = Message(role="assistant", content="x").model_copy(update=fields)
-    with pytest.raises(ValueError, match="a message|a call") as caught:
+    with pytest.raises(ValueError, match=r"a message|a call") as caught:
         storable_message(message, "assistant")
     assert str(caught.value).startswith(problem)
     assert "\n" not in str(caught.value)
