@@ -71,10 +71,10 @@ class Secrets:
         if "\\" in text:
             try:
                 inner = json.loads(text)
+                if isinstance(inner, dict | list) and (cleaned := self.out_of_answer(inner)) != inner:
+                    return json.dumps(cleaned)
             except (ValueError, RecursionError):
                 return clean
-            if isinstance(inner, dict | list) and (cleaned := self.out_of_answer(inner)) != inner:
-                return json.dumps(cleaned)
         return clean
 
     def guard_logs(self) -> Callable[[], None]:

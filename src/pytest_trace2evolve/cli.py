@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -33,18 +32,24 @@ from pytest_trace2evolve.commands import (
     show,
     train,
 )
+from pytest_trace2evolve.crashes import EXIT_CRASH, crash_line, discard_output
 from pytest_trace2evolve.errors import Trace2EvolveError
+from pytest_trace2evolve.workflow.project import find_root
 
 EXIT_USAGE = 2
 
 EXIT_INTERRUPTED = 130
 """Of a command that Ctrl-C ended, as shells have it."""
 
+EXIT_PIPE = 141
+"""Of a command whose reader has gone before its end, as shells have it."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand; returns its exit status.
 
-    0 and more are the subcommand's own; 2 is bad input and 130 Ctrl-C, told in one line on standard error.
+    0 and more are the subcommand's own; 2 is bad input, 3 a crash and 130 Ctrl-C, told in one line on
+    standard error; 141 says that the reader of the output has gone before the end (`… | head`).
     """
     with _sanitized():
         return _main(arguments)
@@ -53,12 +58,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _main(arguments: Sequence[str] | None) -> int:
     options = _parser().parse_args(arguments)
     command: Callable[[argparse.Namespace], int] = options.command
+    status = EXIT_PIPE
     try:
-        return command(options)
+        status = command(options)
+        sys.stdout.flush()
+        return status
     except BrokenPipeError:
-        # The reader has gone (`… | head`); nothing more can be said to it, at exit neither.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        discard_output()
+        return status
     except KeyboardInterrupt:
         then = "; the same command goes on" if getattr(options, "goes_on", False) else ""
         print(f"trace2evolve: interrupted{then}", file=sys.stderr)
@@ -66,6 +73,15 @@ def _main(arguments: Sequence[str] | None) -> int:
     except (Trace2EvolveError, OSError) as error:
         print(f"trace2evolve: {sanitize_line(str(error), LONGEST_LINE)}", file=sys.stderr)
         return EXIT_USAGE
+    except Exception as error:
+        print(f"trace2evolve: {crash_line(error, _project_folder(options))}", file=sys.stderr)
+        return EXIT_CRASH
+
+
+def _project_folder(options: argparse.Namespace) -> Path | None:
+    """The folder of the project that a command works in, if there is one."""
+    root: Path | None = options.root or find_root(Path.cwd())
+    return root if root is not None and (root / "suites").is_dir() else None
 
 
 @contextlib.contextmanager

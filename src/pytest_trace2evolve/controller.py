@@ -8,6 +8,7 @@ import pytest
 from pytest_trace2evolve import xdist
 from pytest_trace2evolve._sanitize import sanitize_line
 from pytest_trace2evolve.choices import read_max_age
+from pytest_trace2evolve.crashes import traceback_note
 from pytest_trace2evolve.errors import ConfigError, ResultsError, Trace2EvolveError
 from pytest_trace2evolve.evidence.answers import remove
 from pytest_trace2evolve.evidence.baselines import write_evidence
@@ -204,6 +205,8 @@ class Controller(Participant):
             self._export(session, exitstatus)
         if (report := self._report()) is not None:
             self.untold = tell_elsewhere(self.config, report)
+        if self.crashed and session.exitstatus in (*_OVERRIDABLE, EXIT_STATUS[Decision.INCONCLUSIVE]):
+            session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
         result = yield
         if self.plan is not None:
             sanitize_junit(self.config)
@@ -270,6 +273,8 @@ class Controller(Participant):
             keep_verdict(self.plan, ran, self.outcomes, stopped=why, others_failed=self.others_failed)
         except Exception as error:
             told = sanitize_line(f"{type(error).__name__}: {error}")
+            if not isinstance(error, Trace2EvolveError | OSError):
+                told = f"{told}; {traceback_note(error, self.config.rootpath)}"
             self.trouble = f"the evidence could not be kept whole ({told}); the verdict does not count"
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
             if self.staged is not None:

@@ -30,6 +30,7 @@
     │   └── SandboxEndedError     it was stopped while it ran: every further call says so again
     ├── BudgetError               the run's budget is spent, or the run was stopped: a simulation is not made
     └── InfrastructureError       a simulation was lost to the machine or the network, not to the agent
+        └── RequestRefusedError   an endpoint that answers others refuses this request for its content
 
 A message is one line that names the value, the cause and the mend. `TaskFailed` is not an error of
 this tree: it is how an item says that the agent failed its task.
@@ -190,6 +191,10 @@ class BudgetError(Trace2EvolveError):
 
 class InfrastructureError(Trace2EvolveError):
     """A simulation was lost for a reason that says nothing about the agent."""
+
+
+class RequestRefusedError(InfrastructureError):
+    """An endpoint refuses one request for its content, and takes others."""
 
 
 class TaskFailed(AssertionError):  # noqa: N818 - an outcome, not a fault of the program

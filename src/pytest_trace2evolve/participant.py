@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trace2evolve import xdist
+from pytest_trace2evolve import crashes, xdist
 from pytest_trace2evolve._scratch import Scratch
 from pytest_trace2evolve.candidates import Candidate
 from pytest_trace2evolve.choices import read_judge, read_options, refuse_empty
@@ -64,6 +64,8 @@ class Participant:
         self._order: dict[pytest.Item, int] = {}
         self._looking_ahead = False
         self._interrupted = False
+        self.crashed = False
+        """Whether pytest reported an internal error, of this process or of a worker."""
         self.left_out: tuple[str, ...] = ()
         """Suites and pressure tests that a session without options does not run, since no agent is named."""
 
@@ -263,10 +265,17 @@ class Participant:
         """Note an interrupt: with `pytest.exit(returncode=...)` the exit status does not tell."""
         self._interrupted = True
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_internalerror(self, excrepr: object, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        """Note that no verdict can count, and report an error of this package in one line."""
+        # xdist fails again after the internal error of a worker.
+        crashes.shorten(excrepr, excinfo.value, self.config.rootpath, is_consequence=self.crashed)
+        self.crashed = True
+
     def ended_early(self, session: pytest.Session, exitstatus: int | pytest.ExitCode) -> bool:
         """Whether a session ended before its time."""
         cut_off = exitstatus in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR)
-        return bool(session.shouldstop or session.shouldfail) or self._interrupted or cut_off
+        return bool(session.shouldstop or session.shouldfail) or self._interrupted or self.crashed or cut_off
 
     def pytest_unconfigure(self) -> None:
         """End the thread that ran the simulations, and the servers."""

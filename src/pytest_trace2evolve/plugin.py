@@ -3,6 +3,8 @@
 Idle, it must cost nothing: this module and `options` import the standard library and pytest alone.
 """
 
+from collections.abc import Generator
+
 import pytest
 
 from pytest_trace2evolve import options
@@ -32,23 +34,44 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> int | pytest.ExitCode | None:
     """Start over, where a path moved the rootdir; before an evolution; or once for each stage."""
-    if _only_read(config):
+    if _only_read(config) or hasattr(config, "workerinput"):
         return None
     given = config.invocation_params
     fixed = options.joined([str(argument) for argument in given.args], given.dir)
     if fixed is not None:
         return pytest.main(fixed, plugins=given.plugins)
-    if getattr(config.option, "t2e_evolve", None) and not hasattr(config, "workerinput"):
+    if getattr(config.option, "t2e_evolve", None):
         from pytest_trace2evolve.evolution import run_and_evolve
 
         status = run_and_evolve(config)
         if status is not None:
             return status
-    if getattr(config.option, "t2e_stages", None) and not hasattr(config, "workerinput"):
+    if getattr(config.option, "t2e_stages", None):
         from pytest_trace2evolve.staging import run_stages
 
         return run_stages(config)
     return None
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True, specname="pytest_cmdline_main")
+def pytest_trace2evolve_crashes(
+    config: pytest.Config,
+) -> Generator[None, int | pytest.ExitCode | None, int | pytest.ExitCode | None]:
+    """End with status 3 and one line after an error that pytest does not handle: Python would end with 1.
+
+    Such are errors in `pytest_configure`, `pytest_sessionfinish`, `pytest_terminal_summary` and
+    `pytest_unconfigure`, and a reader of the output that has gone.
+    """
+    try:
+        return (yield)
+    except (pytest.UsageError, pytest.exit.Exception, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:
+        if _only_read(config) or not options.is_active(config):
+            raise
+        from pytest_trace2evolve.crashes import end_session
+
+        return end_session(error, config.rootpath)
 
 
 def _only_read(config: pytest.Config) -> bool:

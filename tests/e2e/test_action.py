@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -131,11 +132,26 @@ def test_nothing_is_said_that_was_not_given(run: ActionRun) -> None:
     assert seen["OPENAI_API_KEY"] is None
 
 
-def test_broken_quoting_fails_before_anything_runs(run: ActionRun) -> None:
-    run.inputs["args"] = "-k 'a"
-    assert until(run, "head").returncode != 0
-    assert calls(run, "pytest") == []
-    assert run.step("verdict").returncode == 1
+@pytest.mark.parametrize("args", ["-k 'a", '-k "a', "-k a\\", "'"])
+def test_broken_quoting_is_a_usage_error(run: ActionRun, args: str) -> None:
+    run.inputs["args"] = args
+    done = until(run, "head")
+    assert done.returncode == 4
+    assert re.fullmatch(
+        r"::error::args cannot be split into words \(No .*\): quote them as .*\n", done.stdout
+    )
+    assert "Traceback" not in done.stderr
+    assert calls(run, "pytest") == calls(run, "python-of-pip") == []
+    assert run.step("ended").returncode == 0
+    summary = read_summary(run.temp / "trace2evolve" / "summary.json")
+    assert summary.trouble == "the run ended before its verdict (exit status 4): see the job's log"
+    assert run.step("verdict").returncode == 4
+
+
+def test_a_job_without_a_verdict_is_no_discard(run: ActionRun) -> None:
+    program(run, "python-of-pip", 1)
+    assert until(run, "prepare").returncode == 1
+    assert run.step("verdict").returncode == 3
 
 
 @pytest.mark.parametrize(
@@ -255,7 +271,7 @@ def test_a_base_side_that_cannot_be_measured_is_told(
     assert done.returncode == status
     assert told in done.stdout
     assert run.step("ended").returncode == 0
-    assert run.step("verdict").returncode == 1
+    assert run.step("verdict").returncode == 3
 
 
 def test_both_sides_share_what_is_finished(desk: DeskProject, run: ActionRun) -> None:

@@ -139,7 +139,7 @@ def test_malformed_arguments_reach_the_model_as_a_tool_error(project: DeskProjec
 
 
 def test_half_a_surrogate_pair_costs_no_simulation(project: DeskProject) -> None:
-    """Models cut emoji in two: in a text it is replaced, in arguments the tool refuses it."""
+    """Models cut emoji in two: in a text it is escaped, in arguments the tool refuses it."""
     seen: list[str] = []
 
     def script(request: ChatRequest) -> Reply:
@@ -154,7 +154,7 @@ def test_half_a_surrogate_pair_costs_no_simulation(project: DeskProject) -> None
     assert any("malformed_arguments" in text for text in seen)
     (trace,) = traces(project)
     assert trace["termination_reason"] == "user_stop"
-    assert any(message["content"] == "Hm ?" for message in trace["messages"])  # type: ignore[attr-defined]
+    assert any(message["content"] == "Hm \\ud83d" for message in trace["messages"])  # type: ignore[attr-defined]
 
 
 def test_a_silent_agent_fails_and_a_silent_user_is_told_apart(project: DeskProject) -> None:

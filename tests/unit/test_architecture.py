@@ -54,6 +54,7 @@ LEVELS = {
         "evolution",
         "active",
         "controller",
+        "crashes",
         "outlets",
         "participant",
         "staging",

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from pytest_trace2evolve.errors import ParticipantError
+from pytest_trace2evolve.errors import ParticipantError, RequestRefusedError
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import Model, ToolSchema
-from pytest_trace2evolve.records.wire import from_completion, to_wire
+from pytest_trace2evolve.records.wire import from_completion, to_wire, uncommon_part
 
 # τ²'s own wording: part of the benchmark's protocol, without which runs of two tools would not compare.
 _INSTRUCTIONS = """\
@@ -64,13 +64,19 @@ class ChatAgent:
         """The model's next message.
 
         Raises:
-            ParticipantError: the model answered with neither text nor a tool call.
+            ParticipantError: the model answered with neither text nor a tool call, or the endpoint refuses
+                the conversation after the model wrote what not every endpoint takes back.
             InfrastructureError: no answer could be had.
         """
         messages = [self._system, *(to_wire(message) for message in history if heard(message))]
-        completion = await self._model.complete(
-            messages, self._tools, trial=self._trial, tool_choice=self._tool_choice
-        )
+        try:
+            completion = await self._model.complete(
+                messages, self._tools, trial=self._trial, tool_choice=self._tool_choice
+            )
+        except RequestRefusedError as error:
+            if part := uncommon_part(history, "assistant"):
+                raise ParticipantError(f"the agent's model wrote {part}: {error}") from None
+            raise
         message = from_completion(completion, "assistant")
         if message.text is None and not message.tool_calls:
             raise ParticipantError("the agent's model answered with neither text nor a tool call")

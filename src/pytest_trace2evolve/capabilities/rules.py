@@ -22,8 +22,8 @@ from pytest_trace2evolve.capabilities.wording import (
     wrote,
 )
 from pytest_trace2evolve.records.capability import Label, LabelRun, Presence
+from pytest_trace2evolve.records.storable import MALFORMED
 from pytest_trace2evolve.records.task import Action
-from pytest_trace2evolve.records.wire import MALFORMED
 
 VARIANTS = frozenset({"new_item_ids"})
 """Arguments that say which variant of a product is wanted."""

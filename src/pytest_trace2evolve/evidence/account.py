@@ -15,6 +15,7 @@ from pathlib import Path
 from pytest_trace2evolve.errors import BudgetError, EndpointError
 from pytest_trace2evolve.records.account import DONE, NO_BUDGETS, Budgets, Claim, Entry, State, Totals
 from pytest_trace2evolve.records.completion import NOTHING_USED, Usage
+from pytest_trace2evolve.records.storable import storable_text
 
 BUSY_SECONDS = 60.0
 """How long a process waits for another one's transaction; each takes well under a millisecond."""
@@ -191,7 +192,7 @@ class Account:
             self._database.execute(
                 "INSERT OR REPLACE INTO claims (key, worker, state, note, tokens, cost)"
                 " VALUES (?, ?, ?, ?, ?, ?)",
-                (key, self._worker, state, note, used.tokens, used.cost or 0.0),
+                (key, self._worker, state, storable_text(note), used.tokens, used.cost or 0.0),
             )
 
     def reserve(self, key: str, simulations: int, most: int) -> bool:
@@ -314,7 +315,8 @@ class Account:
 
     def _stop(self, reason: str, *, refused: bool = False) -> None:
         self._database.execute(
-            "UPDATE run SET stopped = ?, refused = ? WHERE stopped = ''", (reason, reason if refused else "")
+            "UPDATE run SET stopped = ?, refused = ? WHERE stopped = ''",
+            (storable_text(reason), storable_text(reason) if refused else ""),
         )
 
     def _short_of(self, tokens: int, cost: float) -> str:

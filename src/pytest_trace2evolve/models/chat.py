@@ -17,9 +17,14 @@ import openai
 
 from pytest_trace2evolve._http import bounded_client
 from pytest_trace2evolve._secrets import Secrets
-from pytest_trace2evolve.errors import ContextWindowError, EndpointError, InfrastructureError
+from pytest_trace2evolve.errors import (
+    ContextWindowError,
+    EndpointError,
+    InfrastructureError,
+    RequestRefusedError,
+)
 from pytest_trace2evolve.models.request import request_body
-from pytest_trace2evolve.models.response import read_completion, read_first_tokens, retry_after
+from pytest_trace2evolve.models.response import read_body, read_completion, read_first_tokens, retry_after
 from pytest_trace2evolve.models.settings import ModelSettings, without_credentials
 from pytest_trace2evolve.records.completion import Completion
 from pytest_trace2evolve.records.protocols import Meter, ToolSchema
@@ -29,6 +34,9 @@ RETRY_STATUSES = frozenset({408, 409, 425, 429})
 
 FATAL_STATUSES = frozenset({401, 402, 403, 404})
 """Statuses that every further request would get too."""
+
+TOO_LARGE = 413
+"""The status that says that a request has too many bytes."""
 
 POOLED = 8
 """Connections in one pool. At each request a pool looks at all it has: many small ones are cheaper."""
@@ -103,8 +111,9 @@ class ChatModel:
         Raises:
             EndpointError: no retry would help: the endpoint refuses the key, the model or its tools, or it
                 cannot be reached.
-            ContextWindowError: the conversation no longer fits the model.
-            InfrastructureError: every try failed, or the endpoint refuses this one request.
+            ContextWindowError: the conversation no longer fits the model, or the endpoint's limit of bytes.
+            RequestRefusedError: the endpoint refuses this one request.
+            InfrastructureError: every try failed.
             BudgetError: the run may send nothing more.
         """
         request = request_body(self.settings, messages, tools, trial, tool_choice)
@@ -147,7 +156,7 @@ class ChatModel:
                         "/chat/completions", cast_to=httpx2.Response, body=request
                     )
                     self._reached = True
-                    record = self._secrets.out_of_answer(response.json())
+                    record = self._secrets.out_of_answer(read_body(response.content))
                 completion, more = read_completion(record, time.perf_counter() - started), read(record)
                 completion = self._counted(completion)
                 self._answered.add(with_tools)
@@ -212,14 +221,16 @@ class ChatModel:
             )
             raise EndpointError(f"{where} refuses model {self.settings.model!r}: {told}; {mend}") from None
         words = told.lower()
-        if error.code == "context_length_exceeded" or (
-            "context" in words and ("length" in words or "window" in words)
+        # A model that answered before takes requests of this kind: the trouble is this one's content.
+        taken = with_tools in self._answered
+        if (
+            error.code == "context_length_exceeded"
+            or ("context" in words and ("length" in words or "window" in words))
+            or (status == TOO_LARGE and taken)
         ):
             raise ContextWindowError(told) from None
         refusal = f"{where} refuses the request to model {self.settings.model!r}: {told}"
-        # A model that answered before takes requests of this kind: the trouble is this one's content.
-        taken = with_tools in self._answered
-        raise InfrastructureError(refusal) if taken else EndpointError(refusal)
+        raise RequestRefusedError(refusal) if taken else EndpointError(refusal)
 
     def _where(self) -> str | None:
         return without_credentials(str(self._clients[0].base_url))

@@ -2,39 +2,93 @@
 
 import json
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import openai
 
 from pytest_trace2evolve.records.completion import Completion, RequestedCall, Usage
+from pytest_trace2evolve.records.storable import is_deep, storable_text
 from pytest_trace2evolve.records.wire import cached_tokens, dollars, token_count
+
+MAX_DIGITS = 4_000
+"""Digits of a whole number that is read; Python reads no more than 4,300."""
+
+
+def read_body(body: bytes) -> Any:
+    """JSON from an endpoint, whatever a model wrote into it.
+
+    Bytes that are no text become U+FFFD, and numbers of too many digits infinite. An answer that is nested
+    too deeply to be read is one of a model that said nothing.
+
+    Raises:
+        ValueError: it is no JSON.
+    """
+    try:
+        text = body.decode(json.detect_encoding(body), "replace")
+        record = json.loads(text, parse_int=_whole_number)
+    except RecursionError:
+        return _SILENT
+    return _SILENT if is_deep(record) else record
+
+
+_SILENT: Mapping[str, Any] = {"choices": [{"message": {}}]}
+
+
+def _whole_number(digits: str) -> int | float:
+    return int(digits) if len(digits) <= MAX_DIGITS else math.inf
 
 
 def read_completion(record: Any, seconds: float) -> Completion:
     """A completion from whatever JSON the endpoint sent.
 
+    What is wrong inside a message is the model's: a call without a name gets an empty one, so that its tool
+    is not found, and content that is no text is left out.
+
     Raises:
-        ValueError: it holds no message, or a tool call without a name.
+        ValueError: it holds no message.
     """
     choice = _inside(record, "choices", 0)
     message = _inside(choice, "message")
     if not isinstance(message, dict):
         raise ValueError("the answer holds no message")
-    calls = []
-    for position, call in enumerate(message.get("tool_calls") or ()):
-        name, arguments = _inside(call, "function", "name"), _inside(call, "function", "arguments")
-        if not isinstance(name, str):
-            raise ValueError("the answer holds a tool call without a name")
-        text = arguments if isinstance(arguments, str) else json.dumps(arguments or {})
-        calls.append(RequestedCall(id=str(call.get("id") or f"call_{position}"), name=name, arguments=text))
-    content, finish = message.get("content"), choice.get("finish_reason")
+    content, finish = _content(message.get("content")), choice.get("finish_reason")
     return Completion(
-        content=content if isinstance(content, str) else None,
-        tool_calls=tuple(calls),
-        finish_reason=finish if isinstance(finish, str) else None,
+        content=content,
+        tool_calls=_calls(message.get("tool_calls")),
+        finish_reason=storable_text(finish) if isinstance(finish, str) else None,
         usage=_usage(record.get("usage")),
         seconds=seconds,
     )
+
+
+def _content(told: Any) -> str | None:
+    """A message's text; some endpoints send a list of parts."""
+    if isinstance(told, list):
+        parts = [_inside(part, "text") for part in told]
+        told = "".join(part for part in parts if isinstance(part, str)) or None
+    return storable_text(told) if isinstance(told, str) else None
+
+
+def _calls(told: Any) -> tuple[RequestedCall, ...]:
+    asked = told if isinstance(told, list) else [told] if told else []
+    calls: dict[str, RequestedCall] = {}
+    for position, call in enumerate(asked):
+        name, own_id = _inside(call, "function", "name"), _inside(call, "id")
+        call_id = storable_text(own_id) if isinstance(own_id, str) else ""
+        if not call_id or call_id in calls:
+            call_id = f"call_{position}" if not call_id else f"{call_id}_{position}"
+        calls[call_id] = RequestedCall(
+            id=call_id,
+            name=storable_text(name) if isinstance(name, str) else "",
+            arguments=_arguments(_inside(call, "function", "arguments")),
+        )
+    return tuple(calls.values())
+
+
+def _arguments(told: Any) -> str:
+    """The arguments of a call as text; some endpoints send them as JSON inside the JSON."""
+    return storable_text(told) if isinstance(told, str) else json.dumps(told or {})
 
 
 def read_first_tokens(record: Any) -> dict[str, float] | None:

@@ -40,7 +40,8 @@ def joined(arguments: Sequence[str], folder: Path) -> list[str] | None:
     """The arguments with `--t2e-replay PATH` written `--t2e-replay=PATH`; None where that changes nothing.
 
     pytest looks for its rootdir before it knows the options of plugins. A path that follows one of ours is
-    taken for a test path then, and a path outside `folder` drags the rootdir away from the project.
+    taken for a test path then, and a path outside `folder` drags the rootdir away from the project. A path
+    that does not exist yet counts too: a worker that replaces another one finds what the run has written.
     """
     fixed: list[str] = []
     stray = False
@@ -55,7 +56,7 @@ def joined(arguments: Sequence[str], folder: Path) -> list[str] | None:
 
 def _lies_outside(place: Path, folder: Path) -> bool:
     try:
-        return place.exists() and not place.resolve().is_relative_to(folder.resolve())
+        return not place.resolve().is_relative_to(folder.resolve())
     except (OSError, ValueError):  # a name too long for a path, say
         return False
 

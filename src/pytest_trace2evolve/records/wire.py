@@ -1,15 +1,25 @@
 """Messages in the shape of the chat-completions API, and back."""
 
 import json
-import math
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pytest_trace2evolve.records.completion import NOTHING_USED, Completion, Usage
 from pytest_trace2evolve.records.message import Message, Requestor, ToolCall
+from pytest_trace2evolve.records.storable import MALFORMED, storable_text, unstorable
 
-MALFORMED = "malformed_arguments"
-"""The one argument of a call whose arguments were no JSON object: the tool refuses it, live and in replay."""
+MAX_TOKENS = 10**12
+"""Tokens of one answer from which a count is taken for an error of the endpoint: sums must fit 64 bits."""
+
+MAX_DOLLARS = 1e9
+"""Dollars of one answer from which a cost is taken for an error of the endpoint."""
+
+LARGE_TEXT = 100_000
+"""Characters of a text from which an endpoint may refuse it for its length."""
+
+_COMMON_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""Names of tools that every endpoint takes."""
 
 
 def to_wire(message: Message, role: str | None = None) -> dict[str, Any]:
@@ -32,7 +42,12 @@ def to_wire(message: Message, role: str | None = None) -> dict[str, Any]:
 def from_completion(completion: Completion, role: Requestor) -> Message:
     """A model's answer as a message of the agent or of the user, in tau2's shape."""
     calls = [
-        ToolCall(id=call.id, name=call.name, arguments=_arguments(call.arguments), requestor=role)
+        ToolCall(
+            id=storable_text(call.id),
+            name=storable_text(call.name),
+            arguments=_arguments(call.arguments),
+            requestor=role,
+        )
         for call in completion.tool_calls
     ]
     usage = completion.usage
@@ -44,7 +59,7 @@ def from_completion(completion: Completion, role: Requestor) -> Message:
         told["prompt_tokens_details"] = {"cached_tokens": usage.cached_tokens}
     fields: dict[str, Any] = {
         "role": role,
-        "content": None if completion.content is None else _encodable(completion.content),
+        "content": None if completion.content is None else storable_text(completion.content),
         "tool_calls": calls or None,
         "cost": usage.cost,
         "usage": told,
@@ -77,27 +92,40 @@ def cached_tokens(usage: Mapping[str, Any]) -> int:
 
 
 def token_count(value: object) -> int:
-    """A count of tokens from whatever an endpoint or a file says; 0 where it says none."""
-    return value if isinstance(value, int) and value >= 0 else 0
+    """A count of tokens from whatever an endpoint or a file says; 0 where it says none that can be."""
+    is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_TOKENS
+    return value if is_count else 0  # type: ignore[return-value]  # an int
 
 
 def dollars(value: object) -> float | None:
-    """An amount from whatever an endpoint or a file says; None where it says none."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+    """An amount from whatever an endpoint or a file says; None where it says none that can be."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_DOLLARS:
         return None
     return float(value)
+
+
+def uncommon_part(history: Iterable[Message], role: Requestor) -> str:
+    """What one side wrote that an endpoint may refuse to take back, for messages; empty if nothing."""
+    for message in history:
+        if message.role != role:
+            continue
+        if len(message.content or "") > LARGE_TEXT:
+            return f"a message of {len(message.content or ''):,} characters"
+        if "\0" in (message.content or ""):
+            return "a message with the character NUL"
+        for call in message.tool_calls or ():
+            if not _COMMON_NAME.fullmatch(call.name):
+                return f"a call of a tool named {call.name[:100]!r}"
+            if MALFORMED in call.arguments or len(str(call.arguments)) > LARGE_TEXT:
+                return f"a call of {call.name!r} with malformed or very long arguments"
+    return ""
 
 
 def _arguments(text: str) -> dict[str, Any]:
     try:
         arguments = json.loads(text or "{}")
-        json.dumps(
-            arguments, ensure_ascii=False
-        ).encode()  # half a surrogate pair is no text that a file takes
-    except ValueError:
-        return {MALFORMED: _encodable(text)}
-    return arguments if isinstance(arguments, dict) else {MALFORMED: text}
-
-
-def _encodable(text: str) -> str:
-    return text.encode("utf-8", "replace").decode()
+    except (ValueError, RecursionError, MemoryError):
+        return {MALFORMED: storable_text(text)}
+    if not isinstance(arguments, dict) or unstorable(arguments):
+        return {MALFORMED: storable_text(text)}
+    return arguments

@@ -7,13 +7,9 @@ upstream: a timeout also cuts off an answer that is being waited for.
 """
 
 import asyncio
-import socket
-import ssl
 import time
-import traceback
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -22,18 +18,14 @@ from pytest_trace2evolve.errors import (
     ContextWindowError,
     InfrastructureError,
     ParticipantError,
-    Trace2EvolveError,
 )
 from pytest_trace2evolve.records.message import GREETING, STOP, USER_STOPS, Message, ToolCall
 from pytest_trace2evolve.records.protocols import Agent, User, World, WorldSession
+from pytest_trace2evolve.records.storable import storable_message, storable_text
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation, TerminationReason
-
-MAX_FRAMES = 20
-"""Frames of an agent's traceback that are kept."""
-
-MAX_MESSAGE = 2_000
-"""Characters of an exception's message that are kept."""
+from pytest_trace2evolve.records.wire import dollars
+from pytest_trace2evolve.rollout.agent_code import run_agent_code
 
 
 @dataclass(frozen=True)
@@ -91,21 +83,21 @@ async def converse(
     deadline = asyncio.timeout(limits.timeout)
     try:
         async with deadline:
-            reason = await _turns(task, session, agent, None if solo else user, limits, progress)
+            reason = await _turns(task, world, session, agent, None if solo else user, limits, progress)
     except TimeoutError:
         if not deadline.expired():
             raise
         reason = TerminationReason.TIMEOUT
     except InfrastructureError as error:
-        reason, info = TerminationReason.INFRASTRUCTURE_ERROR, {"error": str(error)}
+        reason, info = TerminationReason.INFRASTRUCTURE_ERROR, _info_of(error)
     except ContextWindowError as error:
-        reason, info = TerminationReason.CONTEXT_WINDOW_EXCEEDED, {"error": str(error)}
+        reason, info = TerminationReason.CONTEXT_WINDOW_EXCEEDED, _info_of(error)
     except AgentCodeError as error:
         reason, info = TerminationReason.AGENT_ERROR, _info_of(error)
     except ParticipantError as error:
         theirs = solo or _agent_is_next(progress.trace[-1])
         reason = TerminationReason.AGENT_ERROR if theirs else TerminationReason.USER_ERROR
-        info = {"error": str(error)}
+        info = _info_of(error)
     return _simulation(task, reason, info, progress, started_at, trial, seed)
 
 
@@ -118,8 +110,9 @@ def failed_to_start(
     return _simulation(task, reason, _info_of(error), _Progress(), started_at, trial, seed)
 
 
-def _info_of(error: AgentCodeError) -> dict[str, str]:
-    return {"error": str(error), **({"traceback": error.frames} if error.frames else {})}
+def _info_of(error: Exception) -> dict[str, str]:
+    frames = getattr(error, "frames", "")
+    return {"error": storable_text(str(error)), **({"traceback": storable_text(frames)} if frames else {})}
 
 
 def _simulation(
@@ -150,13 +143,19 @@ def _simulation(
 
 
 async def _turns(
-    task: Task, session: WorldSession, agent: Agent, user: User | None, limits: Limits, progress: _Progress
+    task: Task,
+    world: World,
+    session: WorldSession,
+    agent: Agent,
+    user: User | None,
+    limits: Limits,
+    progress: _Progress,
 ) -> TerminationReason:
     if task.history:
         progress.trace.extend(task.history)
         _replay(session, task.history)
     elif user is None:
-        if ended := await _speak(agent, user, progress):
+        if ended := await _speak(agent, world, user, progress):
             return ended
     else:
         progress.say(Message(role="assistant", content=GREETING))
@@ -165,7 +164,7 @@ async def _turns(
         message = progress.trace[-1]
         if message.tool_calls:
             _answer(session, message.tool_calls, progress)
-        elif ended := await _speak(agent, user, progress):
+        elif ended := await _speak(agent, world, user, progress):
             return ended
         progress.steps += 1
         ended = None if progress.trace[-1].tool_calls else _exhausted(limits, progress)
@@ -173,118 +172,52 @@ async def _turns(
             return ended
 
 
-async def _speak(agent: Agent, user: User | None, progress: _Progress) -> TerminationReason | None:
+async def _speak(
+    agent: Agent, world: World, user: User | None, progress: _Progress
+) -> TerminationReason | None:
     """Let whoever's turn it is say the next message; why the simulation ends with it, if it does."""
     if user is None:
-        message = progress.say(await _reply(agent, progress.trace))
+        message = progress.say(await _reply(agent, world, progress.trace))
         if message.tool_calls:
             return None
         # There is nobody to read a text: one that is not the end is against the protocol.
         done = STOP in (message.content or "")
         return TerminationReason.AGENT_STOP if done else TerminationReason.AGENT_ERROR
     if _agent_is_next(progress.trace[-1]):
-        message = progress.say(await _reply(agent, progress.trace))
+        message = progress.say(await _reply(agent, world, progress.trace))
         stops = not message.tool_calls and (message.content or "").strip() == STOP
         return TerminationReason.AGENT_STOP if stops else None
-    message = progress.say(await user.respond(progress.trace))
+    message = progress.say(await _users_reply(user, progress.trace))
     stops = not message.tool_calls and any(mark in (message.content or "") for mark in USER_STOPS)
     return TerminationReason.USER_STOP if stops else None
 
 
-async def _reply(agent: Agent, trace: Sequence[Message]) -> Message:
-    """The agent's next message.
+async def _reply(agent: Agent, world: World, trace: Sequence[Message]) -> Message:
+    """The agent's next message, as it is stored.
 
     Raises:
-        AgentCodeError: its code raised, or returned something else.
+        AgentCodeError: its code raised, or returned something else, or a message that is not the agent's.
         InfrastructureError: it could not reach a service.
     """
-    with agent_code(agent, "respond"):
-        message = await agent.respond(trace)
+    message = await run_agent_code(agent, "respond", lambda: agent.respond(list(trace)), world)
     if not isinstance(message, Message):
         raise AgentCodeError(f"respond returned {type(message).__name__}, not a Message")
-    return message
+    try:
+        return storable_message(message, "assistant")
+    except ValueError as error:
+        raise AgentCodeError(f"respond returned {error}") from None
 
 
-@contextmanager
-def agent_code(owner: object, what: str) -> Iterator[None]:
-    """Run code of an agent: an exception is the agent's failure, unless it is a network error.
-
-    Args:
-        owner: The agent, or its factory. An exception of one of this package is the package's own.
-        what: The method that runs, for messages.
+async def _users_reply(user: User, trace: Sequence[Message]) -> Message:
+    """The user's next message, as it is stored.
 
     Raises:
-        AgentCodeError: it raised; `SystemExit` counts, and so does a cancellation that nobody asked for.
-        InfrastructureError: it could not reach a service: see `is_network_error`.
+        InfrastructureError: it is not the user's message, or cannot be stored: a defect of the user's code.
     """
     try:
-        yield
-    except Trace2EvolveError:
-        raise
-    except BaseException as error:
-        is_own = str(getattr(owner, "__module__", "")).partition(".")[0] == __name__.partition(".")[0]
-        is_ended = isinstance(error, asyncio.CancelledError) and _is_cancelled()
-        if is_own or is_ended or isinstance(error, GeneratorExit):
-            raise
-        said = f"{type(error).__name__}: {_message(error)}".rstrip(": ")
-        if is_network_error(error):
-            raise InfrastructureError(f"the agent's {what} could not reach a service: {said}") from error
-        raise AgentCodeError(said, _frames(error)) from error
-
-
-def is_network_error(error: BaseException) -> bool:
-    """Whether an exception, or one that caused it, says that a service was out of reach or overloaded.
-
-    A group of exceptions says so if each of its exceptions does.
-    """
-    seen: set[int] = set()
-    current: BaseException | None = error
-    while current is not None and id(current) not in seen:
-        seen.add(id(current))
-        if isinstance(current, ConnectionError | TimeoutError | socket.gaierror | ssl.SSLError):
-            return True
-        if isinstance(current, BaseExceptionGroup) and all(map(is_network_error, current.exceptions)):
-            return True
-        status = _status(current)
-        if isinstance(status, int) and (status in (408, 429) or status >= 500):
-            return True
-        # A library may wrap an error without naming its cause. A built-in one, such as a `KeyError`, that is
-        # raised while a network error is handled is a defect of the handler.
-        is_wrapper = type(current).__module__ != "builtins" and not current.__suppress_context__
-        current = current.__cause__ or (current.__context__ if is_wrapper else None)
-    return False
-
-
-def _status(error: BaseException) -> object:
-    try:
-        response = getattr(error, "response", None)
-        return getattr(error, "status_code", getattr(response, "status_code", None))
-    except Exception:  # a property of anybody's exception may raise anything
-        return None
-
-
-def _message(error: BaseException) -> str:
-    """The message of an exception for files and terminals: control characters escaped, cut if it is long."""
-    try:
-        text = str(error)
-    except Exception as other:
-        return f"its message cannot be shown ({type(other).__name__})"
-    start = text[:MAX_MESSAGE]
-    shown = "".join(one if one.isprintable() or one in "\n\t" else repr(one)[1:-1] for one in start)
-    if len(text) <= MAX_MESSAGE and len(shown) <= MAX_MESSAGE:
-        return shown
-    return f"{shown[:MAX_MESSAGE]}… ({len(text)} characters)"
-
-
-def _is_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
-def _frames(error: BaseException) -> str:
-    """The frames of a traceback outside this module, the innermost last."""
-    frames = [one for one in traceback.extract_tb(error.__traceback__) if one.filename != __file__]
-    return "".join(traceback.format_list(frames[-MAX_FRAMES:]))
+        return storable_message(await user.respond(list(trace)), "user")
+    except ValueError as error:
+        raise InfrastructureError(f"the user's respond returned {error}") from None
 
 
 def _agent_is_next(last: Message) -> bool:
@@ -295,7 +228,8 @@ def _answer(session: WorldSession, calls: Sequence[ToolCall], progress: _Progres
     for call in calls:
         result = session.call(call.name, call.arguments, call.requestor)
         progress.errors += result.error
-        progress.say(result.answering(call))
+        answer = result.answering(call)
+        progress.say(answer.model_copy(update={"content": storable_text(answer.content or "")}))
     session.sync()
 
 
@@ -318,6 +252,6 @@ def _exhausted(limits: Limits, progress: _Progress) -> TerminationReason | None:
 
 def _cost(trace: Sequence[Message], role: str) -> float | None:
     """What one side's messages cost in US dollars; None where no message says."""
-    costs = [getattr(message, "cost", None) for message in trace if message.role == role]
-    known = [cost for cost in costs if isinstance(cost, int | float)]
+    costs = [dollars(getattr(message, "cost", None)) for message in trace if message.role == role]
+    known = [cost for cost in costs if cost is not None]
     return float(sum(known)) if known else None

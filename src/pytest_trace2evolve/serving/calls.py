@@ -97,4 +97,7 @@ def _of(function: dict[str, Any]) -> Call | None:
             return None
     if not isinstance(name, str) or not name or not isinstance(arguments, dict):
         return None
-    return Call(name, json.dumps(arguments, ensure_ascii=False))
+    try:
+        return Call(name, json.dumps(arguments, ensure_ascii=False))
+    except RecursionError:
+        return None

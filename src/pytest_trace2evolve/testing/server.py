@@ -51,11 +51,13 @@ class Reply:
 
     Attributes:
         first_tokens: Log-probabilities of the likeliest first tokens, by text; told where there are any.
+        message: The whole message as it is sent, of any shape; None makes it of the other fields.
     """
 
     content: str | None = None
     tool_calls: tuple[tuple[str, dict[str, Any] | str], ...] = ()
     first_tokens: Mapping[str, float] = field(default_factory=dict)
+    message: Any = None
 
 
 Script = Callable[[ChatRequest], Reply]
@@ -282,6 +284,8 @@ class ChatServer:
         message: dict[str, Any] = {"role": "assistant", "content": reply.content}
         if calls:
             message["tool_calls"] = calls
+        if reply.message is not None:
+            message = reply.message
         choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if calls else "stop"}
         if reply.first_tokens:
             told = [{"token": token, "logprob": value} for token, value in reply.first_tokens.items()]

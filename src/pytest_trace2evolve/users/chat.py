@@ -4,10 +4,10 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from pytest_trace2evolve.errors import ParticipantError
+from pytest_trace2evolve.errors import ParticipantError, RequestRefusedError
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import Model, ToolSchema
-from pytest_trace2evolve.records.wire import from_completion, to_wire
+from pytest_trace2evolve.records.wire import from_completion, to_wire, uncommon_part
 
 _HEADINGS = {
     "reason_for_call": "Reason for call:\n{}",
@@ -56,11 +56,17 @@ class ChatUser:
         """The model's next message, as the user's.
 
         Raises:
-            ParticipantError: the model answered with neither text nor a tool call.
+            ParticipantError: the model answered with neither text nor a tool call, or the endpoint refuses
+                the conversation after the model wrote what not every endpoint takes back.
             InfrastructureError: no answer could be had.
         """
         messages = [self._system, *(_flipped(message) for message in history if _heard(message))]
-        completion = await self._model.complete(messages, self._tools, trial=self._trial)
+        try:
+            completion = await self._model.complete(messages, self._tools, trial=self._trial)
+        except RequestRefusedError as error:
+            if part := uncommon_part(history, "user"):
+                raise ParticipantError(f"the user simulator's model wrote {part}: {error}") from None
+            raise
         message = from_completion(completion, "user")
         if message.text is None and not message.tool_calls:
             raise ParticipantError("the user simulator's model answered with neither text nor a tool call")

@@ -79,11 +79,11 @@ class ToolkitSession:
         try:
             result = self._invoke(name, arguments, requestor)
             self.sync()
+            if name in self._sorting:
+                result = dict(sorted(result.items()))
+            return ToolResult(content=render(result, dumped=name in self._dumping))
         except Exception as error:
             return ToolResult(content=f"Error: {error}", error=True)
-        if name in self._sorting:
-            result = dict(sorted(result.items()))
-        return ToolResult(content=render(result, dumped=name in self._dumping))
 
     def perform(self, action: Action) -> None:
         """Carry out a gold action; its errors are ignored and nothing is synced, as in tau2's evaluator."""
@@ -203,7 +203,7 @@ def render(result: Any, *, dumped: bool = False) -> str:
         if result[:1] in ("{", "["):
             try:
                 return json.dumps(json.loads(result))
-            except ValueError:
+            except (ValueError, RecursionError):
                 return result
         return result
     return json.dumps(result if dumped else _renderable(result), default=str)

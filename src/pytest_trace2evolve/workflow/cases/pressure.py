@@ -18,7 +18,8 @@ from pytest_trace2evolve.records.protocols import World, rules_of
 from pytest_trace2evolve.records.rules import Finding
 from pytest_trace2evolve.records.score import Score, Status
 from pytest_trace2evolve.records.trace import Simulation, TerminationReason
-from pytest_trace2evolve.rollout.conversation import Limits, agent_code, converse, failed_to_start
+from pytest_trace2evolve.rollout.agent_code import make_participants
+from pytest_trace2evolve.rollout.conversation import Limits, converse, failed_to_start
 from pytest_trace2evolve.scoring.invariants import found_in
 from pytest_trace2evolve.scoring.reward import score
 from pytest_trace2evolve.workflow.planning.cassettes import recording
@@ -197,8 +198,9 @@ class CaseRunner:
 
     async def _conversation(self, case: Case, world: World, seed: int) -> Simulation:
         try:
-            with agent_code(self._factory, "factory"):
-                agent, user = self._factory(case.task, world, self._plan.candidate, seed)
+            agent, user = await make_participants(
+                self._factory, lambda: self._factory(case.task, world, self._plan.candidate, seed), world
+            )
         except AgentCodeError as error:
             return failed_to_start(case.task, error, trial=seed, seed=seed)
         return await converse(case.task, world, agent, user, limits=LIMITS, trial=seed, seed=seed)

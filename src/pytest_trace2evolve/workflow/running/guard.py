@@ -1,4 +1,4 @@
-"""What keeps one conversation's trouble from ending more than itself."""
+"""Keeps the trouble of one conversation from ending more than itself."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -10,23 +10,37 @@ T = TypeVar("T")
 
 
 async def contained(what: str, talk: Coroutine[Any, Any, T]) -> T:
-    """What `talk` returns, or the exception that it raises.
+    """Run a conversation in a task of its own; returns its result, or raises its exception.
 
     Args:
         what: Names the conversation in an error.
         talk: Agents, users and worlds of anybody.
 
     Raises:
-        InfrastructureError: it raised what would end the thread or the slot in which it runs; whoever waits
-            for it would wait for ever.
+        InfrastructureError: it raised what would end the thread or the slot in which it runs, or cancelled
+            its own task; whoever waits for it would wait for ever.
     """
+    task = asyncio.create_task(_guarded(what, talk))
+    try:
+        return await task
+    except asyncio.CancelledError as error:
+        this = asyncio.current_task()
+        if this is not None and this.cancelling():
+            raise
+        raise _ended(what, error) from None
+
+
+async def _guarded(what: str, talk: Coroutine[Any, Any, T]) -> T:
     try:
         return await talk
-    except (SystemExit, KeyboardInterrupt, asyncio.CancelledError) as error:
-        this = asyncio.current_task()
-        if isinstance(error, asyncio.CancelledError) and this is not None and this.cancelling():
-            raise
-        raise InfrastructureError(
-            f"{what}: the world or the agent raised {error!r}, which ends more than one simulation; "
-            "let it raise an Exception"
-        ) from None
+    except (Exception, asyncio.CancelledError):
+        raise
+    except BaseException as error:  # asyncio lets it end the loop, or the slot ends by it
+        raise _ended(what, error) from None
+
+
+def _ended(what: str, error: BaseException) -> InfrastructureError:
+    return InfrastructureError(
+        f"{what}: the world or the agent raised {error!r}, which ends more than one simulation; "
+        "let it raise an Exception"
+    )

@@ -42,6 +42,7 @@ class Pool:
         self._perform: Perform | None = None
         self._idle: deque[asyncio.Future[None]] = deque()
         self._busy: set[asyncio.Task[None]] = set()
+        self._closing = False
         self._closers: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self._thread = threading.Thread(target=self._run, name="trace2evolve-simulations", daemon=True)
         self._thread.start()
@@ -78,13 +79,21 @@ class Pool:
         if not self._thread.is_alive():
             return
         asyncio.run_coroutine_threadsafe(self._shut(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._loop.call_soon_threadsafe(self._end)
         self._thread.join()
         self._loop.close()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
+        while not self._closing:
+            # Asyncio lets `SystemExit` and `KeyboardInterrupt` of any task end the loop, also of a task that
+            # an agent left behind.
+            with contextlib.suppress(SystemExit, KeyboardInterrupt):
+                self._loop.run_forever()
+
+    def _end(self) -> None:
+        self._closing = True
+        self._loop.stop()
 
     def _open(self) -> None:
         for _ in range(self.slots):

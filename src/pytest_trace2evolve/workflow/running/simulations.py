@@ -21,7 +21,8 @@ from pytest_trace2evolve.records.completion import NOTHING_USED, Usage
 from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.records.trace import Simulation, TerminationReason
 from pytest_trace2evolve.records.wire import usage_of
-from pytest_trace2evolve.rollout.conversation import Limits, agent_code, converse, failed_to_start
+from pytest_trace2evolve.rollout.agent_code import make_participants
+from pytest_trace2evolve.rollout.conversation import Limits, converse, failed_to_start
 from pytest_trace2evolve.workflow.planning.plan import Plan, PlannedSuite
 from pytest_trace2evolve.workflow.running.agents import AgentFactory
 from pytest_trace2evolve.workflow.running.estimate import Expected
@@ -268,8 +269,9 @@ class Simulations:
         party = self._plan.party(job.suite, baseline=job.baseline)
         made_by = self._baselines[job.suite] if job.baseline else self._agents[planned.agent]
         try:
-            with agent_code(made_by, "factory"):
-                agent, user = made_by(task, world, party.candidate, job.trial, **alone)
+            agent, user = await make_participants(
+                made_by, lambda: made_by(task, world, party.candidate, job.trial, **alone), world
+            )
         except AgentCodeError as error:
             return failed_to_start(task, error, trial=job.trial, seed=job.trial)
         return await converse(

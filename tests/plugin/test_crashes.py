@@ -1,0 +1,223 @@
+"""Crashes: status 3, one line that names a log file, and never the status of a verdict."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_trace2evolve import cli
+from pytest_trace2evolve.controller import Controller
+from pytest_trace2evolve.participant import Participant
+from tests.plugin.conftest import CONFTEST, DeskProject, project
+
+__all__ = ["project"]
+
+LINE = re.compile(
+    r"trace2evolve: crashed: (?P<said>[^;\n]*); the traceback is in (?P<path>[^\n]*/crash-[^\n]*\.log)"
+)
+
+BREAKING = """
+from pytest_trace2evolve import controller, participant
+from pytest_trace2evolve.workflow.judging import finish
+
+
+def defect(*_, **__):
+    {statement}
+
+
+{target} = defect
+"""
+
+ERRORS = (KeyError("x"), RecursionError("deep"), MemoryError(), UnicodeEncodeError("ascii", "é", 0, 1, "no"))
+
+
+def log_of(text: str, folder: Path) -> str:
+    """The log that the one line about a crash names; it lies in a folder, and no traceback is shown."""
+    lines = LINE.findall(text)
+    assert len(lines) == 1, text
+    assert "Traceback" not in text
+    assert "INTERNALERROR>   " not in text
+    path = Path(lines[0][1])
+    assert path.parent == folder
+    assert path.read_text(encoding="utf-8").count("Traceback (most recent call last)") >= 1
+    return path.read_text(encoding="utf-8")
+
+
+def broken(project: DeskProject, target: str, statement: str = "raise KeyError('planted')") -> str:
+    """Break a function of the package in every process; returns its name."""
+    project.write("conftest.py", CONFTEST + BREAKING.format(target=target, statement=statement))
+    return target
+
+
+def session(project: DeskProject, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """A session of the listed agent in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "--t2e-agent=listed", "--candidate=v1", *arguments],
+        cwd=project.root,
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "controller.refuse_unmergeable",  # pytest_sessionstart
+        "participant._tasks",  # pytest_runtest_protocol
+        "controller.xdist.split_nodeid",  # pytest_runtest_logreport
+        "controller.tell_elsewhere",  # pytest_sessionfinish
+        "controller.run_report",  # pytest_terminal_summary
+        "participant.shutil.rmtree",  # pytest_unconfigure
+    ],
+)
+def test_an_error_of_a_hook_ends_with_3_and_names_a_log(project: DeskProject, target: str) -> None:
+    project.baseline("v0")
+    broken(project, target)
+    if target == "participant.shutil.rmtree":
+        project.write(
+            "conftest.py",
+            CONFTEST
+            + BREAKING.format(
+                target="participant.Participant.pytest_unconfigure", statement="raise KeyError('planted')"
+            ).replace("def defect(*_, **__)", "def defect(self)"),
+        )
+    done = session(project)
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "planted" in log_of(done.stdout + done.stderr, project.root / ".trace2evolve")
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_any_error_of_a_session_end_is_no_discard(
+    project: DeskProject, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fails(self: Controller, session: pytest.Session, exitstatus: int) -> None:
+        raise error
+
+    monkeypatch.setattr(Controller, "_export", fails)
+    done = project.run("--candidate=v1")
+    assert done.ret == 3
+    log_of(done.stderr.str(), project.root / ".trace2evolve")
+
+
+def test_an_interrupt_at_the_end_of_a_session_is_one(
+    project: DeskProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupts(self: Controller, session: pytest.Session, exitstatus: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Controller, "_export", interrupts)
+    done = project.run("--candidate=v1")
+    assert done.ret == pytest.ExitCode.INTERRUPTED
+    done.stderr.fnmatch_lines(["trace2evolve: interrupted while the session ended"])
+
+
+def test_evidence_that_a_defect_cannot_keep_names_a_log(
+    project: DeskProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise KeyError("planted")
+
+    monkeypatch.setattr("pytest_trace2evolve.controller.keep", fails)
+    done = project.run("--candidate=v1")
+    assert done.ret == 3
+    told = [line for line in done.outlines if "the evidence could not be kept whole" in line]
+    assert re.search(r"KeyError: 'planted'; the traceback is in .*/crash-.*\.log\); the verdict", told[0])
+
+
+def test_an_error_in_a_worker_is_no_verdict(project: DeskProject) -> None:
+    project.baseline("v0")
+    broken(project, "participant._tasks")
+    done = session(project, "-n2")
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "KeyError: 'planted'; the traceback is in " in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_a_foreign_hook_that_fails_at_the_end_is_no_discard(project: DeskProject) -> None:
+    end = "\n\ndef pytest_sessionfinish(session):\n    raise KeyError('planted')\n"
+    project.write("conftest.py", CONFTEST + end)
+    done = session(project)
+    assert done.returncode == 3
+    assert "planted" in log_of(done.stdout + done.stderr, project.root / ".trace2evolve")
+
+
+def test_a_session_without_this_package_keeps_its_errors(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest("def pytest_sessionfinish(session):\n    raise KeyError('planted')\n")
+    pytester.makepyfile("def test_it():\n    pass\n")
+    done = pytester.runpytest_subprocess()
+    assert done.ret == 1
+    done.stderr.fnmatch_lines(["KeyError: 'planted'"])
+
+
+def test_a_reader_that_has_gone_is_no_discard(project: DeskProject) -> None:
+    """`pytest | true`, while the session still prints."""
+    project.write("conftest.py", CONFTEST + "\nimport time\ntime.sleep(1)\n")
+    command = [sys.executable, "-m", "pytest", "--t2e-agent=listed", "--candidate=v1", "-v"]
+    child = subprocess.Popen(
+        command, cwd=project.root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None
+    assert child.stderr is not None
+    child.stdout.close()
+    told = child.stderr.read()
+    assert child.wait() == 3, told
+    assert "Traceback" not in told
+    child.stderr.close()
+
+
+def test_a_log_that_the_project_cannot_hold_lies_in_the_temporary_folder(
+    project: DeskProject, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fails(self: Participant) -> None:
+        raise KeyError("planted")
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(Controller, "_report", fails)
+    (project.root / ".trace2evolve").write_text("a file in the way")
+    done = project.run("--candidate=v1", "--t2e-run-folder=out")
+    assert done.ret == 3
+    log_of(done.stderr.str(), tmp_path)
+
+
+def test_a_command_that_crashes_ends_with_3_and_names_a_log(
+    project: DeskProject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for error in ERRORS:
+
+        def fails(options: object, error: Exception = error) -> int:
+            raise error
+
+        monkeypatch.setattr("pytest_trace2evolve.commands.ledger._ledger", fails)
+        assert cli.main(["--root", str(project.root), "ledger"]) == 3
+        log_of(capsys.readouterr().err, project.root / ".trace2evolve")
+
+
+def test_a_log_holds_no_key(
+    project: DeskProject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-planted-0123456789")
+
+    def fails(options: object) -> int:
+        raise ValueError("refused key sk-planted-0123456789")
+
+    monkeypatch.setattr("pytest_trace2evolve.commands.ledger._ledger", fails)
+    cli.main(["--root", str(project.root), "ledger"])
+    told = capsys.readouterr().err
+    assert "sk-planted" not in told + log_of(told, project.root / ".trace2evolve")
+
+
+@pytest.mark.parametrize("arguments", [["ledger"], ["--help"]])
+def test_a_command_whose_reader_has_gone_keeps_its_status(project: DeskProject, arguments: list[str]) -> None:
+    command = [sys.executable, "-m", "pytest_trace2evolve", *arguments]
+    done = subprocess.Popen(
+        command, cwd=project.root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert done.stdout is not None
+    assert done.stderr is not None
+    done.stdout.close()
+    told = done.stderr.read()
+    assert done.wait() in (0, 141), told
+    assert "Traceback" not in told
+    done.stderr.close()
