@@ -1,6 +1,5 @@
 """The options of a command line as plain values, checked one by one. What contradicts what, the plan says."""
 
-import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from pytest_trace2evolve.evidence.saving import SaveMode
 from pytest_trace2evolve.models.prices import FREE, PRICES_NAME, Price, read_prices
 from pytest_trace2evolve.models.settings import CALL_TIMEOUT, ModelSettings
 from pytest_trace2evolve.options import DESTINATIONS
+from pytest_trace2evolve.reading import parse_json, reported
 from pytest_trace2evolve.records.account import Budgets
 from pytest_trace2evolve.records.protocols import Judge
 from pytest_trace2evolve.records.verdict import Goal
@@ -154,10 +154,8 @@ def _live(
         if needless := _given(option, _ONLY_LIVE):
             raise ConfigError(f"{needless} says nothing without --t2e-model")
         return None
-    try:
-        extra_body = json.loads(option.t2e_extra_body) if option.t2e_extra_body else {}
-    except ValueError as error:
-        raise ConfigError(f"--t2e-extra-body is not JSON: {error}") from None
+    with reported("--t2e-extra-body", ConfigError, "give a JSON object"):
+        extra_body = parse_json(option.t2e_extra_body, unique=True) if option.t2e_extra_body else {}
     if not isinstance(extra_body, dict):
         raise ConfigError(f"--t2e-extra-body is a JSON {type(extra_body).__name__}, not an object")
     concurrency = option.t2e_concurrency or DEFAULT_CONCURRENCY

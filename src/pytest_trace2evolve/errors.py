@@ -64,8 +64,20 @@ def refuse_taken(what: str, name: str, first: str, second: str) -> NoReturn:
     )
 
 
+LONGEST_LINE = 2_000
+"""Characters of the longest line that reports an error."""
+
+
+def shortened(text: str, most: int = LONGEST_LINE) -> str:
+    """A text of at most `most` characters: of a longer one the start and the end."""
+    return text if len(text) <= most else f"{text[: most - most // 3 - 3]} … {text[-(most // 3) :]}"
+
+
 class Trace2EvolveError(Exception):
-    """Base of every error of this package."""
+    """Base of every error of this package. Its text is at most `LONGEST_LINE` characters long."""
+
+    def __str__(self) -> str:
+        return shortened(super().__str__())
 
 
 class ConfigError(Trace2EvolveError):

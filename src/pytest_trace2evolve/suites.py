@@ -11,17 +11,18 @@ synthetic = { cases = "synthetic/pressure.jsonl" }    # the synthetic cases of a
 """
 
 import difflib
+import os
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BeforeValidator, Field, ValidationError, field_validator
 
 from pytest_trace2evolve._canonical import digest
 from pytest_trace2evolve.errors import SuiteError, WorldError
+from pytest_trace2evolve.reading import read_toml
 from pytest_trace2evolve.records.base import Record, complaint
 from pytest_trace2evolve.records.evidence import Mode
 from pytest_trace2evolve.records.protocols import World
@@ -200,12 +201,7 @@ def read_suite(path: Path, splits: Mapping[str, Split]) -> Suite:
     Raises:
         SuiteError: the file is missing, is not valid TOML, lacks a field or names an unknown split.
     """
-    try:
-        record: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SuiteError(f"{path}: cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SuiteError(f"{path}: not valid TOML: {error}") from None
+    record = read_toml(path, SuiteError)
     if record.get("name", path.stem) != path.stem:
         raise SuiteError(f"{path}: a suite is named after its file; remove 'name' or rename the file")
     try:
@@ -240,12 +236,9 @@ def read_splits(path: Path) -> tuple[Split, ...]:
     Raises:
         SuiteError: the file is not valid, or a role is unknown.
     """
-    try:
-        record: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not os.path.lexists(path):
         return ()
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SuiteError(f"{path}: not valid TOML: {error}") from None
+    record = read_toml(path, SuiteError)
     splits = []
     for name, table in record.items():
         try:

@@ -15,7 +15,7 @@ SOURCE = Path(pytest_trace2evolve.__file__).parent
 
 LEVELS = {
     0: {"__init__", "errors", "_optional", "_canonical", "_secrets", "shipped"},
-    1: {"records"},
+    1: {"records", "reading"},
     2: {"scoring", "gate", "capabilities", "routing", "adapters", "candidates", "lock", "suites", "identity"},
     3: {
         "rollout",

@@ -1,11 +1,10 @@
 """Messages in the shape of the chat-completions API, and back."""
 
 import json
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pytest_trace2evolve.records.completion import NOTHING_USED, Completion, Usage
+from pytest_trace2evolve.records.completion import MOST_DOLLARS, MOST_TOKENS, NOTHING_USED, Completion, Usage
 from pytest_trace2evolve.records.message import Message, Requestor, ToolCall
 
 MALFORMED = "malformed_arguments"
@@ -78,12 +77,12 @@ def cached_tokens(usage: Mapping[str, Any]) -> int:
 
 def token_count(value: object) -> int:
     """A count of tokens from whatever an endpoint or a file says; 0 where it says none."""
-    return value if isinstance(value, int) and value >= 0 else 0
+    return value if type(value) is int and 0 <= value <= MOST_TOKENS else 0
 
 
 def dollars(value: object) -> float | None:
     """An amount from whatever an endpoint or a file says; None where it says none."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST_DOLLARS:
         return None
     return float(value)
 

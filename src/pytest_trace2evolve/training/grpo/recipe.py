@@ -4,7 +4,6 @@ The code path is the same everywhere; a small model on a CPU and a large one on 
 """
 
 import json
-import tomllib
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.reading import read_toml
 from pytest_trace2evolve.records.base import Record, complaint
 
 
@@ -186,12 +186,7 @@ def read_recipe(preset: str, config: Path | None = None, **given: object) -> Rec
     where = f"preset {preset}"
     if config is not None:
         where = str(config)
-        try:
-            told = tomllib.loads(config.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise ConfigError(f"{config}: cannot be read: {error.strerror}") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{config}: no TOML: {error}") from None
+        told = read_toml(config, ConfigError)
     own = {name: value for name, value in given.items() if value is not None}
     try:
         return Recipe.model_validate({**PRESETS[preset], **told, **own})
