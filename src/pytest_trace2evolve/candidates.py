@@ -7,7 +7,6 @@ indented lines that continue a text.
 `v6+precondition_verification` has no file: it is candidate `v6`, talking with an adapter of the project.
 """
 
-import difflib
 import re
 from collections.abc import Iterator, Sequence
 from datetime import date
@@ -18,7 +17,7 @@ from pydantic import BeforeValidator, Field, StringConstraints, ValidationError,
 
 from pytest_trace2evolve._canonical import digest, digest_text
 from pytest_trace2evolve.adapters import Adapter, Adapters
-from pytest_trace2evolve.errors import AdapterError, CandidateError, shortened
+from pytest_trace2evolve.errors import AdapterError, CandidateError, shortened, similar
 from pytest_trace2evolve.reading import read_text
 from pytest_trace2evolve.records.base import Record, complaint
 from pytest_trace2evolve.records.evidence import CandidateRef
@@ -186,7 +185,7 @@ class Candidates:
         known = list(self)
         if not known:
             return f"unknown {what} {name!r}; {self._folder} holds no candidates"
-        near = difflib.get_close_matches(name, known, n=3, cutoff=0.4) or known[:8]
+        near = similar(name, known, most=3) or known[:8]
         return f"unknown {what} {name!r}; nearest are {', '.join(near)} in {self._folder}"
 
 

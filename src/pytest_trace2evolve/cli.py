@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from pytest_trace2evolve import __version__
 from pytest_trace2evolve.commands import (
@@ -30,7 +31,7 @@ from pytest_trace2evolve.commands import (
     show,
     train,
 )
-from pytest_trace2evolve.errors import Trace2EvolveError
+from pytest_trace2evolve.errors import Trace2EvolveError, shortened
 from pytest_trace2evolve.report.inert import inert_line
 
 EXIT_USAGE = 2
@@ -57,14 +58,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"trace2evolve: interrupted{then}", file=sys.stderr)
         return EXIT_INTERRUPTED
     except (Trace2EvolveError, OSError) as error:
-        print(f"trace2evolve: {inert_line(str(error))}", file=sys.stderr)
+        print(shortened(f"trace2evolve: {inert_line(str(error))}"), file=sys.stderr)
         return EXIT_USAGE
 
 
+class _Parser(argparse.ArgumentParser):
+    """Reports wrong arguments in lines that end, however long the arguments are."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(shortened(inert_line(message)))
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="trace2evolve", description="Evaluate tool-using agents; gate changes."
-    )
+    parser = _Parser(prog="trace2evolve", description="Evaluate tool-using agents; gate changes.")
     parser.add_argument("--version", action="version", version=f"trace2evolve {__version__}")
     _add_root(parser, default=None)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")

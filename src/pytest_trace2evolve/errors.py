@@ -43,8 +43,13 @@ from typing import NoReturn
 def nearest(wrong: str, known: Iterable[str]) -> str:
     """The mend of a name that does not exist: the known one that it resembles, or all of them."""
     names = sorted(known)
-    near = difflib.get_close_matches(wrong, names, n=1, cutoff=0.4)
+    near = similar(wrong, names, most=1)
     return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(names) or 'none'}"
+
+
+def similar(wrong: str, known: Iterable[str], *, most: int, cutoff: float = 0.4) -> list[str]:
+    """At most so many known names that resemble a wrong one, the most similar first; none of a long text."""
+    return difflib.get_close_matches(wrong, list(known), n=most, cutoff=cutoff) if len(wrong) <= 200 else []
 
 
 def refuse_taken(what: str, name: str, first: str, second: str) -> NoReturn:

@@ -16,7 +16,13 @@ from pytest_trace2evolve import xdist
 from pytest_trace2evolve.candidates import Candidate
 from pytest_trace2evolve.choices import read_judge, read_options, refuse_empty
 from pytest_trace2evolve.collect import SuiteFile, TaskItem, planned_suite
-from pytest_trace2evolve.errors import ConfigError, ModelFolderError, Trace2EvolveError
+from pytest_trace2evolve.errors import (
+    LONGEST_LINE,
+    ConfigError,
+    ModelFolderError,
+    Trace2EvolveError,
+    shortened,
+)
 from pytest_trace2evolve.evidence.account import MAIN, Account
 from pytest_trace2evolve.extensions import registered
 from pytest_trace2evolve.options import DESTINATIONS
@@ -43,7 +49,7 @@ WORKER_INPUT = "trace2evolve"
 
 def usage_error(error: Trace2EvolveError) -> pytest.UsageError:
     """An error of ours as pytest's, one line."""
-    return pytest.UsageError(" ".join(str(error).split()))
+    return pytest.UsageError(shortened(" ".join(str(error).split()), LONGEST_LINE - len("ERROR: ")))
 
 
 class Participant:

@@ -10,7 +10,6 @@ development = { benchmark = "test" }    # a benchmark split as it is
 synthetic = { cases = "synthetic/pressure.jsonl" }    # the synthetic cases of a file, from the project's root
 """
 
-import difflib
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field, ValidationError, field_validator
 
 from pytest_trace2evolve._canonical import digest
-from pytest_trace2evolve.errors import SuiteError, WorldError
+from pytest_trace2evolve.errors import SuiteError, WorldError, similar
 from pytest_trace2evolve.reading import read_toml
 from pytest_trace2evolve.records.base import Record, complaint
 from pytest_trace2evolve.records.evidence import Mode
@@ -58,8 +57,9 @@ BUILT_IN_SPLITS = (
 SPLITS_NAME = "_splits.toml"
 """The file beside the suites that adds splits of a project's own."""
 
-Positive = Annotated[int, Field(ge=1, strict=True)]
-Seconds = Annotated[float, Field(gt=0, strict=True)]
+Trials = Annotated[int, Field(ge=1, le=10_000, strict=True)]
+Positive = Annotated[int, Field(ge=1, le=1_000_000, strict=True)]
+Seconds = Annotated[float, Field(gt=0, le=1e6, strict=True)]
 
 
 class BenchmarkSplit(Record):
@@ -120,7 +120,7 @@ class Suite(Record):
     provider: str
     domain: str
     description: str = ""
-    trials: Positive = 1
+    trials: Trials = 1
     max_steps: Positive = 200
     max_errors: Positive = 10
     timeout: Seconds | None = None
@@ -290,7 +290,7 @@ def _refuse_unfit(ids: Sequence[str], split: str, world: World, path: Path) -> N
             )
 
 
-_RANGE = re.compile(r"^(\d+)\.\.(\d+)$")
+_RANGE = re.compile(r"^(\d{1,18})\.\.(\d{1,18})$")
 
 
 def _members(
@@ -317,7 +317,7 @@ def _members(
         ids.extend(str(number) for number in range(first, last + 1))
     for task_id in ids:
         if task_id not in world.tasks():
-            near = difflib.get_close_matches(task_id, list(world.tasks()), n=1)
+            near = similar(task_id, world.tasks(), most=1, cutoff=0.6)
             mend = f"; did you mean {near[0]!r}?" if near else ""
             raise SuiteError(
                 f"{path}: split {split!r} names task {task_id!r}, which {world.domain} does not have{mend}"
