@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.errors import ConfigError, shortened
 from pytest_trace2evolve.evidence.saving import SaveMode
 from pytest_trace2evolve.models.prices import FREE, PRICES_NAME, Price, read_prices
 from pytest_trace2evolve.models.settings import CALL_TIMEOUT, ModelSettings
-from pytest_trace2evolve.options import DESTINATIONS
+from pytest_trace2evolve.options import DESTINATIONS, PATHS
 from pytest_trace2evolve.reading import parse_json, reported
 from pytest_trace2evolve.records.account import Budgets
 from pytest_trace2evolve.records.protocols import Judge
@@ -32,6 +32,19 @@ def refuse_empty(config: pytest.Config) -> None:
         value = getattr(config.option, name, None)
         if value == "" or (isinstance(value, list) and "" in value):
             raise pytest.UsageError(f"--{name.replace('_', '-')} is empty; leave it out or give a value")
+        if name in PATHS:
+            for path in [value] if isinstance(value, str) else value or ():
+                _refuse_long(name, path)
+
+
+def _refuse_long(name: str, path: str) -> None:
+    """Report a path that no file system takes before something tries it."""
+    longest = max(len(os.fsencode(part)) for part in Path(path).parts or ("",))
+    if longest > 255 or len(os.fsencode(path)) > 4_000:
+        raise pytest.UsageError(
+            f"--{name.replace('_', '-')} {shortened(path, 80)}: the path is too long "
+            f"({len(path)} characters); choose a shorter one"
+        )
 
 
 def read_options(config: pytest.Config, served: Mapping[str, Address]) -> Options:

@@ -47,8 +47,8 @@ from pytest_trace2evolve.worlds.registry import Worlds
 WORKER_INPUT = "trace2evolve"
 
 
-def usage_error(error: Trace2EvolveError) -> pytest.UsageError:
-    """An error of ours as pytest's, one line."""
+def usage_error(error: Trace2EvolveError | OSError) -> pytest.UsageError:
+    """An error of ours, or of the system about a path, as pytest's, one line."""
     return pytest.UsageError(shortened(" ".join(str(error).split()), LONGEST_LINE - len("ERROR: ")))
 
 
@@ -62,7 +62,7 @@ class Participant:
             _ = self.project.splits
             self.worlds = Worlds(registered(config, "worlds"))
             self.agents: Mapping[str, AgentFactory] = {**BUILT_IN_AGENTS, **registered(config, "agents")}
-        except Trace2EvolveError as error:
+        except (Trace2EvolveError, OSError) as error:
             raise usage_error(error) from None
         self.plan: Plan | None = None
         self.runner: Runner | None = None
@@ -126,7 +126,7 @@ class Participant:
                 plan = self._served(plan, shared, embedded=embedded)
                 for live in plan.everyone:
                     live.require_endpoints()
-        except Trace2EvolveError as error:
+        except (Trace2EvolveError, OSError) as error:
             raise usage_error(error) from None
         self.plan = plan
         confirms = plan.confirm is not None and plan.confirm.possible
@@ -140,7 +140,7 @@ class Participant:
                 refuse_damaged(plan)
             else:
                 self.runner = start(plan, self.worlds, self.agents, self.counts, concurrency=concurrency)
-        except Trace2EvolveError as error:
+        except (Trace2EvolveError, OSError) as error:
             self.servers.close()
             raise usage_error(error) from None
         if self.counts is not None and shared is None:

@@ -213,6 +213,10 @@ def parse_toml(text: str) -> dict[str, Any]:
         raise too_deep
     if (place := _first(table, lambda one: type(one) is int and abs(one) > MAX_INTEGER)) is not None:
         raise ValueError(f"not valid TOML: {place}: a number has more than 64 bits")
+    if "\\u0000" in text or "\\U00000000" in text:
+        place = _first(table, lambda one: "\0" in (one if isinstance(one, str) else "".join(_names(one))))
+        if place is not None:
+            raise ValueError(f"not valid TOML: {place}: holds the character NUL; remove it")
     return table
 
 
@@ -309,7 +313,7 @@ def _expanded(data: bytes, limit: int) -> bytearray:
                 if len(found) > allowed:
                     raise ValueError(f"expands to more than {allowed >> 20} MiB; is it a file of this kind?")
                 piece = member.unconsumed_tail
-                if not piece and len(more) < _CHUNK:
+                if member.eof or (not piece and len(more) < _CHUNK):
                     break
         place -= len(member.unused_data)
         if not bytes(view[place : place + _CHUNK]).strip(b"\0"):
@@ -359,6 +363,10 @@ def _children(value: object) -> Iterable[tuple[object, Any]]:
     if isinstance(value, dict):
         return value.items()
     return enumerate(value) if isinstance(value, list) else ()
+
+
+def _names(value: object) -> Iterable[str]:
+    return value if isinstance(value, dict) else ()
 
 
 def _first(value: object, wrong: Callable[[Any], bool]) -> str | None:
