@@ -24,11 +24,12 @@ from typing import Any
 
 from pytest_trace2evolve.adapters import Adapters
 from pytest_trace2evolve.cli import main
-from pytest_trace2evolve.errors import Trace2EvolveError
+from pytest_trace2evolve.errors import Trace2EvolveError, shortened
 from pytest_trace2evolve.evidence import scoreboard
 from pytest_trace2evolve.evidence.cassettes import read_cassette, render
 from pytest_trace2evolve.gate.policy import read_policy
 from pytest_trace2evolve.models.prices import read_prices
+from pytest_trace2evolve.records.adapter import MANIFEST
 from pytest_trace2evolve.records.answer import Answer
 from pytest_trace2evolve.records.completion import Completion
 from pytest_trace2evolve.records.evidence import CandidateRef, Settings
@@ -184,7 +185,7 @@ def _made(root: Path, reader: Callable[..., Target]) -> Iterator[Target]:
     yield reader("calibrations", kept / "read.json", "json", lambda: kept_in(kept, "read"), seeds=5)
 
     folder = write_adapter(root / "adapters", "consent")
-    yield reader("manifest", folder / "adapter.json", "json", lambda: Adapters(root / "adapters")["consent"])
+    yield reader("manifest", folder / MANIFEST, "json", lambda: Adapters(root / "adapters")["consent"])
 
     model = root / "model"
     model.mkdir()
@@ -276,7 +277,7 @@ def ran(target: Target, refused: bool) -> dict[str, Any]:
                 target.reader()
     except Trace2EvolveError as error:
         status = 2 if target.reader is not None else "raised"
-        print(f"trace2evolve: {error}", file=errors)
+        print(shortened(f"trace2evolve: {error}"), file=errors)
     except BaseException:
         status = traceback.format_exc(limit=-4)
     finally:

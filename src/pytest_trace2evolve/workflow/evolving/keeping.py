@@ -21,7 +21,7 @@ def read_state(folder: Path, candidate: str, identity: str) -> Evolution:
         ResultsError: what is kept is damaged, or of another evolution.
     """
     path = folder / STATE
-    if not path.exists():
+    if not os.path.lexists(path):
         return Evolution(candidate=candidate, identity=identity)
     found = read_record(path, Evolution, ResultsError, "move the folder away")
     if found.identity != identity:

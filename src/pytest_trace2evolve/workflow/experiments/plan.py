@@ -1,5 +1,6 @@
 """What an experiment will do, as plain numbers, before it does anything: who trains on what, and how much."""
 
+import os
 from pathlib import Path
 from typing import Annotated, Self
 
@@ -198,7 +199,7 @@ def plan_in(plan: Plan, out: Path, *, seeds_given: bool = True) -> Plan:
         ConfigError: the folder holds another experiment, or more seeds than are asked for.
     """
     file = out / PLAN
-    if not file.exists():
+    if not os.path.lexists(file):
         if out.is_dir() and any(out.iterdir()):
             raise ConfigError(f"{out}: holds something else and no {PLAN}; give another --out")
         return plan
