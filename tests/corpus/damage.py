@@ -101,7 +101,7 @@ def _bytes(valid: bytes) -> dict[str, bytes]:
         "cut-off": valid[: len(valid) // 2].rstrip(b"\n\r ]}-"),
         "no-text": b"\x00\xff\xfe" * 100,
         "nul": valid[:1] + b"\0" + valid[1:],
-        "utf-16": valid.decode().encode("utf-16"),
+        "utf-16": valid.decode(errors="replace").encode("utf-16"),
         "latin-1": b'{"\xe9": "\xe9\xff"}' + valid[:20],
         "half-surrogate": b'"\xed\xa0\x80"\n' + valid,
         "nested": b"[" * 100_000,

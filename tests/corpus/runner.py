@@ -199,7 +199,8 @@ def _made(root: Path, reader: Callable[..., Target]) -> Iterator[Target]:
         content = (model / name).read_bytes()
         (model / name).unlink()
         (model / name).write_bytes(content)
-        yield reader(f"model-{name}", model / name, kind, lambda: read_model(model))
+        strict = name == "config.json"
+        yield reader(f"model-{name}", model / name, kind, lambda: read_model(model), strict=strict)
     weights = _weights(8)
     lora = root / "lora"
     lora.mkdir()
@@ -275,7 +276,7 @@ def ran(target: Target, refused: bool) -> dict[str, Any]:
                 status = main(target.command)
             else:
                 target.reader()
-    except Trace2EvolveError as error:
+    except (Trace2EvolveError, OSError) as error:  # as the command line reports them
         status = 2 if target.reader is not None else "raised"
         print(shortened(f"trace2evolve: {error}"), file=errors)
     except BaseException:

@@ -19,7 +19,9 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> DeskP
 
 def refusal(project: DeskProject, *arguments: str) -> str:
     """The one line with which a session ends."""
-    result = project.run(*arguments)
+    asked = set(LIVE) & set(arguments) or any("--t2e-replay" in one for one in arguments)
+    run = project.pytester.runpytest_inprocess if asked else project.run
+    result = run(*arguments)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     told = "\n".join(result.errlines)
     assert "Traceback" not in told

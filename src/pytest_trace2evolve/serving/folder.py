@@ -89,7 +89,7 @@ def read_model(path: Path) -> ModelFolder:
         raise ModelFolderError(f"{path}: no such folder")
     config = _object(path / CONFIG, "not a model's folder")
     for name in (CONFIG, "tokenizer_config.json"):
-        if (path / name).exists() and "auto_map" in _object(path / name):
+        if os.path.lexists(path / name) and "auto_map" in _object(path / name):
             raise ModelFolderError(
                 f"{path / name}: names custom code (auto_map), which is never run: "
                 "use a model that transformers knows by itself"
@@ -258,7 +258,7 @@ def _require_template(path: Path) -> None:
 def _temperature(path: Path) -> float:
     """The temperature of `generation_config.json`, where it samples."""
     file = path / "generation_config.json"
-    settings = _object(file) if file.exists() else {}
+    settings = _object(file) if os.path.lexists(file) else {}
     if not settings.get("do_sample"):
         return 0.0
     told = settings.get("temperature", 1.0)

@@ -194,7 +194,7 @@ def _read(path: Path) -> _Toml | _Ini:
 def _raw(path: Path) -> str:
     """The text of a file with its own ends of lines: it is written back."""
     with open_regular(path, SETTINGS) as file:
-        return file.read().decode("utf-8")
+        return file.read(SETTINGS).decode("utf-8")
 
 
 def _counts(file: _Toml | _Ini) -> bool:
