@@ -10,8 +10,7 @@ import unicodedata
 from collections.abc import Iterable
 from typing import Any, TextIO
 
-LONGEST_LINE = 2_000
-"""Characters of an error's line."""
+from pytest_trace2evolve.errors import shortened
 
 _SHOWN = frozenset("\n\t")
 _COMMANDS = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
@@ -36,11 +35,11 @@ def sanitize(text: str) -> str:
 
 
 def sanitize_line(text: str, longest: int | None = None) -> str:
-    """The same on one line, cut to `longest` characters."""
-    if longest is not None and len(text) > longest:
-        text = text[: longest - 1] + "…"
-    line = " ".join(sanitize(text).split())
-    return line if longest is None or len(line) <= longest else line[: longest - 1] + "…"
+    """The same on one line, of at most `longest` characters: of a longer one the start and the end."""
+    if longest is None:
+        return " ".join(sanitize(text).split())
+    # Twice: escapes make a text longer, and a huge one is not worth escaping whole.
+    return shortened(" ".join(sanitize(shortened(text, longest)).split()), longest)
 
 
 def _escaped(character: str) -> str:

@@ -7,12 +7,10 @@ from datetime import date, datetime
 from functools import cached_property
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from pytest_trace2evolve._canonical import DIGEST_LENGTH
 from pytest_trace2evolve.errors import AdapterError, nearest
+from pytest_trace2evolve.reading import open_regular, read_record, reported
 from pytest_trace2evolve.records.adapter import ADAPTER_WEIGHTS, MANIFEST, AdapterManifest, AdapterState
-from pytest_trace2evolve.records.base import complaint
 from pytest_trace2evolve.records.routing import Skill
 
 
@@ -36,13 +34,11 @@ class Adapter:
         Raises:
             AdapterError: they cannot be read.
         """
-        try:
-            with (self.path / ADAPTER_WEIGHTS).open("rb") as file:
-                return hashlib.file_digest(file, "sha256").hexdigest()[:DIGEST_LENGTH]
-        except OSError as error:
-            raise AdapterError(
-                f"{self.path / ADAPTER_WEIGHTS}: cannot be read: {error.strerror}; train it again"
-            ) from None
+        with (
+            reported(self.path / ADAPTER_WEIGHTS, AdapterError, "train it again"),
+            open_regular(self.path / ADAPTER_WEIGHTS) as file,
+        ):
+            return hashlib.file_digest(file, "sha256").hexdigest()[:DIGEST_LENGTH]
 
     @property
     def trained_on(self) -> date | None:
@@ -87,13 +83,9 @@ class Adapters:
         path = self.folder / name
         if name not in set(self):
             raise AdapterError(f"unknown adapter {name!r}; {nearest(name, self)} in {self.folder}")
-        try:
-            manifest = AdapterManifest.model_validate_json((path / MANIFEST).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            raise AdapterError(f"{path / MANIFEST}: cannot be read: {error}") from None
-        except ValidationError as error:
-            raise AdapterError(f"{path / MANIFEST}: damaged at {complaint(error)}; train it again") from None
-        return Adapter(name, path, manifest)
+        return Adapter(
+            name, path, read_record(path / MANIFEST, AdapterManifest, AdapterError, "train it again")
+        )
 
     def routed(self) -> list[Adapter]:
         """What a router chooses from, by name: of promoted adapters of one base for the same capabilities the

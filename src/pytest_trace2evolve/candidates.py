@@ -7,7 +7,6 @@ indented lines that continue a text.
 `v6+precondition_verification` has no file: it is candidate `v6`, talking with an adapter of the project.
 """
 
-import difflib
 import re
 from collections.abc import Iterator, Sequence
 from datetime import date
@@ -18,7 +17,8 @@ from pydantic import BeforeValidator, Field, StringConstraints, ValidationError,
 
 from pytest_trace2evolve._canonical import digest, digest_text
 from pytest_trace2evolve.adapters import Adapter, Adapters
-from pytest_trace2evolve.errors import AdapterError, CandidateError
+from pytest_trace2evolve.errors import AdapterError, CandidateError, shortened, similar
+from pytest_trace2evolve.reading import read_text
 from pytest_trace2evolve.records.base import Record, complaint
 from pytest_trace2evolve.records.evidence import CandidateRef
 
@@ -185,7 +185,7 @@ class Candidates:
         known = list(self)
         if not known:
             return f"unknown {what} {name!r}; {self._folder} holds no candidates"
-        near = difflib.get_close_matches(name, known, n=3, cutoff=0.4) or known[:8]
+        near = similar(name, known, most=3) or known[:8]
         return f"unknown {what} {name!r}; nearest are {', '.join(near)} in {self._folder}"
 
 
@@ -201,11 +201,7 @@ def read_candidate(path: Path) -> Candidate:
     Raises:
         CandidateError: the file cannot be read or its front matter is broken; names file, place and mend.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise CandidateError(f"{path}: cannot be read: {error}") from None
-    return parse_candidate(text, path)
+    return parse_candidate(read_text(path, CandidateError), path)
 
 
 def parse_candidate(text: str, path: Path) -> Candidate:
@@ -236,6 +232,10 @@ _NOT_WRITTEN = {
 """Fields of a candidate that its front matter may not give."""
 
 
+_MOST_LINES = 2_000
+"""Lines of front matter."""
+
+
 def _split(path: Path, text: str) -> tuple[dict[str, object], str]:
     # Not `splitlines`, which also ends a line at form feeds and other signs that Markdown keeps.
     lines = text.replace("\r\n", "\n").split("\n")
@@ -246,6 +246,8 @@ def _split(path: Path, text: str) -> tuple[dict[str, object], str]:
         raise CandidateError(
             f"{path}: the front matter is not closed; put '---' on a line of its own after it"
         )
+    if ends[0] > _MOST_LINES:
+        raise CandidateError(f"{path}: the front matter has more than {_MOST_LINES} lines; shorten it")
     return _front_matter(path, lines[1 : ends[0]]), "\n".join(lines[ends[0] + 1 :]).strip()
 
 
@@ -260,7 +262,8 @@ def _front_matter(path: Path, lines: list[str]) -> dict[str, object]:
             continue
         match = re.match(r"^([A-Za-z_]+)\s*:(?:\s+(.*))?$", line)
         if match is None:
-            raise CandidateError(f"{path}: line {number} is not 'key: value': {line.strip()!r}")
+            told = shortened(repr(line.strip()), 200)
+            raise CandidateError(f"{path}: line {number} is not 'key: value': {told}")
         key = match.group(1)
         if key in fields:
             raise CandidateError(f"{path}: line {number} gives {key!r} a second time")

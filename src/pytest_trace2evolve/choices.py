@@ -1,6 +1,5 @@
 """The options of a command line as plain values, checked one by one. What contradicts what, the plan says."""
 
-import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -10,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.errors import ConfigError, shortened
 from pytest_trace2evolve.evidence.saving import SaveMode
 from pytest_trace2evolve.models.prices import FREE, PRICES_NAME, Price, read_prices
 from pytest_trace2evolve.models.settings import CALL_TIMEOUT, ModelSettings
-from pytest_trace2evolve.options import DESTINATIONS
+from pytest_trace2evolve.options import DESTINATIONS, PATHS
+from pytest_trace2evolve.reading import parse_json, reported
 from pytest_trace2evolve.records.account import Budgets
 from pytest_trace2evolve.records.protocols import Judge
 from pytest_trace2evolve.records.verdict import Goal
@@ -33,6 +33,19 @@ def refuse_empty(config: pytest.Config) -> None:
         value = getattr(config.option, name, None)
         if value == "" or (isinstance(value, list) and "" in value):
             raise usage_error(f"--{name.replace('_', '-')} is empty; leave it out or give a value")
+        if name in PATHS:
+            for path in [value] if isinstance(value, str) else value or ():
+                _refuse_long(name, path)
+
+
+def _refuse_long(name: str, path: str) -> None:
+    """Report a path that no file system takes before something tries it."""
+    longest = max(len(os.fsencode(part)) for part in Path(path).parts or ("",))
+    if longest > 255 or len(os.fsencode(path)) > 4_000:
+        raise usage_error(
+            f"--{name.replace('_', '-')} {shortened(path, 80)}: the path is too long "
+            f"({len(path)} characters); choose a shorter one"
+        )
 
 
 def read_options(config: pytest.Config, served: Mapping[str, Address]) -> Options:
@@ -155,10 +168,8 @@ def _live(
         if needless := _given(option, _ONLY_LIVE):
             raise ConfigError(f"{needless} says nothing without --t2e-model")
         return None
-    try:
-        extra_body = json.loads(option.t2e_extra_body) if option.t2e_extra_body else {}
-    except ValueError as error:
-        raise ConfigError(f"--t2e-extra-body is not JSON: {error}") from None
+    with reported("--t2e-extra-body", ConfigError, "give a JSON object"):
+        extra_body = parse_json(option.t2e_extra_body, unique=True) if option.t2e_extra_body else {}
     if not isinstance(extra_body, dict):
         raise ConfigError(f"--t2e-extra-body is a JSON {type(extra_body).__name__}, not an object")
     concurrency = option.t2e_concurrency or DEFAULT_CONCURRENCY

@@ -5,10 +5,10 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TextIO, cast
+from typing import NoReturn, TextIO, cast
 
 from pytest_trace2evolve import __version__
-from pytest_trace2evolve._sanitize import LONGEST_LINE, SanitizedStream, sanitize_line
+from pytest_trace2evolve._sanitize import SanitizedStream, sanitize_line
 from pytest_trace2evolve.commands import (
     baselines,
     calibrate,
@@ -33,7 +33,7 @@ from pytest_trace2evolve.commands import (
     train,
 )
 from pytest_trace2evolve.crashes import EXIT_CRASH, crash_line, discard_output
-from pytest_trace2evolve.errors import Trace2EvolveError
+from pytest_trace2evolve.errors import LONGEST_LINE, Trace2EvolveError
 from pytest_trace2evolve.workflow.project import find_root
 
 EXIT_USAGE = 2
@@ -71,7 +71,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         print(f"trace2evolve: interrupted{then}", file=sys.stderr)
         return EXIT_INTERRUPTED
     except (Trace2EvolveError, OSError) as error:
-        print(f"trace2evolve: {sanitize_line(str(error), LONGEST_LINE)}", file=sys.stderr)
+        print(sanitize_line(f"trace2evolve: {error}", LONGEST_LINE), file=sys.stderr)
         return EXIT_USAGE
     except Exception as error:
         print(f"trace2evolve: {crash_line(error, _project_folder(options))}", file=sys.stderr)
@@ -98,10 +98,15 @@ def _sanitized() -> Iterator[None]:
         sys.stdout, sys.stderr = before
 
 
+class _Parser(argparse.ArgumentParser):
+    """Reports wrong arguments in lines that end, however long the arguments are."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(sanitize_line(message, LONGEST_LINE))
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="trace2evolve", description="Evaluate tool-using agents; gate changes."
-    )
+    parser = _Parser(prog="trace2evolve", description="Evaluate tool-using agents; gate changes.")
     parser.add_argument("--version", action="version", version=f"trace2evolve {__version__}")
     _add_root(parser, default=None)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")

@@ -44,8 +44,13 @@ from typing import NoReturn
 def nearest(wrong: str, known: Iterable[str]) -> str:
     """The mend of a name that does not exist: the known one that it resembles, or all of them."""
     names = sorted(known)
-    near = difflib.get_close_matches(wrong, names, n=1, cutoff=0.4)
+    near = similar(wrong, names, most=1)
     return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(names) or 'none'}"
+
+
+def similar(wrong: str, known: Iterable[str], *, most: int, cutoff: float = 0.4) -> list[str]:
+    """At most so many known names that resemble a wrong one, the most similar first; none of a long text."""
+    return difflib.get_close_matches(wrong, list(known), n=most, cutoff=cutoff) if len(wrong) <= 200 else []
 
 
 def refuse_taken(what: str, name: str, first: str, second: str) -> NoReturn:
@@ -65,8 +70,20 @@ def refuse_taken(what: str, name: str, first: str, second: str) -> NoReturn:
     )
 
 
+LONGEST_LINE = 2_000
+"""Characters of the longest line that reports an error."""
+
+
+def shortened(text: str, most: int = LONGEST_LINE) -> str:
+    """A text of at most `most` characters: of a longer one the start and the end."""
+    return text if len(text) <= most else f"{text[: most - most // 3 - 3]} … {text[-(most // 3) :]}"
+
+
 class Trace2EvolveError(Exception):
-    """Base of every error of this package."""
+    """Base of every error of this package. Its text is at most `LONGEST_LINE` characters long."""
+
+    def __str__(self) -> str:
+        return shortened(super().__str__())
 
 
 class ConfigError(Trace2EvolveError):

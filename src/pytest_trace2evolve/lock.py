@@ -1,6 +1,5 @@
 """The lock: digests of everything in a suite that must not change between two sides of a comparison."""
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -8,6 +7,7 @@ from pydantic import Field, ValidationError
 
 from pytest_trace2evolve._canonical import canonical_json, digest, digest_text
 from pytest_trace2evolve.errors import LockError
+from pytest_trace2evolve.reading import parse_json, reported
 from pytest_trace2evolve.records.base import Record, complaint
 from pytest_trace2evolve.records.evidence import Code, LockParts, code_differences
 from pytest_trace2evolve.records.protocols import World
@@ -144,10 +144,8 @@ def parse_lock(text: str, path: Path) -> Lock:
     Raises:
         LockError: it is damaged or of another format version.
     """
-    try:
-        record = json.loads(text)
-    except ValueError as error:
-        raise LockError(f"{path}: damaged ({error}); restore it or {RENEW}") from None
+    with reported(path, LockError, f"restore it or {RENEW}"):
+        record = parse_json(text, unique=True, nul=False)
     version = record.get("schema_version") if isinstance(record, dict) else LOCK_SCHEMA
     if version != LOCK_SCHEMA:
         raise LockError(f"{path}: format {version} is not {LOCK_SCHEMA}, the one this version reads")

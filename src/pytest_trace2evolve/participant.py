@@ -16,7 +16,11 @@ from pytest_trace2evolve._scratch import Scratch
 from pytest_trace2evolve.candidates import Candidate
 from pytest_trace2evolve.choices import read_judge, read_options, refuse_empty
 from pytest_trace2evolve.collect import SuiteFile, TaskItem, planned_suite
-from pytest_trace2evolve.errors import ConfigError, ModelFolderError, Trace2EvolveError
+from pytest_trace2evolve.errors import (
+    ConfigError,
+    ModelFolderError,
+    Trace2EvolveError,
+)
 from pytest_trace2evolve.evidence.account import MAIN, Account
 from pytest_trace2evolve.extensions import registered
 from pytest_trace2evolve.options import DESTINATIONS
@@ -52,7 +56,7 @@ class Participant:
             _ = self.project.splits
             self.worlds = Worlds(registered(config, "worlds"))
             self.agents: Mapping[str, AgentFactory] = {**BUILT_IN_AGENTS, **registered(config, "agents")}
-        except Trace2EvolveError as error:
+        except (Trace2EvolveError, OSError) as error:
             raise usage_error(error) from None
         self.plan: Plan | None = None
         self.runner: Runner | None = None
@@ -118,7 +122,7 @@ class Participant:
                 plan = self._served(plan, shared, embedded=embedded)
                 for live in plan.everyone:
                     live.require_endpoints()
-        except Trace2EvolveError as error:
+        except (Trace2EvolveError, OSError) as error:
             raise usage_error(error) from None
         self.plan = plan
         confirms = plan.confirm is not None and plan.confirm.possible
@@ -132,7 +136,7 @@ class Participant:
                 refuse_damaged(plan)
             else:
                 self.runner = start(plan, self.worlds, self.agents, self.counts, concurrency=concurrency)
-        except Trace2EvolveError as error:
+        except (Trace2EvolveError, OSError) as error:
             self.servers.close()
             raise usage_error(error) from None
         if self.counts is not None and shared is None:

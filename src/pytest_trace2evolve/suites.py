@@ -10,18 +10,18 @@ development = { benchmark = "test" }    # a benchmark split as it is
 synthetic = { cases = "synthetic/pressure.jsonl" }    # the synthetic cases of a file, from the project's root
 """
 
-import difflib
+import os
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BeforeValidator, Field, ValidationError, field_validator
 
 from pytest_trace2evolve._canonical import digest
-from pytest_trace2evolve.errors import SuiteError, WorldError
+from pytest_trace2evolve.errors import SuiteError, WorldError, similar
+from pytest_trace2evolve.reading import read_toml
 from pytest_trace2evolve.records.base import Record, complaint
 from pytest_trace2evolve.records.evidence import Mode
 from pytest_trace2evolve.records.protocols import World
@@ -57,8 +57,9 @@ BUILT_IN_SPLITS = (
 SPLITS_NAME = "_splits.toml"
 """The file beside the suites that adds splits of a project's own."""
 
-Positive = Annotated[int, Field(ge=1, strict=True)]
-Seconds = Annotated[float, Field(gt=0, strict=True)]
+Trials = Annotated[int, Field(ge=1, le=10_000, strict=True)]
+Positive = Annotated[int, Field(ge=1, le=1_000_000, strict=True)]
+Seconds = Annotated[float, Field(gt=0, le=1e6, strict=True)]
 
 
 class BenchmarkSplit(Record):
@@ -119,7 +120,7 @@ class Suite(Record):
     provider: str
     domain: str
     description: str = ""
-    trials: Positive = 1
+    trials: Trials = 1
     max_steps: Positive = 200
     max_errors: Positive = 10
     timeout: Seconds | None = None
@@ -200,12 +201,7 @@ def read_suite(path: Path, splits: Mapping[str, Split]) -> Suite:
     Raises:
         SuiteError: the file is missing, is not valid TOML, lacks a field or names an unknown split.
     """
-    try:
-        record: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SuiteError(f"{path}: cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SuiteError(f"{path}: not valid TOML: {error}") from None
+    record = read_toml(path, SuiteError)
     if record.get("name", path.stem) != path.stem:
         raise SuiteError(f"{path}: a suite is named after its file; remove 'name' or rename the file")
     try:
@@ -240,12 +236,9 @@ def read_splits(path: Path) -> tuple[Split, ...]:
     Raises:
         SuiteError: the file is not valid, or a role is unknown.
     """
-    try:
-        record: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not os.path.lexists(path):
         return ()
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SuiteError(f"{path}: not valid TOML: {error}") from None
+    record = read_toml(path, SuiteError)
     splits = []
     for name, table in record.items():
         try:
@@ -297,7 +290,7 @@ def _refuse_unfit(ids: Sequence[str], split: str, world: World, path: Path) -> N
             )
 
 
-_RANGE = re.compile(r"^(\d+)\.\.(\d+)$")
+_RANGE = re.compile(r"^(\d{1,18})\.\.(\d{1,18})$")
 
 
 def _members(
@@ -324,7 +317,7 @@ def _members(
         ids.extend(str(number) for number in range(first, last + 1))
     for task_id in ids:
         if task_id not in world.tasks():
-            near = difflib.get_close_matches(task_id, list(world.tasks()), n=1)
+            near = similar(task_id, world.tasks(), most=1, cutoff=0.6)
             mend = f"; did you mean {near[0]!r}?" if near else ""
             raise SuiteError(
                 f"{path}: split {split!r} names task {task_id!r}, which {world.domain} does not have{mend}"

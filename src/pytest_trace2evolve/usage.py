@@ -2,7 +2,8 @@
 
 import pytest
 
-from pytest_trace2evolve._sanitize import LONGEST_LINE, sanitize_line
+from pytest_trace2evolve._sanitize import sanitize_line
+from pytest_trace2evolve.errors import LONGEST_LINE
 
 
 def usage_error(what: object) -> pytest.UsageError:
@@ -11,4 +12,4 @@ def usage_error(what: object) -> pytest.UsageError:
     Args:
         what: A message, or an error of ours.
     """
-    return pytest.UsageError(sanitize_line(str(what), LONGEST_LINE))
+    return pytest.UsageError(sanitize_line(str(what), LONGEST_LINE - len("ERROR: ")))

@@ -25,7 +25,7 @@ __all__ = ["key", "project", "tape"]
         (lambda text: "\n".join(text.split("\n")[:-3]) + "\n", ":*: ends after * answers of *; restore it*"),
         (lambda text: text.replace('{"key"', '{"kez"', 1), ":2: damaged at key: a text is missing; *"),
         (lambda text: text.replace('"side":"', '"side":"x', 1), ":*: damaged at side: *"),
-        (lambda text: text.replace('"completion":{', '"completion":{,', 1), ":*: not JSON (*"),
+        (lambda text: text.replace('"completion":{', '"completion":{,', 1), ":*: not valid JSON*"),
         (lambda text: text.replace("Hello", "Howdy", 1), ":1: its digest is not that of the lines below, *"),
         (
             lambda text: text.replace('"temperature":0.0', '"temperature":"a"', 1),
@@ -33,8 +33,8 @@ __all__ = ["key", "project", "tape"]
         ),
         (lambda text: text.replace('"version":1', '"version":9', 1), ":1: version 9 is not 1, *"),
         (lambda text: '{"candidate": "v0"}\n', ":1: is no cassette of --t2e-record"),
-        (lambda text: "PK\x03\x04\n", ":1: not JSON (*"),
-        (lambda text: "", ":1: not JSON (*"),
+        (lambda text: "PK\x03\x04\n", ":1: not valid JSON*"),
+        (lambda text: "", ":1: not valid JSON*"),
         (lambda text: "[]\n", ":1: not a JSON object; *"),
         (lambda text: text + text.split("\n")[1] + "\n", ":*: a second answer of key *; restore it*"),
     ],
@@ -55,7 +55,9 @@ def test_a_damaged_cassette_is_one_line(
 
 def test_a_cassette_that_is_not_there_or_not_text_is_one_line(project: DeskProject, tape: Path) -> None:
     tape.write_bytes(b"\xff\xfe")
-    play(project).stderr.fnmatch_lines([f"ERROR: cassette {tape}: cannot be read (*utf-8*); restore it, *"])
+    play(project).stderr.fnmatch_lines(
+        [f"ERROR: cassette {tape}: cannot be read: UTF-16, not UTF-8*; restore it, *"]
+    )
     tape.unlink()
     play(project).stderr.fnmatch_lines(
         [f"ERROR: cassette {tape} does not exist; record it with --t2e-record"]

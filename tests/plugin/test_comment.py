@@ -246,11 +246,11 @@ def test_whatever_a_strangers_summary_holds_stays_text(github: FakeGitHub, tmp_p
 @pytest.mark.parametrize(
     ("content", "text"),
     [
-        (b"{", "is no summary of a run"),
+        (b"{", "not valid JSON"),
         (b'{"candidate": "v1", "surprise": 1}', "surprise: Extra inputs are not permitted"),
         (b'{"candidate": "v1", "schema_version": 2}', "summary format 2 is not 1"),
-        (b'{"candidate": "' + b"x" * (9 << 20) + b'"}', "is larger than 8388608 bytes"),
-        (b'{"candidate": "\xff"}', "is no summary of a run"),
+        (b'{"candidate": "' + b"x" * (9 << 20) + b'"}', "is larger than 8 MiB"),
+        (b'{"candidate": "\xff"}', "not valid JSON"),
     ],
 )
 def test_a_file_that_is_no_summary_is_refused(

@@ -25,7 +25,7 @@ LEVELS = {
         "_secrets",
         "shipped",
     },
-    1: {"records"},
+    1: {"records", "reading"},
     2: {"scoring", "gate", "capabilities", "routing", "adapters", "candidates", "lock", "suites", "identity"},
     3: {
         "rollout",

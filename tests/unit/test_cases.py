@@ -233,15 +233,15 @@ def half_a_sign(record):
     ("text", "told"),
     [
         ("", "holds no case; 'trace2evolve cases generate' makes some"),
-        ("{", "line 1: Expecting property name enclosed in double quotes"),
+        ("{", "line 1: not valid JSON"),
         ("[1]\n", "line 1: one JSON object a line is wanted, not list"),
-        ("[\n{}\n]\n", "line 1: Expecting value: line 2 column 1 (char 2); one JSON object a line is wanted"),
-        ("[" * 100_000, "line 1: is nested too deeply; one JSON object a line is wanted"),
-        ("1" * 5_000, "line 1: Exceeds the limit (4300 digits) for integer string conversion"),
-        (line(nan_price), "line 1: Out of range float values are not JSON compliant"),
+        ("[\n{}\n]\n", "line 1: not valid JSON with finite numbers: EOF while parsing a list"),
+        ("[" * 100_000, "line 1: not valid JSON with finite numbers: nested more than 200 levels deep"),
+        ("1" * 5_000, "line 1: not valid JSON with finite numbers: a number of more than 4,300 digits"),
+        (line(nan_price), "line 1: not valid JSON with finite numbers: expected value"),
         (
             line(half_a_sign),
-            r"line 1: a text holds half a sign ('\ud800'), which no file takes; write it whole",
+            "line 1: not valid JSON with finite numbers: unexpected end of hex escape",
         ),
         ("\n{}\n", "line 2: id: Field required"),
         (line(without_script), "has no customer script (user_scenario.script): it is no case"),
@@ -270,14 +270,14 @@ def test_cases_are_read_as_they_are_asked_for(tmp_path):
     path.write_text(line() + "{\n", encoding="utf-8")
     read = iter_cases(path)
     assert next(read).id == json.loads(line())["id"]
-    with pytest.raises(CaseError, match="line 2: Expecting"):
+    with pytest.raises(CaseError, match="line 2: not valid JSON"):
         next(read)
 
 
 def test_a_file_of_another_encoding_is_told(tmp_path):
     path = tmp_path / "cases.jsonl"
     path.write_bytes(b"\xe9\n")
-    with pytest.raises(CaseError, match=r"cases\.jsonl: cannot be read: 'utf-8' codec can't decode"):
+    with pytest.raises(CaseError, match=r"cases\.jsonl: cannot be read: not UTF-8"):
         read_cases(path)
 
 

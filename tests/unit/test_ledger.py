@@ -100,7 +100,7 @@ def test_an_edited_entry_is_named(
 def test_an_entry_that_is_no_text_is_named(folder: Path, three: list[Dated]) -> None:
     (folder / f"{three[1].name}.json").write_bytes(b"\xff\xfe")
     (line,) = problems(folder)
-    assert line.startswith(f"ledger/{three[1].name}.json: is no entry ('utf-8' codec can't decode")
+    assert line.startswith(f"ledger/{three[1].name}.json: cannot be read: UTF-16, not UTF-8")
 
 
 def test_line_ends_that_git_changed_are_no_edit(folder: Path, three: list[Dated]) -> None:

@@ -38,10 +38,10 @@ def test_a_project_without_a_table_knows_no_price(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[m\n", "cannot be read as TOML: "),
+        ("[m\n", "not valid TOML: "),
         ("[m]\ninput = 1\n", "['m'] output: Field required"),
         ("[m]\ninput = -1\noutput = 1\n", "['m'] input: Input should be greater than or equal to 0, not -1"),
-        ("[m]\ninput = nan\noutput = 1\n", "['m'] input: "),
+        ("[m]\ninput = nan\noutput = 1\n", "m.input: is not a finite number"),
         ("[m]\ninput = 1\noutput = 1\nper = 1000\n", "['m'] per: Extra inputs are not permitted, not 1000"),
         ("[gpt-4.1]\ninput = 1\noutput = 1\n", "['gpt-4'] input: Field required"),
         ("m = 3\n", "['m'] price: "),

@@ -110,10 +110,7 @@ def test_a_folder_without_its_results_file_is_refused(tmp_path: Path) -> None:
 def test_a_truncated_gzip_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path, a_file(), "r.json.gz")
     path.write_bytes(path.read_bytes()[:-12])
-    assert refusal(path) == (
-        "damaged gzip (Compressed file ended before the end-of-stream marker was reached); "
-        "fetch the file again"
-    )
+    assert refusal(path) == ("damaged gzip (it ends too early); fetch the file again")
 
 
 def test_a_gzip_with_flipped_bytes_is_refused(tmp_path: Path) -> None:
@@ -121,7 +118,7 @@ def test_a_gzip_with_flipped_bytes_is_refused(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[-6] ^= 0xFF
     path.write_bytes(data)
-    assert refusal(path).startswith("damaged gzip (CRC check failed")
+    assert refusal(path).startswith("damaged gzip (Error -3 while decompressing data: incorrect data check")
 
 
 @pytest.mark.parametrize("text", ["", "{", "no JSON", '{"tasks": [}', "NaN", "\x00"])

@@ -1,6 +1,5 @@
 """Cases: a τ² task with its customer's script, made by a family from draws, a seed or a file."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +15,7 @@ from pytest_trace2evolve.cases.draws import Draws, SeededDraws
 from pytest_trace2evolve.cases.scene import Scene
 from pytest_trace2evolve.cases.sketch import Sketch, assemble
 from pytest_trace2evolve.errors import CaseError
+from pytest_trace2evolve.reading import parse_json, read_lines, reported
 from pytest_trace2evolve.records.base import complaint
 from pytest_trace2evolve.records.script import Content, Script, script_of
 from pytest_trace2evolve.records.task import Task
@@ -185,43 +185,29 @@ def iter_cases(path: Path) -> Iterator[Case]:
         CaseError: the file cannot be read, a line is no case, or two cases have one id; names the line.
     """
     ids: set[str] = set()
-    try:
-        with path.open(encoding="utf-8-sig", newline="\n") as file:
-            for number, line in enumerate(file, start=1):
-                if not line.strip():
-                    continue
-                try:
-                    case = _case_of_line(line)
-                except CaseError as error:
-                    raise CaseError(f"{path}, line {number}: {error}") from None
-                if case.id in ids:
-                    raise CaseError(f"{path}, line {number}: case {case.id!r} occurs twice; remove one")
-                ids.add(case.id)
-                yield case
-    except (OSError, UnicodeDecodeError) as error:
-        raise CaseError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    for number, line in enumerate(read_lines(path, CaseError), start=1):
+        if not line.strip():
+            continue
+        case = _case_of_line(line, f"{path}, line {number}")
+        if case.id in ids:
+            raise CaseError(f"{path}, line {number}: case {case.id!r} occurs twice; remove one")
+        ids.add(case.id)
+        yield case
     if not ids:
         raise CaseError(f"{path}: holds no case; 'trace2evolve cases generate' makes some")
 
 
-def _case_of_line(line: str) -> Case:
+def _case_of_line(line: str, place: str) -> Case:
+    with reported(place, CaseError, "one JSON object a line is wanted"):
+        record = parse_json(line, unique=True, nul=False)
+    if not isinstance(record, dict):
+        raise CaseError(f"{place}: one JSON object a line is wanted, not {type(record).__name__}")
     try:
-        record = json.loads(line)
-        if not isinstance(record, dict):
-            raise CaseError(f"one JSON object a line is wanted, not {type(record).__name__}")
-        # Neither a number that is not finite nor half a sign could be written again.
-        canonical_json(record).encode()
         return case_of(Task.model_validate(record))
-    except UnicodeEncodeError as error:
-        raise CaseError(
-            f"a text holds half a sign ({error.object[error.start]!r}), which no file takes; write it whole"
-        ) from None
     except ValidationError as error:
-        raise CaseError(complaint(error, "task")) from None
-    except ValueError as error:
-        raise CaseError(f"{error}; one JSON object a line is wanted") from None
-    except RecursionError:
-        raise CaseError("is nested too deeply; one JSON object a line is wanted") from None
+        raise CaseError(f"{place}: {complaint(error, 'task')}") from None
+    except CaseError as error:
+        raise CaseError(f"{place}: {error}") from None
 
 
 def case_line(case: Case) -> str:

@@ -14,6 +14,7 @@ from pytest_trace2evolve.commands.common import (
     share,
     worlds_of,
 )
+from pytest_trace2evolve.options.types import MOST_SEED, finite, integer
 
 
 def add(commands: Any) -> None:
@@ -27,18 +28,18 @@ def add(commands: Any) -> None:
         help="a policy (default: all there are)",
     )
     calibrate.add_argument(
-        "--trials", type=int, metavar="K", help="trials a side (default: as many as most tasks have)"
+        "--trials", type=integer, metavar="K", help="trials a side (default: as many as most tasks have)"
     )
-    calibrate.add_argument("--margin", type=float, metavar="M", help="margin of the reward under hold")
+    calibrate.add_argument("--margin", type=finite, metavar="M", help="margin of the reward under hold")
     calibrate.add_argument(
         "--effect",
         action="append",
-        type=float,
+        type=finite,
         metavar="E",
         help="a planted effect (default: .05, .10)",
     )
-    calibrate.add_argument("--resamples", type=int, default=2000, metavar="R", help="(default: 2000)")
-    calibrate.add_argument("--seed", type=int, default=0, help="(default: 0)")
+    calibrate.add_argument("--resamples", type=integer, default=2000, metavar="R", help="(default: 2000)")
+    calibrate.add_argument("--seed", type=integer, default=0, help="(default: 0)")
     calibrate.add_argument("--live", action="store_true", help="simulate fresh trials of broken tasks too")
     calibrate.add_argument("--provider", help="the world's provider (default: inspect_evals)")
     calibrate.add_argument("--json", action="store_true", help="print JSON")
@@ -53,11 +54,11 @@ def _calibrate(options: argparse.Namespace) -> int:
 
     wanted = Wanted(
         policies=tuple(options.policy or ()),
-        trials=None if options.trials is None else at_least("--trials", options.trials, 1),
+        trials=None if options.trials is None else at_least("--trials", options.trials, 1, 10000),
         margin=None if options.margin is None else share("--margin", options.margin),
         effects=tuple(share("--effect", effect) for effect in options.effect or (0.05, 0.10)),
-        resamples=at_least("--resamples", options.resamples, 1),
-        seed=at_least("--seed", options.seed, 0),
+        resamples=at_least("--resamples", options.resamples, 1, 100000),
+        seed=at_least("--seed", options.seed, 0, MOST_SEED),
         live=options.live,
     )
     if options.picture is not None:

@@ -16,6 +16,7 @@ from pytest_trace2evolve.commands.common import (
     worlds_of,
 )
 from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.options.types import integer
 
 if TYPE_CHECKING:
     from pytest_trace2evolve.workflow.capabilities.gather import Gathered
@@ -37,7 +38,9 @@ def add(commands: Any) -> None:
     labeller = mine.add_mutually_exclusive_group()
     labeller.add_argument("--judge", metavar="MODEL", help="discover and label by this model")
     labeller.add_argument("--rules", action="store_true", help="label by rules, offline (default)")
-    mine.add_argument("--runs", dest="times", type=int, metavar="N", help="runs of the judge (default: 10)")
+    mine.add_argument(
+        "--runs", dest="times", type=integer, metavar="N", help="runs of the judge (default: 10)"
+    )
     mine.add_argument(
         "--judge-base-url", metavar="URL", help="the judge's endpoint (default: OPENAI_BASE_URL)"
     )
@@ -59,7 +62,7 @@ def _capabilities(options: argparse.Namespace) -> int:
     from pytest_trace2evolve.workflow.capabilities.gather import gather
     from pytest_trace2evolve.workflow.capabilities.mine import by_rules, report
 
-    times = None if options.times is None else at_least("--runs", options.times, 1)
+    times = None if options.times is None else at_least("--runs", options.times, 1, 10000)
     _refuse_unheard(options)
     if options.picture is not None:
         refuse_picture(options.picture)

@@ -8,6 +8,7 @@ from typing import Any
 
 from pytest_trace2evolve.commands.common import at_least
 from pytest_trace2evolve.errors import CaseError, ConfigError, nearest
+from pytest_trace2evolve.options.types import integer
 
 SOME_FAILED = 1
 
@@ -18,7 +19,7 @@ def add(commands: Any) -> None:
     parts = cases.add_subparsers(required=True, metavar="ACTION")
     generate = parts.add_parser("generate", help="write cases from a seed, the families taking turns")
     generate.add_argument("--seed", required=True, metavar="S", help="the same seed gives the same cases")
-    generate.add_argument("--count", type=int, required=True, metavar="N", help="how many cases")
+    generate.add_argument("--count", type=integer, required=True, metavar="N", help="how many cases")
     generate.add_argument("--out", type=Path, required=True, metavar="FILE", help="a new file; - prints them")
     generate.add_argument(
         "--family", action="append", metavar="NAME", help="a family, or 'pressure' for those six; repeatable"

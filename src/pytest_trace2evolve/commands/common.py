@@ -75,14 +75,16 @@ def environments_of(project: Project | None) -> "Environments":
     return Environments() if project is None else project_environments(project)
 
 
-def at_least(option: str, number: int, least: int) -> int:
-    """A whole number that is not too small.
+def at_least(option: str, number: int, least: int, most: int = 1_000_000) -> int:
+    """A whole number that is neither too small nor too large.
 
     Raises:
         ConfigError: it is.
     """
     if number < least:
         raise ConfigError(f"{option} {number}: must be {least} or more")
+    if number > most:
+        raise ConfigError(f"{option} {number}: must be {most} or less")
     return number
 
 

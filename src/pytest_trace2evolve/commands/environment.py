@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_trace2evolve.commands.common import at_least, environments_of, nearest_project, progress_bar
 from pytest_trace2evolve.commands.synthesize import add_synthesis
 from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.options.types import MOST_SEED, finite, integer
 
 if TYPE_CHECKING:
     from pytest_trace2evolve.records.calibration import Calibration
@@ -33,7 +34,7 @@ def add(commands: Any) -> None:
     listing.set_defaults(command=_list)
     check = parts.add_parser("check", help="hold environments against every check of admission")
     _common(check)
-    check.add_argument("--seeds", type=int, default=1000, metavar="N", help="scenarios (default: 1000)")
+    check.add_argument("--seeds", type=integer, default=1000, metavar="N", help="scenarios (default: 1000)")
     check.set_defaults(command=_check)
     calibrate = parts.add_parser("calibrate", help="find the difficulty at which a model can learn")
     _common(calibrate)
@@ -49,23 +50,27 @@ def _measuring(calibrate: argparse.ArgumentParser) -> None:
     )
     calibrate.add_argument("--base-url", metavar="URL", help="its endpoint (default: OPENAI_BASE_URL)")
     calibrate.add_argument("--key-var", metavar="NAME", default="OPENAI_API_KEY", help="variable of its key")
-    calibrate.add_argument("--seeds", type=int, metavar="N", help="scenarios (default: 100; in a folder 30)")
     calibrate.add_argument(
-        "--first", type=int, default=0, metavar="SEED", help="of the first scenario (default: 0)"
+        "--seeds", type=integer, metavar="N", help="scenarios (default: 100; in a folder 30)"
     )
-    calibrate.add_argument("--rollouts", type=int, default=16, metavar="K", help="of each (default: 16)")
+    calibrate.add_argument(
+        "--first", type=integer, default=0, metavar="SEED", help="of the first scenario (default: 0)"
+    )
+    calibrate.add_argument("--rollouts", type=integer, default=16, metavar="K", help="of each (default: 16)")
     calibrate.add_argument(
         "--candidate", metavar="ID", help="whose instruction the agent gets (default: none)"
     )
     calibrate.add_argument(
-        "--temperature", type=float, metavar="T", help="(default: the model's own, else 1)"
+        "--temperature", type=finite, metavar="T", help="(default: the model's own, else 1)"
     )
-    calibrate.add_argument("--concurrency", type=int, default=64, metavar="N", help="at once (default: 64)")
+    calibrate.add_argument(
+        "--concurrency", type=integer, default=64, metavar="N", help="at once (default: 64)"
+    )
 
 
 def _common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help="environments (default: all)")
-    parser.add_argument("--difficulty", type=int, metavar="D", help="one difficulty alone, from 1 to 5")
+    parser.add_argument("--difficulty", type=integer, metavar="D", help="one difficulty alone, from 1 to 5")
     parser.add_argument(
         "--content", choices=("train", "heldout"), default="train", help="whose words (default: train)"
     )
@@ -122,8 +127,8 @@ def _calibrate(options: argparse.Namespace) -> int:
     from pytest_trace2evolve.workflow.environments.asking import budget, read_ask
 
     at_least("--rollouts", options.rollouts, 2)
-    at_least("--concurrency", options.concurrency, 1)
-    at_least("--first", options.first, 0)
+    at_least("--concurrency", options.concurrency, 1, 4096)
+    at_least("--first", options.first, 0, MOST_SEED)
     if options.seeds is not None:
         at_least("--seeds", options.seeds, 2)
     project = nearest_project(options)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_trace2evolve.commands.common import environments_of, project_of
+from pytest_trace2evolve.options.types import finite, integer
 
 
 def add(commands: Any) -> None:
@@ -17,20 +18,22 @@ def add(commands: Any) -> None:
     evolve.add_argument("--candidate", metavar="ID", help="whose failures (default: that of the run, or v0)")
     evolve.add_argument("--from-run", metavar="RUN", help="learn from this run (default: a new one)")
     evolve.add_argument("--base", type=Path, metavar="DIR", help="the base model (default: the embedded one)")
-    evolve.add_argument("--most", type=int, default=3, metavar="N", help="adapters at most (default: 3)")
+    evolve.add_argument("--most", type=integer, default=3, metavar="N", help="adapters at most (default: 3)")
     evolve.add_argument("--preset", default="pocket", help="pocket or gpu (default: pocket)")
     evolve.add_argument("--config", type=Path, metavar="FILE", help="TOML with values of the recipe")
-    evolve.add_argument("--steps", type=int, metavar="N", help="steps of each training")
-    evolve.add_argument("--seed", type=int, metavar="N", help="of the trainings (default: 1)")
+    evolve.add_argument("--steps", type=integer, metavar="N", help="steps of each training")
+    evolve.add_argument("--seed", type=integer, metavar="N", help="of the trainings (default: 1)")
     evolve.add_argument(
-        "--heldout", type=int, metavar="N", default=60, help="held-out scenarios (default: 60)"
+        "--heldout", type=integer, metavar="N", default=60, help="held-out scenarios (default: 60)"
     )
     evolve.add_argument(
-        "--heldout-rollouts", type=int, metavar="K", default=4, help="of each scenario (default: 4)"
+        "--heldout-rollouts", type=integer, metavar="K", default=4, help="of each scenario (default: 4)"
     )
-    evolve.add_argument("--parallel", type=int, metavar="P", help="trainings at once (default: cores + 1)")
-    evolve.add_argument("--max-rollouts", type=int, metavar="N", help="refuse a plan that needs more")
-    evolve.add_argument("--max-minutes", type=float, metavar="M", help="begin no stage after so many")
+    evolve.add_argument(
+        "--parallel", type=integer, metavar="P", help="trainings at once (default: cores + 1)"
+    )
+    evolve.add_argument("--max-rollouts", type=integer, metavar="N", help="refuse a plan that needs more")
+    evolve.add_argument("--max-minutes", type=finite, metavar="M", help="begin no stage after so many")
     evolve.add_argument("--dry-run", action="store_true", help="only say what it would take")
     evolve.add_argument("--json", action="store_true", help="the outcome as JSON")
     evolve.add_argument(

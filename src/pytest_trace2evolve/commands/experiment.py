@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_trace2evolve.commands.common import at_least, nearest_project, progress_bar
+from pytest_trace2evolve.options.types import integer
 
 
 def add(commands: Any) -> None:
@@ -17,15 +18,15 @@ def add(commands: Any) -> None:
     trace = parts.add_parser("trace", help="routed adapters against the rest; goes on where it was")
     trace.add_argument("--capability", nargs="+", metavar="NAME", help="selected ones (default: three)")
     trace.add_argument("--control", metavar="NAME", help="one that was not selected")
-    trace.add_argument("--seeds", type=int, metavar="N", help="seeds of everything (default: 3)")
+    trace.add_argument("--seeds", type=integer, metavar="N", help="seeds of everything (default: 3)")
     trace.add_argument(
         "--rollouts",
-        type=int,
+        type=integer,
         metavar="B",
         help="training rollouts an arm and seed (default: 1,024 a capability)",
     )
-    trace.add_argument("--tasks", type=int, metavar="N", help="held-out tasks a cell (default: 40)")
-    trace.add_argument("--parallel", type=int, default=2, metavar="P", help="processes (default: 2)")
+    trace.add_argument("--tasks", type=integer, metavar="N", help="held-out tasks a cell (default: 40)")
+    trace.add_argument("--parallel", type=integer, default=2, metavar="P", help="processes (default: 2)")
     trace.add_argument(
         "--out", type=Path, metavar="DIR", help="(default: .trace2evolve/experiments/trace in the project)"
     )
@@ -55,14 +56,14 @@ def _trace(options: argparse.Namespace) -> int:
     from pytest_trace2evolve.workflow.experiments.results import earlier_seeds
 
     base = embedded_model()
-    parallel = at_least("--parallel", options.parallel, 1)
+    parallel = at_least("--parallel", options.parallel, 1, 256)
     with contextlib.closing(Environments()) as environments:
         plan = plan_for(
             environments,
             base,
             capabilities=tuple(options.capability or CAPABILITIES),
             control=options.control or CONTROL,
-            seeds=None if options.seeds is None else at_least("--seeds", options.seeds, 1),
+            seeds=None if options.seeds is None else at_least("--seeds", options.seeds, 1, 1000),
             rollouts=None if options.rollouts is None else at_least("--rollouts", options.rollouts, 1),
             tasks=None if options.tasks is None else at_least("--tasks", options.tasks, 2),
         )

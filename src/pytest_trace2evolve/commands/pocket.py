@@ -7,6 +7,7 @@ from typing import Any
 
 from pytest_trace2evolve._optional import require
 from pytest_trace2evolve.commands.common import at_least, progress_bar
+from pytest_trace2evolve.options.types import integer
 
 
 def add(commands: Any) -> None:
@@ -15,14 +16,18 @@ def add(commands: Any) -> None:
     parts = pocket.add_subparsers(required=True, metavar="ACTION")
     train = parts.add_parser("train", help="train it from a seed, and write its card; goes on where it was")
     train.add_argument("--out", type=Path, required=True, metavar="DIR", help="the model's folder")
-    train.add_argument("--seed", type=int, default=1, metavar="N", help="(default: 1)")
-    train.add_argument("--steps", type=int, metavar="N", help="groups of dialogues to learn from")
-    train.add_argument("--threads", type=int, default=2, metavar="N", help="threads of torch (default: 2)")
-    train.add_argument("--cases", type=int, metavar="N", help="held-out cases a row of the card; 0: no card")
+    train.add_argument("--seed", type=integer, default=1, metavar="N", help="(default: 1)")
+    train.add_argument("--steps", type=integer, metavar="N", help="groups of dialogues to learn from")
+    train.add_argument(
+        "--threads", type=integer, default=2, metavar="N", help="threads of torch (default: 2)"
+    )
+    train.add_argument(
+        "--cases", type=integer, metavar="N", help="held-out cases a row of the card; 0: no card"
+    )
     train.set_defaults(command=_train)
     card = parts.add_parser("card", help="measure a model on held-out content, and write its card")
     card.add_argument("model", type=Path, metavar="DIR", help="a folder that 'pocket train' made")
-    card.add_argument("--cases", type=int, metavar="N", help="held-out cases a row")
+    card.add_argument("--cases", type=integer, metavar="N", help="held-out cases a row")
     card.set_defaults(command=_card)
 
 
@@ -37,7 +42,7 @@ def _train(options: argparse.Namespace) -> int:
     cases = None if options.cases is None else at_least("--cases", options.cases, 0)
     if cases != 0:
         require("matplotlib", extra="plot")  # for the card, which comes an hour later
-    recipe = Recipe(seed=options.seed, threads=at_least("--threads", options.threads, 1))
+    recipe = Recipe(seed=options.seed, threads=at_least("--threads", options.threads, 1, 1024))
     if options.steps is not None:
         recipe = recipe.shortened(at_least("--steps", options.steps, 1))
     with progress_bar("training", recipe.steps) as show:

@@ -6,6 +6,7 @@ from typing import Any
 
 from pytest_trace2evolve.commands.common import at_least, nearest_project, share
 from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.options.types import MOST_SEED, finite, integer
 
 KINDS = ("reliable", "medium", "noisy")
 
@@ -13,19 +14,21 @@ KINDS = ("reliable", "medium", "noisy")
 def add(commands: Any) -> None:
     """Declare the command."""
     power = commands.add_parser("power", help="what so many tasks and trials would show, by simulation")
-    power.add_argument("--tasks", type=int, required=True, metavar="N", help="tasks compared")
-    power.add_argument("--trials", type=int, required=True, metavar="K", help="trials of each task a side")
+    power.add_argument("--tasks", type=integer, required=True, metavar="N", help="tasks compared")
+    power.add_argument(
+        "--trials", type=integer, required=True, metavar="K", help="trials of each task a side"
+    )
     power.add_argument("--agent", choices=KINDS, help="a kind of agent (default: medium)")
-    power.add_argument("--rate", type=float, metavar="P", help="the agent's mean chance of success")
-    power.add_argument("--spread", type=float, metavar="S", help="its standard deviation over tasks")
+    power.add_argument("--rate", type=finite, metavar="P", help="the agent's mean chance of success")
+    power.add_argument("--spread", type=finite, metavar="S", help="its standard deviation over tasks")
     power.add_argument("--policy", metavar="P", help="gate policy (default: calibrated)")
-    power.add_argument("--margin", type=float, metavar="M", help="margin of the reward under hold")
-    power.add_argument("--alpha", type=float, metavar="A", help="level of the policy")
+    power.add_argument("--margin", type=finite, metavar="M", help="margin of the reward under hold")
+    power.add_argument("--alpha", type=finite, metavar="A", help="level of the policy")
     power.add_argument("--live", action="store_true", help="broken tasks get fresh trials")
     power.add_argument(
-        "--rows", type=int, default=2000, metavar="R", help="comparisons a row (default: 2000)"
+        "--rows", type=integer, default=2000, metavar="R", help="comparisons a row (default: 2000)"
     )
-    power.add_argument("--seed", type=int, default=0, metavar="N", help="(default: 0)")
+    power.add_argument("--seed", type=integer, default=0, metavar="N", help="(default: 0)")
     power.add_argument("--json", action="store_true", help="print JSON")
     power.set_defaults(command=_power)
 
@@ -37,7 +40,10 @@ def _power(options: argparse.Namespace) -> int:
     from pytest_trace2evolve.workflow.policies import find_policy
     from pytest_trace2evolve.workflow.recorded.calibrate import at_levels
 
-    tasks, trials = at_least("--tasks", options.tasks, 2), at_least("--trials", options.trials, 1)
+    tasks, trials = (
+        at_least("--tasks", options.tasks, 2, 100000),
+        at_least("--trials", options.trials, 1, 10000),
+    )
     margin = None if options.margin is None else share("--margin", options.margin)
     if options.alpha is not None and not 0 < options.alpha < 0.5:
         raise ConfigError(f"--alpha {options.alpha:g}: must lie between 0 and 0.5")
@@ -48,8 +54,8 @@ def _power(options: argparse.Namespace) -> int:
         design=Design(tasks, trials, live=options.live, confirm=named.confirm),
         policy=judged.policy,
         margin=judged.margin,
-        rows=at_least("--rows", options.rows, 100),
-        seed=at_least("--seed", options.seed, 0),
+        rows=at_least("--rows", options.rows, 100, 100000),
+        seed=at_least("--seed", options.seed, 0, MOST_SEED),
     )
     found = power_of(plan)
     print(json.dumps(power_json(plan, found), indent=2) if options.json else power_text(plan, found))

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_trace2evolve.commands.common import at_least, environments_of, nearest_project, progress_bar
+from pytest_trace2evolve.options.types import integer
 
 
 def add(commands: Any) -> None:
@@ -18,7 +19,7 @@ def add(commands: Any) -> None:
         help="capabilities of the table (default: those of the promoted adapters of this base)",
     )
     routing.add_argument("--base", type=Path, metavar="DIR", help="the model (default: the embedded one)")
-    routing.add_argument("--tasks", type=int, metavar="N", help="openings a label (default: 50)")
+    routing.add_argument("--tasks", type=integer, metavar="N", help="openings a label (default: 50)")
     routing.add_argument("--json", action="store_true", help="as JSON")
     routing.set_defaults(command=_routing)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from pytest_trace2evolve.commands.common import at_least
 from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.options.types import integer
 
 
 def add(commands: Any) -> None:
@@ -24,7 +25,7 @@ def add(commands: Any) -> None:
     )
     serve.add_argument("--name", help="the model's name (default: its folder's)")
     serve.add_argument("--host", default="127.0.0.1", help="(default: 127.0.0.1)")
-    serve.add_argument("--port", type=int, default=0, metavar="N", help="(default: a free one)")
+    serve.add_argument("--port", type=integer, default=0, metavar="N", help="(default: a free one)")
     key = serve.add_mutually_exclusive_group()
     key.add_argument(
         "--token",
@@ -35,19 +36,19 @@ def add(commands: Any) -> None:
     serve.add_argument("--dtype", help="as torch names it (default: float32 on cpu, else as stored)")
     serve.add_argument(
         "--threads",
-        type=int,
+        type=integer,
         metavar="N",
         help="threads of torch (default: 1 for small models on cpu, else its own)",
     )
     serve.add_argument(
-        "--rows", type=int, default=64, metavar="N", help="requests decoded together (default: 64)"
+        "--rows", type=integer, default=64, metavar="N", help="requests decoded together (default: 64)"
     )
     serve.add_argument(
-        "--waiting", type=int, default=1024, metavar="N", help="requests that may wait (default: 1024)"
+        "--waiting", type=integer, default=1024, metavar="N", help="requests that may wait (default: 1024)"
     )
     serve.add_argument(
         "--prefix-cache",
-        type=int,
+        type=integer,
         default=256,
         metavar="MIB",
         help="memory for what earlier prompts began with (default: 256; 0: none)",
@@ -78,9 +79,9 @@ def _serve(options: argparse.Namespace) -> int:
             token=_token(options),
             device=options.device,
             dtype=options.dtype,
-            threads=None if options.threads is None else at_least("--threads", options.threads, 1),
-            rows=at_least("--rows", options.rows, 1),
-            waiting=at_least("--waiting", options.waiting, 1),
+            threads=None if options.threads is None else at_least("--threads", options.threads, 1, 1024),
+            rows=at_least("--rows", options.rows, 1, 4096),
+            waiting=at_least("--waiting", options.waiting, 1, 100000),
             prefix_bytes=at_least("--prefix-cache", options.prefix_cache, 0) << 20,
             parent_pipe=options.parent_pipe,
         )

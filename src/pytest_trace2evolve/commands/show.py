@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_trace2evolve.commands.common import project_of
+from pytest_trace2evolve.options.types import integer
 
 
 def add(commands: Any) -> None:
@@ -15,7 +16,7 @@ def add(commands: Any) -> None:
         "run", metavar="RUN", help="a run's id or how it begins, a run folder or a results file"
     )
     show.add_argument("task", metavar="TASK", help="the task's id")
-    show.add_argument("--trial", type=int, metavar="N", help="which trial (default: the first)")
+    show.add_argument("--trial", type=integer, metavar="N", help="which trial (default: the first)")
     show.add_argument("--suite", default="", metavar="NAME", help="which suite of a run over several")
     show.add_argument("--full", action="store_true", help="cut nothing")
     show.set_defaults(command=_show)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_trace2evolve.commands.common import at_least, nearest_project
 from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.options.types import MOST_SEED, integer
 
 if TYPE_CHECKING:
     from pytest_trace2evolve.records.calibration import Calibration
@@ -38,8 +39,10 @@ def add_synthesis(parts: Any, measuring: Callable[[argparse.ArgumentParser], Non
         metavar="RUN|RESULTS",
         help="show failures of this run that lack it; repeatable",
     )
-    synthesize.add_argument("--rounds", type=int, default=5, metavar="N", help="tries (default: 5)")
-    synthesize.add_argument("--difficulty", type=int, metavar="D", help="calibrate at one difficulty alone")
+    synthesize.add_argument("--rounds", type=integer, default=5, metavar="N", help="tries (default: 5)")
+    synthesize.add_argument(
+        "--difficulty", type=integer, metavar="D", help="calibrate at one difficulty alone"
+    )
     synthesize.add_argument("--json", action="store_true", help="as JSON")
     measuring(synthesize)
     synthesize.set_defaults(command=_synthesize, content="train")
@@ -52,10 +55,10 @@ def _synthesize(options: argparse.Namespace) -> int:
     from pytest_trace2evolve.workflow.environments.asking import read_ask
     from pytest_trace2evolve.workflow.environments.commission import commission_of
 
-    at_least("--rounds", options.rounds, 1)
+    at_least("--rounds", options.rounds, 1, 1000)
     at_least("--rollouts", options.rollouts, 2)
-    at_least("--concurrency", options.concurrency, 1)
-    at_least("--first", options.first, 0)
+    at_least("--concurrency", options.concurrency, 1, 4096)
+    at_least("--first", options.first, 0, MOST_SEED)
     if options.seeds is not None:
         at_least("--seeds", options.seeds, 2)
     if options.difficulty is not None and options.difficulty not in DIFFICULTIES:

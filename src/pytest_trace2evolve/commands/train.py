@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_trace2evolve.commands.common import environments_of, nearest_project, progress_bar
+from pytest_trace2evolve.options.types import integer
 
 if TYPE_CHECKING:
     from pytest_trace2evolve.workflow.environments.registry import Environments
@@ -27,26 +28,29 @@ def add(commands: Any) -> None:
     train.add_argument("--base", type=Path, metavar="DIR", help="the base model (default: the embedded one)")
     train.add_argument("--preset", default="pocket", help="pocket or gpu (default: pocket)")
     train.add_argument("--config", type=Path, metavar="FILE", help="TOML with values of the recipe")
-    train.add_argument("--seed", type=int, metavar="N", help="(default: 1)")
-    train.add_argument("--steps", type=int, metavar="N", help="steps of the optimiser")
+    train.add_argument("--seed", type=integer, metavar="N", help="(default: 1)")
+    train.add_argument("--steps", type=integer, metavar="N", help="steps of the optimiser")
     train.add_argument(
-        "--difficulty", type=int, metavar="D", help="from 1 to 5 (default: what calibration found, else 1)"
+        "--difficulty",
+        type=integer,
+        metavar="D",
+        help="from 1 to 5 (default: what calibration found, else 1)",
     )
     train.add_argument("--candidate", metavar="ID", help="whose instruction the agent gets (default: none)")
     train.add_argument(
         "--out", type=Path, metavar="DIR", help="the adapter's folder (default: adapters/NAME)"
     )
     train.add_argument(
-        "--heldout", type=int, metavar="N", default=100, help="held-out scenarios (default: 100; 0: none)"
+        "--heldout", type=integer, metavar="N", default=100, help="held-out scenarios (default: 100; 0: none)"
     )
     train.add_argument(
         "--heldout-others",
-        type=int,
+        type=integer,
         metavar="M",
         help="of each environment that is not trained (default: half as many; 0: none)",
     )
     train.add_argument(
-        "--heldout-rollouts", type=int, metavar="K", default=4, help="of each scenario (default: 4)"
+        "--heldout-rollouts", type=integer, metavar="K", default=4, help="of each scenario (default: 4)"
     )
     train.set_defaults(command=_train, goes_on=True)
 

@@ -5,6 +5,7 @@ lines of a diff. Nothing in it depends on time, and it holds no request.
 """
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ from pydantic import ValidationError
 
 from pytest_trace2evolve._canonical import digest_text
 from pytest_trace2evolve.errors import CassetteError
+from pytest_trace2evolve.reading import RESULTS, parse_json, reported, text_of
 from pytest_trace2evolve.records.answer import CASSETTE_FORMAT, CASSETTE_VERSION, Answer, CassetteHeader
 from pytest_trace2evolve.records.base import complaint
 
@@ -50,12 +52,10 @@ def read_cassette(path: Path) -> Cassette:
         CassetteError: it is missing, damaged, cut off, no cassette or of another version; names the file and
             the line.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise CassetteError(f"cassette {path} does not exist; record it with --t2e-record") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise CassetteError(f"cassette {path}: cannot be read ({error}); {_MEND}") from None
+    if not os.path.lexists(path):
+        raise CassetteError(f"cassette {path} does not exist; record it with --t2e-record")
+    with reported(f"cassette {path}", CassetteError, _MEND):
+        text = text_of(path, RESULTS)
     first, *lines = text.split("\n")
     header = _header(path, first)
     if not lines or lines.pop() != "":
@@ -107,10 +107,8 @@ def _answer(path: Path, number: int, line: str) -> tuple[str, Answer]:
 
 
 def _record(path: Path, number: int, line: str) -> dict[str, Any]:
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise CassetteError(f"cassette {path}:{number}: not JSON ({error}); {_MEND}") from None
+    with reported(f"cassette {path}:{number}", CassetteError, _MEND):
+        record = parse_json(line)
     if not isinstance(record, dict):
         raise CassetteError(f"cassette {path}:{number}: not a JSON object; {_MEND}")
     return record

@@ -22,6 +22,7 @@ from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.baselines import parse_evidence
 from pytest_trace2evolve.evidence.results import decode
 from pytest_trace2evolve.gate.columns import Columns, ColumnsBuilder, Pattern, breaches_of, columns
+from pytest_trace2evolve.reading import COLUMNS, LINE, cause_of, open_regular
 from pytest_trace2evolve.records.base import complaint
 from pytest_trace2evolve.records.evidence import SCHEMA, Count, Provenance
 from pytest_trace2evolve.records.rules import Invariant
@@ -103,13 +104,13 @@ def read_columns(path: Path) -> tuple[Provenance, Columns]:
         ResultsError: the file is missing, damaged or not evidence; names the file and the place.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path, COLUMNS) as file:
             provenance = _head(path, file)
             if provenance is not None:
                 with _no_collection():
                     return provenance, _body(path, file)
-    except OSError as error:
-        raise ResultsError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ResultsError(f"{path}: {cause_of(error)}") from None
     evidence = parse_evidence(decode(path), path)
     return evidence.provenance, columns(evidence.simulations)
 
@@ -128,9 +129,9 @@ def _no_collection() -> Iterator[None]:
 
 def _head(path: Path, file: BinaryIO) -> Provenance | None:
     """Where the evidence comes from; None where the file is laid out in another way."""
-    if file.readline().strip() != _START:
+    if file.readline(LINE).strip() != _START:
         return None
-    second, third = file.readline().strip(), file.readline().strip()
+    second, third = file.readline(LINE).strip(), file.readline(LINE).strip()
     if not second.startswith(_PROVENANCE) or third != _LIST:
         return None
     try:
@@ -169,6 +170,8 @@ def _stretches(path: Path, file: BinaryIO) -> Iterator[bytes]:
         if end > 0 and len(block) == _STRETCH:
             yield rest[:end]
             rest = rest[end + 2 :]
+        elif len(rest) > LINE:
+            raise ResultsError(f"{path}: damaged: a line is longer than {LINE >> 20} MiB; restore the file")
     text, end_of_list, after = rest.rpartition(_END)
     if not end_of_list:
         raise ResultsError(f"{path}: damaged: the file ends too early; restore the file")
@@ -182,7 +185,7 @@ _NUMBER = rb"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
 _TEXT = rb'"([^"\\\x00-\x1f]+)"'
 _BROKEN = rb'"(?:' + "|".join(Invariant).encode() + rb')":(?:0|[1-9]\d{0,8})'
 _PLAIN = re.compile(
-    rb'^  \{(?:"actions":\{((?:"[a-z]+":\{"matched":\d+,"total":\d+\},?)+)\},)?'
+    rb'^  \{(?:"actions":\{((?:"[a-z]+":\{"matched":\d{1,15},"total":\d{1,15}\},?)+)\},)?'
     rb'(?:"components":\{(?:"[A-Z_]+":[01]\.0,?)*\},)?(?:"cost":' + _NUMBER + rb",)?"
     rb'"id":' + _TEXT + rb',(?:"invariants":(\{(?:' + _BROKEN + rb"(?:," + _BROKEN + rb")*)?\}),)?"
     rb'(?:"recorded_reward":[01]\.0,)?"reward":([01]\.0),(?:"seed":\d+,)?'
@@ -314,7 +317,7 @@ def _refuse_doubles(path: Path, side: Columns, trials: Any) -> None:
 def is_compact(path: Path) -> bool:
     """Whether a file is evidence in the layout that is read fast."""
     try:
-        with path.open("rb") as file:
-            return file.readline().strip() == _START
-    except OSError:
+        with open_regular(path) as file:
+            return file.readline(LINE).strip() == _START
+    except (OSError, ValueError):
         return False

@@ -21,6 +21,7 @@ from pydantic import ValidationError
 from pytest_trace2evolve._canonical import digest
 from pytest_trace2evolve.evidence.atomic import write_atomic
 from pytest_trace2evolve.evidence.ledger_check import ahead_of_their_time, problems_among
+from pytest_trace2evolve.reading import RECORDS, cause_of, parse_json, text_of
 from pytest_trace2evolve.records.base import complaint
 from pytest_trace2evolve.records.ledger import ENTRIES, LEDGER_SCHEMA, AnyEntry, Dated, Entry, Root
 
@@ -197,10 +198,11 @@ def _parsed(path: Path, present: Collection[str]) -> AnyEntry:
         ValueError: it is not as it was written; says how, and the mend.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-        record = pydantic_core.from_json(text, allow_inf_nan=False)
-    except OSError as error:
-        raise ValueError(f"cannot be read: {error.strerror or error}; {_RESTORE}") from None
+        text = text_of(path, RECORDS)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{cause_of(error)}; {_RESTORE}") from None
+    try:
+        record = parse_json(text)
     except ValueError as error:
         raise ValueError(f"is no entry ({error}); {_RESTORE}") from None
     version = record.get("schema_version") if isinstance(record, dict) else None

@@ -1,18 +1,14 @@
 """Reading tau2's results files in every form seen in the wild, and refusing those that cannot be trusted."""
 
-import gzip
-import math
-import re
-import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pydantic_core
 from pydantic import ValidationError
 
 from pytest_trace2evolve.errors import ResultsError
+from pytest_trace2evolve.reading import RESULTS, read_json
 from pytest_trace2evolve.records.base import complaint
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation
@@ -82,40 +78,9 @@ def decode(path: Path) -> Any:
     """Decode a JSON file, gzipped or plain.
 
     Raises:
-        ResultsError: the file is missing, damaged, or holds a number that is not finite.
+        ResultsError: the file is missing, damaged, too large, or holds a number that is not finite.
     """
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise ResultsError(f"{path}: cannot be read: {error.strerror or error}") from None
-    if data[:2] == b"\x1f\x8b":
-        try:
-            data = gzip.decompress(data)
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise ResultsError(f"{path}: damaged gzip ({error}); fetch the file again") from None
-    try:
-        record = pydantic_core.from_json(data, allow_inf_nan=False)
-    except ValueError as error:
-        raise ResultsError(f"{path}: not valid JSON with finite numbers: {error}") from None
-    # 1e999 is valid JSON and no finite number; only a file with such digits is worth walking through.
-    if _HUGE.search(data) and (place := _not_finite(record)) is not None:
-        raise ResultsError(f"{path}: not valid JSON with finite numbers: {place} is not finite")
-    return record
-
-
-_HUGE = re.compile(rb"\d[eE]\+?\d{2}|\d{300}")
-
-
-def _not_finite(value: Any, place: str = "file") -> str | None:
-    """Where the first number that is not finite stands; None where there is none."""
-    if isinstance(value, float):
-        return None if math.isfinite(value) else place
-    children: Iterable[tuple[Any, Any]] = ()
-    if isinstance(value, dict):
-        children = value.items()
-    elif isinstance(value, list):
-        children = enumerate(value)
-    return next((found for key, item in children if (found := _not_finite(item, f"{place}.{key}"))), None)
+    return read_json(path, ResultsError, limit=RESULTS)
 
 
 def combine(files: Sequence[ResultsFile]) -> tuple[tuple[Simulation, ...], tuple[str, ...]]:
@@ -208,15 +173,18 @@ def _simulations(path: Path, records: Sequence[Any]) -> tuple[Simulation, ...]:
                 f"{path}: {len(lacking)} of {len(records)} simulations have no {name} (first: id {first!r}); "
                 "they cannot be scored, use the file that tau2 wrote"
             )
-    simulations = []
+    simulations: dict[str, Simulation] = {}
     for position, record in enumerate(records):
         try:
-            simulations.append(Simulation.model_validate(record))
+            simulation = Simulation.model_validate(record)
         except ValidationError as error:
             raise ResultsError(
                 f"{path}: simulation {position} is malformed at {complaint(error, 'itself')}"
             ) from None
-    return tuple(simulations)
+        if simulation.id in simulations:
+            raise ResultsError(f"simulation {simulation.id!r} is twice in {path}; ids must differ")
+        simulations[simulation.id] = simulation
+    return tuple(simulations.values())
 
 
 def _refuse_unknown_tasks(path: Path, simulations: Sequence[Simulation], tasks: dict[str, Task]) -> None:

@@ -7,6 +7,7 @@ from io import FileIO
 from pathlib import Path
 
 from pytest_trace2evolve.errors import ResultsError
+from pytest_trace2evolve.reading import RECORDS, read_text
 from pytest_trace2evolve.records.base import Record
 
 COLUMNS = (
@@ -91,12 +92,9 @@ def read(path: Path) -> Iterator[dict[str, str]]:
     Raises:
         ResultsError: it cannot be read, or a line has not as many columns as the heading; names the line.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
+    if not os.path.lexists(path):
         return
-    except (OSError, UnicodeDecodeError) as error:
-        raise ResultsError(f"{path}: cannot be read: {error}; restore it from git") from None
+    lines = read_text(path, ResultsError, "restore it from git", limit=RECORDS).splitlines()
     for number, line in enumerate(lines, start=1):
         cells = line.split("\t")
         if len(cells) != len(COLUMNS):

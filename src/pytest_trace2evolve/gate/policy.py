@@ -15,11 +15,10 @@ watch = false                 # left out
 [checks.latency]              # a check of a plugin, by its id
 """
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field, ValidationError
@@ -32,6 +31,7 @@ from pytest_trace2evolve.gate.columns import INVARIANTS, Counts, Flags
 from pytest_trace2evolve.gate.comparisons import MAX_STEPS, METRICS, REGRESSIONS, REWARD, Comparisons
 from pytest_trace2evolve.gate.judgement import Judgement, Policy, Question
 from pytest_trace2evolve.gate.pairs import Pairs
+from pytest_trace2evolve.reading import read_toml
 from pytest_trace2evolve.records.base import Record, complaint
 from pytest_trace2evolve.records.verdict import Goal
 
@@ -150,12 +150,7 @@ def read_policy(path: Path, further: Mapping[str, Check]) -> Policy:
         PolicyError: the file cannot be read, holds an unknown key or an impossible value, or names a check
             that there is none of.
     """
-    try:
-        record: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise PolicyError(f"{path}: cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise PolicyError(f"{path}: not valid TOML: {error}") from None
+    record = read_toml(path, PolicyError)
     try:
         settings = _Settings.model_validate(record)
     except ValidationError as error:

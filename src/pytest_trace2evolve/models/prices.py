@@ -7,20 +7,21 @@ cached_input = 0.50
 output = 8.00
 """
 
-import tomllib
+import os
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, ValidationError
 
 from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.reading import read_toml
 from pytest_trace2evolve.records.base import Record, complaint
 from pytest_trace2evolve.records.completion import Usage
 
 PRICES_NAME = "prices.toml"
 """The table's file, in a project's top folder."""
 
-Dollars = Annotated[float, Field(ge=0)]
+Dollars = Annotated[float, Field(ge=0, le=1e6)]
 
 
 class Price(Record):
@@ -52,12 +53,9 @@ def read_prices(path: Path) -> dict[str, Price]:
     Raises:
         ConfigError: the file is broken; names the model and the field.
     """
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not os.path.lexists(path):
         return {}
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read as TOML: {' '.join(str(error).split())}") from None
+    table = read_toml(path, ConfigError)
     prices = {}
     for model, entry in table.items():
         try:

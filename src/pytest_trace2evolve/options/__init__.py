@@ -36,6 +36,10 @@ _WITH_PATHS = (
 )
 
 
+PATHS = frozenset(name.removeprefix("--").replace("-", "_") for name in _WITH_PATHS) | {"t2e_save_baseline"}
+"""Destinations of options whose value is a path, or a name of which a file's name is made."""
+
+
 def joined(arguments: Sequence[str], folder: Path) -> list[str] | None:
     """The arguments with `--t2e-replay PATH` written `--t2e-replay=PATH`; None where that changes nothing.
 

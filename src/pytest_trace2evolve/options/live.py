@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pytest_trace2evolve.options.types import amount, count, positive, stages, temperature
+from pytest_trace2evolve.options.types import MOST_SEED, amount, stages, temperature, whole
 
 ROUTES = ("task", "turn")
 
@@ -81,7 +81,7 @@ LIVE: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {
             "dest": "t2e_seed",
             "metavar": "N",
-            "type": int,
+            "type": whole(-MOST_SEED, MOST_SEED),
             "help": "seed of trial 0; each further trial adds 1",
         },
     ),
@@ -107,7 +107,7 @@ LIVE: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {
             "dest": "t2e_max_cost",
             "metavar": "DOLLARS",
-            "type": amount,
+            "type": amount(1e9),
             "help": "stop before the run costs more, at the prices of prices.toml",
         },
     ),
@@ -116,7 +116,7 @@ LIVE: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {
             "dest": "t2e_max_tokens",
             "metavar": "N",
-            "type": positive,
+            "type": whole(1, 10**15),
             "help": "stop before the run uses more tokens, prompts and completions together",
         },
     ),
@@ -125,7 +125,7 @@ LIVE: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {
             "dest": "t2e_max_minutes",
             "metavar": "N",
-            "type": amount,
+            "type": amount(1e6),
             "help": "stop the run after so many minutes",
         },
     ),
@@ -134,7 +134,7 @@ LIVE: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {
             "dest": "t2e_requests_per_minute",
             "metavar": "N",
-            "type": amount,
+            "type": amount(1e6),
             "help": "rate limit of the whole run, all processes together",
         },
     ),
@@ -143,7 +143,7 @@ LIVE: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {
             "dest": "t2e_call_timeout",
             "metavar": "SECONDS",
-            "type": amount,
+            "type": amount(86_400),
             "help": "give up one try of a model call after this time and try again (default: 600)",
         },
     ),
@@ -177,7 +177,7 @@ LIVE: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {
             "dest": "t2e_confirm",
             "metavar": "N",
-            "type": count,
+            "type": whole(0, 10**6),
             "help": "fresh simulations that may confirm falls, both sides together (default: 640; 0: none)",
         },
     ),
@@ -211,7 +211,7 @@ LIVE: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {
             "dest": "t2e_concurrency",
             "metavar": "N",
-            "type": positive,
+            "type": whole(1, 4_096),
             "help": "simulations at once, a process (default: 16)",
         },
     ),

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pytest_trace2evolve.options.types import positive
+from pytest_trace2evolve.options.types import MOST_TRIALS, whole
 
 GOALS = ("improve", "hold", "no-regression")
 INCONCLUSIVE = ("fail", "pass")
@@ -39,7 +39,7 @@ RUN: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {
             "dest": "t2e_trials",
             "metavar": "N",
-            "type": positive,
+            "type": whole(1, MOST_TRIALS),
             "help": "simulations a task (default: the suite's)",
         },
     ),
@@ -110,7 +110,7 @@ RUN: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {
             "dest": "t2e_case_budget",
             "metavar": "N",
-            "type": positive,
+            "type": whole(1, 10**6),
             "help": "simulations that one test with run_case may make (default: 200)",
         },
     ),

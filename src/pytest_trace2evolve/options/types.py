@@ -1,28 +1,61 @@
-"""What the values of options may be; anything else is told with the value."""
+"""Types of option values. Each rejects a value that is out of range with one short line."""
 
 import argparse
+from collections.abc import Callable
 from itertools import pairwise
 
 DEFAULT_STAGES = (2, 4, 8)
 
+MOST_TRIALS = 10_000
+"""Trials of one task."""
 
-def positive(text: str) -> int:
-    """A whole number of 1 or more."""
-    return _whole(text, 1)
-
-
-def count(text: str) -> int:
-    """A whole number of 0 or more."""
-    return _whole(text, 0)
+MOST_SEED = (1 << 63) - 1 - MOST_TRIALS
+"""The largest seed: each trial adds 1, and seeds have 64 bits."""
 
 
-def _whole(text: str, least: int) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = least - 1
-    if value < least:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of {least} or more")
+def whole(least: int, most: int) -> Callable[[str], int]:
+    """The type of whole numbers from `least` to `most`."""
+
+    def value_of(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:  # more than 4,300 digits are no number to Python either
+            raise argparse.ArgumentTypeError(_not_whole(text, least)) from None
+        if value < least:
+            raise argparse.ArgumentTypeError(_not_whole(text, least))
+        if value > most:
+            raise argparse.ArgumentTypeError(f"{_told(text)} is more than {most}, the largest possible value")
+        return value
+
+    return value_of
+
+
+def amount(most: float) -> Callable[[str], float]:
+    """The type of numbers above 0 up to `most`."""
+
+    def value_of(text: str) -> float:
+        value = _number(text)
+        if not 0.0 < value < float("inf"):
+            raise argparse.ArgumentTypeError(f"{_told(text)} is not a number above 0")
+        if value > most:
+            raise argparse.ArgumentTypeError(
+                f"{_told(text)} is more than {most:g}, the largest possible value"
+            )
+        return value
+
+    return value_of
+
+
+def integer(text: str) -> int:
+    """A whole number of 64 bits, for options whose command checks the range."""
+    return whole(-MOST_SEED, MOST_SEED)(text)
+
+
+def finite(text: str) -> float:
+    """A finite number of a size that arithmetic cannot overflow."""
+    value = _number(text)
+    if not abs(value) <= 1e15:
+        raise argparse.ArgumentTypeError(f"{_told(text)} is not a number of at most 15 digits")
     return value
 
 
@@ -36,28 +69,34 @@ def stages(text: str) -> tuple[int, ...]:
         stages = ()
     if len(stages) < 2 or stages[0] < 1 or any(one >= next_ for one, next_ in pairwise(stages)):
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no schedule: two or more rising numbers of trials, as in 2,4,8, or default"
+            f"{_told(text)} is no schedule: two or more rising numbers of trials, as in 2,4,8, or default"
+        )
+    if stages[-1] > MOST_TRIALS:
+        raise argparse.ArgumentTypeError(
+            f"{_told(text)}: at most {MOST_TRIALS} trials of a task are possible"
         )
     return stages
 
 
-def amount(text: str) -> float:
-    """A number above 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0.0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
-    return value
-
-
 def temperature(text: str) -> float:
     """A number from 0 to 2."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
+    value = _number(text)
     if not 0.0 <= value <= 2.0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 2")
+        raise argparse.ArgumentTypeError(f"{_told(text)} is not a number from 0 to 2")
     return value
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return float("nan")
+
+
+def _not_whole(text: str, least: int) -> str:
+    bound = "" if least < 0 else f" of {least} or more"
+    return f"{_told(text)} is not a whole number{bound}"
+
+
+def _told(text: str) -> str:
+    return repr(text) if len(text) <= 80 else f"{text[:60]!r}… ({len(text)} characters)"

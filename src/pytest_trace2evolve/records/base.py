@@ -2,6 +2,8 @@
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from pytest_trace2evolve.errors import shortened
+
 
 def complaint(error: ValidationError, whole: str = "file") -> str:
     """The first thing that pydantic complains of, in one line: place, cause and, where it is short, value.
@@ -11,9 +13,9 @@ def complaint(error: ValidationError, whole: str = "file") -> str:
         whole: What to call the place where the complaint is about the record itself.
     """
     first = error.errors(include_url=False)[0]
-    place = ".".join(str(part) for part in first["loc"]) or whole
-    given = "" if isinstance(first["input"], dict | list) else f", not {first['input']!r}"
-    return f"{place}: {first['msg']}{given}"
+    place = shortened(".".join(str(part) for part in first["loc"]), 200) or whole
+    given = "" if isinstance(first["input"], dict | list) else f", not {shortened(repr(first['input']), 200)}"
+    return f"{place}: {shortened(first['msg'], 400)}{given}"
 
 
 class Record(BaseModel):

@@ -1,6 +1,6 @@
 """What a chat model answers, and what it cost."""
 
-from typing import Self
+from typing import Annotated, Self
 
 from pydantic import Field
 
@@ -15,17 +15,27 @@ class RequestedCall(Record):
     arguments: str
 
 
+MOST_TOKENS = 10**9
+"""Tokens of one call that are believed: more is a mistake, and sums must fit into 64 bits."""
+
+MOST_DOLLARS = 1e9
+"""US dollars of one call that are believed."""
+
+_Tokens = Annotated[int, Field(ge=0, le=1 << 53)]
+"""Also sums, exact as a float."""
+
+
 class Usage(Record):
     """Tokens of one or more calls of a model, and their cost in US dollars (None where a price is not known).
 
     `cached_tokens` are those of `prompt_tokens` that the endpoint had seen before.
     """
 
-    calls: int = Field(default=1, ge=0)
-    prompt_tokens: int = Field(default=0, ge=0)
-    cached_tokens: int = Field(default=0, ge=0)
-    completion_tokens: int = Field(default=0, ge=0)
-    cost: float | None = None
+    calls: _Tokens = 1
+    prompt_tokens: _Tokens = 0
+    cached_tokens: _Tokens = 0
+    completion_tokens: _Tokens = 0
+    cost: Annotated[float, Field(ge=-1e18, le=1e18)] | None = None
 
     @property
     def tokens(self) -> int:

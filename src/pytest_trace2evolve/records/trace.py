@@ -44,7 +44,7 @@ class Simulation(Tau2Record):
     task_id: TextId
     termination_reason: Annotated[str, Field(min_length=1)]
     messages: list[Message] | None = None
-    trial: Annotated[int, Field(ge=0, strict=True)] | None = None
+    trial: Annotated[int, Field(ge=0, le=1 << 53, strict=True)] | None = None
     seed: Annotated[int, Field(strict=True)] | None = None
     agent_cost: float | None = None
     user_cost: float | None = None

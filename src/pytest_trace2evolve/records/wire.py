@@ -5,15 +5,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pytest_trace2evolve.records.completion import NOTHING_USED, Completion, Usage
+from pytest_trace2evolve.records.completion import MOST_DOLLARS, MOST_TOKENS, NOTHING_USED, Completion, Usage
 from pytest_trace2evolve.records.message import Message, Requestor, ToolCall
 from pytest_trace2evolve.records.storable import MALFORMED, storable_text, unstorable
-
-MAX_TOKENS = 10**12
-"""Tokens of one answer from which a count is taken for an error of the endpoint: sums must fit 64 bits."""
-
-MAX_DOLLARS = 1e9
-"""Dollars of one answer from which a cost is taken for an error of the endpoint."""
 
 LARGE_TEXT = 100_000
 """Characters of a text from which an endpoint may refuse it for its length."""
@@ -92,14 +86,13 @@ def cached_tokens(usage: Mapping[str, Any]) -> int:
 
 
 def token_count(value: object) -> int:
-    """A count of tokens from whatever an endpoint or a file says; 0 where it says none that can be."""
-    is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_TOKENS
-    return value if is_count else 0  # type: ignore[return-value]  # an int
+    """A count of tokens from whatever an endpoint or a file says; 0 where it says none."""
+    return value if type(value) is int and 0 <= value <= MOST_TOKENS else 0
 
 
 def dollars(value: object) -> float | None:
-    """An amount from whatever an endpoint or a file says; None where it says none that can be."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_DOLLARS:
+    """An amount from whatever an endpoint or a file says; None where it says none."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST_DOLLARS:
         return None
     return float(value)
 

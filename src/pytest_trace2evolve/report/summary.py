@@ -5,11 +5,9 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.atomic import write_atomic
-from pytest_trace2evolve.records.base import complaint
+from pytest_trace2evolve.reading import read_record
 from pytest_trace2evolve.records.summary import SUMMARY_SCHEMA, RunSummary, SuiteSummary
 from pytest_trace2evolve.report.github import LEAST_LIMIT, SUMMARY_LIMIT, run_markdown
 from pytest_trace2evolve.report.run import RunReport, shown_folder
@@ -87,20 +85,8 @@ def read_summary(path: Path) -> RunSummary:
     Raises:
         ResultsError: the file is missing, too large, damaged or of another format version.
     """
-    try:
-        with path.open("rb") as file:
-            raw = file.read(LARGEST_FILE + 1)
-    except OSError as error:
-        raise ResultsError(f"{path}: cannot be read: {error.strerror}") from None
-    if len(raw) > LARGEST_FILE:
-        raise ResultsError(f"{path}: is larger than {LARGEST_FILE} bytes, and no summary of a run is")
-    try:
-        summary = RunSummary.model_validate_json(raw)
-    except ValidationError as error:
-        raise ResultsError(
-            f"{path}: is no summary of a run ({complaint(error)}); "
-            "write one with pytest --t2e-summary FILE.json"
-        ) from None
+    mend = "write one with pytest --t2e-summary FILE.json"
+    summary = read_record(path, RunSummary, ResultsError, mend, limit=LARGEST_FILE)
     if summary.schema_version != SUMMARY_SCHEMA:
         raise ResultsError(
             f"{path}: summary format {summary.schema_version} is not {SUMMARY_SCHEMA}, the one this version "

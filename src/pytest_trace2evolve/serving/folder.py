@@ -5,7 +5,7 @@ server that has just been loading for a while. Pickle is never opened; custom co
 """
 
 import hashlib
-import json
+import os
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ from typing import Any
 
 from pytest_trace2evolve._canonical import DIGEST_LENGTH, digest
 from pytest_trace2evolve.errors import ModelFolderError
+from pytest_trace2evolve.reading import cause_of, open_regular, parse_json, read_json
 from pytest_trace2evolve.records.adapter import ADAPTER_WEIGHTS, MANIFEST
 from pytest_trace2evolve.serving.coverage import require_known, require_settings
 
@@ -92,7 +93,7 @@ def read_model(path: Path) -> ModelFolder:
         raise ModelFolderError(f"{path}: no such folder")
     config = _object(path / CONFIG, "not a model's folder")
     for name in (CONFIG, "tokenizer_config.json"):
-        if (path / name).exists() and "auto_map" in _object(path / name):
+        if os.path.lexists(path / name) and "auto_map" in _object(path / name):
             raise ModelFolderError(
                 f"{path / name}: names custom code (auto_map), which is never run: "
                 "use a model that transformers knows by itself"
@@ -124,7 +125,8 @@ def read_adapter(name: str, path: Path, base: ModelFolder) -> AdapterFolder:
             f"adapter {name!r}: {path / ADAPTER_CONFIG}: peft_type {config.get('peft_type')!r} is not "
             "served; only LORA is"
         )
-    if config.get("auto_mapping") and config["auto_mapping"].get("custom_code"):
+    mapping = config.get("auto_mapping")
+    if mapping and (not isinstance(mapping, dict) or mapping.get("custom_code")):
         raise ModelFolderError(f"adapter {name!r}: {path / ADAPTER_CONFIG}: names custom code: never run")
     require_settings(config, f"adapter {name!r}: {path / ADAPTER_CONFIG}")
     if not (path / ADAPTER_WEIGHTS).exists():
@@ -179,7 +181,7 @@ def folder_digest(path: Path) -> str:
 
 
 def _file_digest(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:DIGEST_LENGTH]
 
 
@@ -193,13 +195,13 @@ def require_sound(path: Path) -> dict[str, list[int]]:
         ModelFolderError: it is damaged; names the file.
     """
     try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
             start = file.read(8)
             length = struct.unpack("<Q", start)[0] if len(start) == 8 else size
             if length > min(size - 8, _LARGEST_HEADER):
                 raise ValueError("it is cut off, or no safetensors file")
-            header = json.loads(file.read(length))
+            header = parse_json(file.read(length), unique=True)
         ends = sorted(_spans(header))
         expected = 0
         for begin, end in ends:
@@ -208,10 +210,10 @@ def require_sound(path: Path) -> dict[str, list[int]]:
             expected = end
         if expected != size - 8 - length:
             raise ValueError(f"{expected} bytes of tensors were written and {size - 8 - length} are there")
-        return {name: list(one["shape"]) for name, one in header.items() if name != "__metadata__"}
-    except OSError as error:
-        raise ModelFolderError(f"{path}: cannot be read: {error.strerror}") from None
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        return {name: _shape(one["shape"]) for name, one in header.items() if name != "__metadata__"}
+    except (OSError, MemoryError) as error:
+        raise ModelFolderError(f"{path}: {cause_of(error)}") from None
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         told = str(error) if type(error) is ValueError else "its header is no JSON of safetensors"
         raise ModelFolderError(f"{path}: damaged: {told}; copy the file again") from None
 
@@ -219,8 +221,15 @@ def require_sound(path: Path) -> dict[str, list[int]]:
 def _spans(header: dict[str, Any]) -> Iterator[tuple[int, int]]:
     for name, one in header.items():
         if name != "__metadata__":
-            begin, end = one["data_offsets"]
-            yield int(begin), int(end)
+            begin, end = _shape(one["data_offsets"])
+            yield begin, end
+
+
+def _shape(value: list[int]) -> list[int]:
+    """A list of whole numbers, which a file may hold otherwise."""
+    if not isinstance(value, list) or any(type(one) is not int or one < 0 for one in value):
+        raise ValueError("its header contradicts itself")
+    return value
 
 
 def _require_fitting(shapes: dict[str, list[int]], name: str, path: Path, base: ModelFolder) -> None:
@@ -278,7 +287,7 @@ def _require_template(path: Path) -> None:
 def _temperature(path: Path) -> float:
     """The temperature of `generation_config.json`, where it samples."""
     file = path / "generation_config.json"
-    settings = _object(file) if file.exists() else {}
+    settings = _object(file) if os.path.lexists(file) else {}
     if not settings.get("do_sample"):
         return 0.0
     told = settings.get("temperature", 1.0)
@@ -293,14 +302,9 @@ def _object(path: Path, otherwise: str = "") -> dict[str, Any]:
     Raises:
         ModelFolderError: it is none; `otherwise` says what its absence means.
     """
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ModelFolderError(f"{path.parent}: holds no {path.name}: {otherwise or 'copy it'}") from None
-    except OSError as error:
-        raise ModelFolderError(f"{path}: cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError):
-        raise ModelFolderError(f"{path}: damaged: no JSON; copy the file again") from None
+    if not os.path.lexists(path):
+        raise ModelFolderError(f"{path.parent}: holds no {path.name}: {otherwise or 'copy it'}")
+    value = read_json(path, ModelFolderError, "copy the file again", unique=True)
     if not isinstance(value, dict):
         raise ModelFolderError(f"{path}: damaged: no JSON object; copy the file again")
     return value

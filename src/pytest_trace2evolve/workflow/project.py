@@ -1,5 +1,6 @@
 """A project's folders: where its suites, candidates, baselines, runs and scoreboard lie."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +22,7 @@ from pytest_trace2evolve.lock import (
     render_lock,
     verify,
 )
+from pytest_trace2evolve.reading import RECORDS, read_text
 from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.records.script import Content
 from pytest_trace2evolve.records.task import Task
@@ -160,13 +162,9 @@ class Project:
         Raises:
             LockError: it is damaged.
         """
-        try:
-            text = self.lock_path.read_text(encoding="utf-8")
-        except FileNotFoundError:
+        if not os.path.lexists(self.lock_path):
             return Lock()
-        except (OSError, UnicodeDecodeError) as error:
-            raise LockError(f"{self.lock_path}: cannot be read: {error}") from None
-        return parse_lock(text, self.lock_path)
+        return parse_lock(read_text(self.lock_path, LockError, limit=RECORDS), self.lock_path)
 
     def inside(self, name: str) -> Path:
         """The place of a file that is named from the project's root.

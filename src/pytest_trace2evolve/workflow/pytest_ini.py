@@ -9,13 +9,13 @@ import copy
 import posixpath
 import re
 import shlex
-import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.reading import SETTINGS, open_regular, parse_toml
 
 KEY = "t2e_suites"
 FOLDER = "suites"
@@ -69,7 +69,7 @@ def pytest_ini(root: Path) -> PytestIni:
             return _with_key(file)
     pyproject = root / "pyproject.toml"
     if pyproject.is_file():
-        return _with_key(_Toml(pyproject, pyproject.read_bytes().decode("utf-8")))
+        return _with_key(_Toml(pyproject, _raw(pyproject)))
     return PytestIni(root / NEW_FILE, text=f"[pytest]\n{KEY} = {FOLDER}\n")
 
 
@@ -122,7 +122,7 @@ class _Toml:
 
     def __init__(self, path: Path, text: str) -> None:
         self.path, self.text = path, text
-        self.data: dict[str, Any] = tomllib.loads(text)
+        self.data = parse_toml(text)
         own = path.name != "pyproject.toml"
         self.new: Sequence[str] = ("pytest",) if own else NEW_TABLE
         self.section = next(self._sections(own), None)
@@ -153,7 +153,7 @@ class _Toml:
     @staticmethod
     def read(text: str) -> dict[str, Any]:
         """What a text says."""
-        return tomllib.loads(text)
+        return parse_toml(text)
 
 
 class _Ini:
@@ -188,7 +188,13 @@ class _Ini:
 
 def _read(path: Path) -> _Toml | _Ini:
     kind = _Toml if path.suffix == ".toml" else _Ini
-    return kind(path, path.read_bytes().decode("utf-8"))
+    return kind(path, _raw(path))
+
+
+def _raw(path: Path) -> str:
+    """The text of a file with its own ends of lines: it is written back."""
+    with open_regular(path, SETTINGS) as file:
+        return file.read(SETTINGS).decode("utf-8")
 
 
 def _counts(file: _Toml | _Ini) -> bool:

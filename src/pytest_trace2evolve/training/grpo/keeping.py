@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from pytest_trace2evolve.errors import TrainingError
+from pytest_trace2evolve.reading import check_regular, read_json
 
 _KEPT = re.compile(r"step-(\d{6})")
 _WEIGHTS, _MOMENTS, _STATE = "adapter.safetensors", "moments.safetensors", "state.json"
@@ -101,7 +102,9 @@ def last_kept(folder: Path, identity: Mapping[str, Any]) -> Kept | None:
     found = folder / names[-1]
     mend = f"remove {folder} to begin anew"
     try:
-        state = json.loads((found / _STATE).read_text(encoding="utf-8"))
+        state = read_json(found / _STATE, TrainingError)
+        for name in (_WEIGHTS, _MOMENTS):
+            check_regular(found / name, TrainingError)
         differs = _differing(state["identity"], json.loads(json.dumps(dict(identity))))
         weights, moments = load_file(found / _WEIGHTS), load_file(found / _MOMENTS)
         kept = Kept(int(state["step"]), state["curve"], weights, moments)

@@ -4,7 +4,6 @@ The code path is the same everywhere; a small model on a CPU and a large one on 
 """
 
 import json
-import tomllib
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.reading import read_toml
 from pytest_trace2evolve.records.base import Record, complaint
 
 
@@ -25,7 +25,11 @@ class Drawing(StrEnum):
     VLLM_SERVER = "vllm-server"
 
 
-Count = Annotated[int, Field(ge=1)]
+MOST = 1_000_000
+"""The largest count of a recipe or an order: of steps, rollouts or scenarios."""
+
+Count = Annotated[int, Field(ge=1, le=MOST)]
+Natural = Annotated[int, Field(ge=0, le=MOST)]
 
 
 class Vllm(Record):
@@ -41,7 +45,7 @@ class Vllm(Record):
     server: Annotated[str, Field(pattern=r"^(https?://\S+)?$")] = ""
     parallel: Count = 1
     memory: Annotated[float, Field(gt=0, le=1)] = 0.3
-    length: Annotated[int, Field(ge=0)] = 0
+    length: Natural = 0
 
 
 class Recipe(Record):
@@ -84,33 +88,33 @@ class Recipe(Record):
     """
 
     groups: Count = 8
-    rollouts: Annotated[int, Field(ge=2)] = 8
+    rollouts: Annotated[int, Field(ge=2, le=MOST)] = 8
     steps: Count = 32
     rate: Annotated[float, Field(gt=0, le=1)] = 1e-3
-    warm: Annotated[int, Field(ge=0)] = 0
+    warm: Natural = 0
     rank: Count = 16
     alpha: Count = 32
     targets: Literal["all-linear"] | tuple[str, ...] = "all-linear"
     temperature: Annotated[float, Field(gt=0, le=2)] = 1.0
     clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    clip_high: Annotated[float, Field(gt=0)] = 0.28
-    beta: Annotated[float, Field(ge=0)] = 0.0
+    clip_high: Annotated[float, Field(gt=0, le=1e6)] = 0.28
+    beta: Annotated[float, Field(ge=0, le=1e6)] = 0.0
     loss: Literal["dapo", "grpo", "bnpo", "dr_grpo"] = "dapo"
     scale: Literal["group", "none"] = "group"
-    clip_norm: Annotated[float, Field(gt=0)] = 1.0
+    clip_norm: Annotated[float, Field(gt=0, le=1e6)] = 1.0
     answer_tokens: Count = 160
     rollout_tokens: Count = 512
-    first_scenario: Annotated[int, Field(ge=0)] = 100_000
+    first_scenario: Annotated[int, Field(ge=0, le=10**9)] = 100_000
     scenarios: Count = 100_000
     redraws: Annotated[int, Field(ge=0, le=8)] = 1
-    backward: Annotated[int, Field(ge=0)] = 0
+    backward: Natural = 0
     drawing: Drawing = Drawing.ENGINE
     shared: bool = True
     dtype: Literal["float32", "bfloat16"] = "float32"
     autocast: bool = False
     checkpointing: bool = False
-    threads: Annotated[int, Field(ge=0)] = 2
-    kl_every: Annotated[int, Field(ge=0)] = 10
+    threads: Natural = 2
+    kl_every: Natural = 10
     keep_every: Count = 10
     patience: Count = 8
     seed: Annotated[int, Field(ge=0, lt=1 << 32)] = 1
@@ -186,12 +190,7 @@ def read_recipe(preset: str, config: Path | None = None, **given: object) -> Rec
     where = f"preset {preset}"
     if config is not None:
         where = str(config)
-        try:
-            told = tomllib.loads(config.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise ConfigError(f"{config}: cannot be read: {error.strerror}") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{config}: no TOML: {error}") from None
+        told = read_toml(config, ConfigError)
     own = {name: value for name, value in given.items() if value is not None}
     try:
         return Recipe.model_validate({**PRESETS[preset], **told, **own})

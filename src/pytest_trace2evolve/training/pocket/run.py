@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_trace2evolve._optional import require
 from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.reading import check_regular, read_json
 from pytest_trace2evolve.training.pocket.loop import Encoded, group_loss
 from pytest_trace2evolve.training.pocket.network import build_network
 from pytest_trace2evolve.training.pocket.recipe import Recipe, Stage
@@ -206,7 +207,9 @@ def _load(
     safetensors: Any = require("safetensors.torch", extra="local")
     mend = f"remove {folder} to begin anew"
     try:
-        state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+        state = read_json(folder / "state.json", ConfigError, mend)
+        for name in ("model.safetensors", "optimizer.safetensors"):
+            check_regular(folder / name, ConfigError, mend)
         if state["recipe"] != json.loads(json.dumps(asdict(recipe))):
             raise ConfigError(f"{folder}: holds a training with other settings; train with those, or {mend}")
         safetensors.load_model(network, folder / "model.safetensors")

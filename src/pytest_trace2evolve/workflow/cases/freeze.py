@@ -7,6 +7,7 @@ from pytest_trace2evolve.cases.case import Case, case_line, read_cases
 from pytest_trace2evolve.errors import CaseError, SuiteError
 from pytest_trace2evolve.evidence.atomic import alone_in, write_atomic
 from pytest_trace2evolve.lock import LOCK_NAME
+from pytest_trace2evolve.reading import RESULTS, read_text
 from pytest_trace2evolve.records.script import Content
 from pytest_trace2evolve.workflow.cases.admission import admit
 from pytest_trace2evolve.workflow.project import Project
@@ -37,7 +38,7 @@ def freeze(cases: Sequence[Case], project: Project, worlds: Worlds) -> list[str]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with alone_in(path.parent):
-            before = path.read_text(encoding="utf-8") if path.exists() else ""
+            before = read_text(path, CaseError, limit=RESULTS) if path.exists() else ""
             held = {case.digest: case.id for case in read_cases(path)} if before.strip() else {}
             for found in admit(cases, worlds.open("trace2evolve", "support")):
                 case = found.case

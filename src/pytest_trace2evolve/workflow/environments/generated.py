@@ -8,14 +8,15 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from pytest_trace2evolve._canonical import digest_text
 from pytest_trace2evolve.cases.content import vocabulary
 from pytest_trace2evolve.environments.generated import Box, GeneratedGenerator
 from pytest_trace2evolve.errors import GeneratorError, refuse_taken
 from pytest_trace2evolve.evidence.atomic import write_together
-from pytest_trace2evolve.records.base import Record, complaint
+from pytest_trace2evolve.reading import SETTINGS, read_bytes, read_record, reported
+from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.capability import CapabilityName
 from pytest_trace2evolve.records.protocols import Generator, World
 from pytest_trace2evolve.records.script import Content, Replies
@@ -96,13 +97,9 @@ def generated_offers(root: Path, worlds: Worlds) -> dict[str, Offer]:
 def _read(path: Path) -> tuple[Synthesized, str]:
     """A record and its module."""
     module = path.with_suffix(MODULE)
-    try:
-        record = Synthesized.model_validate_json(path.read_text(encoding="utf-8"))
-        source = module.read_bytes().decode("utf-8")
-    except ValidationError as error:
-        raise GeneratorError(f"{path}: damaged at {complaint(error)}; synthesize it again") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise GeneratorError(f"{path}: it or its module cannot be read: {error}") from None
+    record = read_record(path, Synthesized, GeneratorError, "synthesize it again")
+    with reported(module, GeneratorError, "synthesize it again"):
+        source = bytes(read_bytes(module, GeneratorError, limit=SETTINGS)).decode("utf-8")
     if digest_text(source) != record.source:
         raise GeneratorError(
             f"{module}: is not what was admitted; bring it back, or run "

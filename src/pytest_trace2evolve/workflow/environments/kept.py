@@ -1,6 +1,7 @@
 """Calibrations that a project keeps: `.trace2evolve/environments/<capability>.json`, one entry a model."""
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from pydantic import ValidationError
 
 from pytest_trace2evolve.errors import GeneratorError
 from pytest_trace2evolve.evidence.atomic import write_atomic
+from pytest_trace2evolve.reading import read_json
 from pytest_trace2evolve.records.base import complaint
 from pytest_trace2evolve.records.calibration import Calibration, Outcome
 from pytest_trace2evolve.workflow.environments.registry import Environments
@@ -21,15 +23,16 @@ def kept_in(folder: Path, capability: str) -> list[Calibration]:
     """
     path = folder / f"{capability}.json"
     mend = "delete it, and calibrate again"
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return [Calibration.model_validate(one) for one in found["calibrations"]]
-    except FileNotFoundError:
+    if not os.path.lexists(path):
         return []
+    found = read_json(path, GeneratorError, mend, unique=True)
+    records = found.get("calibrations") if isinstance(found, dict) else None
+    if not isinstance(records, list):
+        raise GeneratorError(f"{path}: damaged: has no list 'calibrations'; {mend}")
+    try:
+        return [Calibration.model_validate(one) for one in records]
     except ValidationError as error:
         raise GeneratorError(f"{path}: {complaint(error)}; {mend}") from None
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise GeneratorError(f"{path}: cannot be read ({type(error).__name__}: {error}); {mend}") from None
 
 
 def fitting(environments: Environments, capability: str, weights: str, folder: Path) -> Calibration | None:

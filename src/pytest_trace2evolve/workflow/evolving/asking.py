@@ -13,7 +13,7 @@ from pytest_trace2evolve.evidence.results import read_results
 from pytest_trace2evolve.records.evidence import Provenance
 from pytest_trace2evolve.serving.folder import expanded, read_model
 from pytest_trace2evolve.shipped import embedded_model
-from pytest_trace2evolve.training.grpo.recipe import read_recipe
+from pytest_trace2evolve.training.grpo.recipe import MOST, read_recipe
 from pytest_trace2evolve.workflow.environments.generator import EASIEST
 from pytest_trace2evolve.workflow.environments.registry import Environments
 from pytest_trace2evolve.workflow.evolving.addopts import in_place, with_addopts
@@ -137,6 +137,8 @@ def _refuse_small(options: argparse.Namespace) -> None:
     ):
         if value is not None and value < least:
             raise ConfigError(f"{option} {value}: must be {least} or more")
+        if value is not None and value > MOST and option != "--max-rollouts":
+            raise ConfigError(f"{option} {value}: must be {MOST} or less")
     if options.max_minutes is not None and not 0 < options.max_minutes < float("inf"):
         raise ConfigError(f"--max-minutes {options.max_minutes:g}: must be more than 0")
 

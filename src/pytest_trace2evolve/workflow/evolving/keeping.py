@@ -5,11 +5,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from pytest_trace2evolve.errors import ConfigError, ResultsError
 from pytest_trace2evolve.evidence.atomic import write_atomic
-from pytest_trace2evolve.records.base import complaint
+from pytest_trace2evolve.reading import read_record
 from pytest_trace2evolve.records.evolving import Evolution
 
 STATE = "state.json"
@@ -23,14 +21,9 @@ def read_state(folder: Path, candidate: str, identity: str) -> Evolution:
         ResultsError: what is kept is damaged, or of another evolution.
     """
     path = folder / STATE
-    if not path.exists():
+    if not os.path.lexists(path):
         return Evolution(candidate=candidate, identity=identity)
-    try:
-        found = Evolution.model_validate_json(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ResultsError(f"{path}: cannot be read: {error}") from None
-    except ValidationError as error:
-        raise ResultsError(f"{path}: damaged at {complaint(error)}; move the folder away") from None
+    found = read_record(path, Evolution, ResultsError, "move the folder away")
     if found.identity != identity:
         raise ResultsError(f"{path}: is of another evolution, {found.identity}; move the folder away")
     return found

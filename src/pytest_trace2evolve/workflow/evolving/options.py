@@ -169,15 +169,15 @@ def _number(text: str) -> str:
         return text
 
 
-def number_of(session: Sequence[str], option: str, least: int) -> int | None:
+def number_of(session: Sequence[str], option: str, least: int, most: int = 1_000_000) -> int | None:
     """The number that an option is given; None where it is not given.
 
     Raises:
-        ConfigError: it is no whole number, or too small.
+        ConfigError: it is no whole number, too small, or too large.
     """
     for text in values_of(session, option)[-1:]:
-        if not text.isascii() or not text.isdigit() or int(text) < least:
-            raise ConfigError(f"{option} {text}: must be a whole number of {least} or more")
+        if not text.isascii() or not text.isdigit() or len(text) > 18 or not least <= int(text) <= most:
+            raise ConfigError(f"{option} {text}: must be a whole number from {least} to {most}")
         return int(text)
     return None
 

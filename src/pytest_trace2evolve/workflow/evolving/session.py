@@ -1,11 +1,11 @@
 """What the pytest sessions of an evolution come to: their suites and simulations, who talks, who decides."""
 
-import tomllib
 from collections.abc import Sequence
 
 from pytest_trace2evolve._canonical import digest, digest_text
 from pytest_trace2evolve.errors import ConfigError, PolicyError
 from pytest_trace2evolve.gate.policy import DEFAULT_POLICY, POLICIES
+from pytest_trace2evolve.reading import parse_toml, read_text
 from pytest_trace2evolve.suites import Suite
 from pytest_trace2evolve.workflow.evolving.options import GATE, NO_GATE, OFF, SUITE, number_of, values_of
 from pytest_trace2evolve.workflow.policies import find_policy
@@ -56,10 +56,10 @@ def policy_told(project: Project, name: str) -> list[str]:
     path = project.policies_folder / f"{name}.toml"
     if not path.is_file():
         return [name]
-    text = path.read_text(encoding="utf-8")
+    text = read_text(path, PolicyError)
     try:
-        return [name, digest(tomllib.loads(text))]
-    except tomllib.TOMLDecodeError:  # the sessions refuse it, and say why
+        return [name, digest(parse_toml(text))]
+    except (ValueError, TypeError):  # the sessions refuse it, and say why
         return [name, digest_text(text)]
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from pytest_trace2evolve.errors import TrainingError
 from pytest_trace2evolve.evidence.atomic import write_atomic
+from pytest_trace2evolve.reading import read_text
 from pytest_trace2evolve.records.adapter import ADAPTER_WEIGHTS, MANIFEST, AdapterManifest
 from pytest_trace2evolve.serving.folder import ADAPTER_CONFIG, read_model
 from pytest_trace2evolve.workflow.environments.registry import Environments
@@ -86,7 +87,7 @@ def train_one(job: Job) -> None:
     if not job.out.exists():
         make(environments, order, stepped=keeper.stepped)
     job.manifest()
-    settings = (job.out / ADAPTER_CONFIG).read_text(encoding="utf-8")
+    settings = read_text(job.out / ADAPTER_CONFIG, TrainingError)
     for point in POINTS:
         if not (job.at(point) / ADAPTER_WEIGHTS).is_file():
             raise TrainingError(

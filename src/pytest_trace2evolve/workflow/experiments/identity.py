@@ -3,10 +3,9 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from pytest_trace2evolve._canonical import digest
 from pytest_trace2evolve.errors import ConfigError, TrainingError
+from pytest_trace2evolve.reading import read_record
 from pytest_trace2evolve.records.adapter import MANIFEST, AdapterManifest
 from pytest_trace2evolve.records.script import Content
 from pytest_trace2evolve.workflow.environments.registry import Environments
@@ -75,10 +74,7 @@ def require_same(plan: Plan, training: Training, seed: int, folder: Path) -> Ada
         ConfigError: its manifest is damaged.
     """
     file = folder / MANIFEST
-    try:
-        found = AdapterManifest.model_validate_json(file.read_text(encoding="utf-8"))
-    except (OSError, ValidationError):
-        raise ConfigError(f"{file}: damaged; remove the folder, and it is trained again") from None
+    found = read_record(file, AdapterManifest, ConfigError, "remove the folder, and it is trained again")
     if found.rollouts != plan.rollouts_of(training):
         raise TrainingError(
             f"{folder}: {found.rollouts} rollouts were played, and the plan says "

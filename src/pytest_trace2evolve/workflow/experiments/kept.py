@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from pydantic import ValidationError
-
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.evidence.atomic import write_atomic
+from pytest_trace2evolve.reading import read_record
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.workflow.experiments.adapters import Job
 from pytest_trace2evolve.workflow.experiments.arms import ARMS, Piece, pieces_of
@@ -99,7 +98,4 @@ def read(file: Path, kind: type[R]) -> R:
     Raises:
         ConfigError: the file is damaged.
     """
-    try:
-        return kind.model_validate_json(file.read_text(encoding="utf-8"))
-    except (OSError, ValidationError):
-        raise ConfigError(f"{file}: damaged; remove it, and it is made again") from None
+    return read_record(file, kind, ConfigError, "remove it, and it is made again")

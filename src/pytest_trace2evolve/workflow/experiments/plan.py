@@ -1,6 +1,6 @@
 """What an experiment will do, as plain numbers, before it does anything: who trains on what, and how much."""
 
-import json
+import os
 from pathlib import Path
 from typing import Annotated, Self
 
@@ -8,6 +8,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.evidence.atomic import write_atomic
+from pytest_trace2evolve.reading import read_json
 from pytest_trace2evolve.records.base import Record, complaint
 from pytest_trace2evolve.training.grpo.recipe import PRESETS, Recipe
 from pytest_trace2evolve.workflow.environments.generator import EASIEST
@@ -198,14 +199,13 @@ def plan_in(plan: Plan, out: Path, *, seeds_given: bool = True) -> Plan:
         ConfigError: the folder holds another experiment, or more seeds than are asked for.
     """
     file = out / PLAN
-    if not file.exists():
+    if not os.path.lexists(file):
         if out.is_dir() and any(out.iterdir()):
             raise ConfigError(f"{out}: holds something else and no {PLAN}; give another --out")
         return plan
-    try:
-        kept = dict(json.loads(file.read_text(encoding="utf-8")))
-    except (ValueError, TypeError):
-        raise ConfigError(f"{file}: damaged; give another --out") from None
+    kept = read_json(file, ConfigError, "give another --out", unique=True)
+    if not isinstance(kept, dict):
+        raise ConfigError(f"{file}: damaged: not a JSON object; give another --out")
     # As it was written: a value that a plan of older code does not tell is no default of this one.
     own = plan.model_dump(mode="json")
     differing = [name for name in own if name != "seeds" and (name not in kept or kept[name] != own[name])]

@@ -5,6 +5,8 @@ from typing import Annotated
 
 from pydantic import Field
 
+from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.reading import read_record
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.routing import Confusion
 from pytest_trace2evolve.workflow.experiments.arms import Chosen
@@ -113,7 +115,7 @@ def earlier_seeds(file: Path, seeds: int) -> tuple[int, ...]:
         file: Results that were written last; where it is none, or cannot be read, none are known.
     """
     try:
-        last = Results.model_validate_json(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        last = read_record(file, Results, ConfigError)
+    except ConfigError:
         return ()
     return tuple(one for one in dict.fromkeys([*last.earlier, last.plan.seeds]) if one != seeds)

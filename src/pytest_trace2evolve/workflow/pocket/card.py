@@ -10,6 +10,7 @@ from pytest_trace2evolve.candidates import Candidates
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.evidence.atomic import write_together
 from pytest_trace2evolve.models.settings import ModelSettings
+from pytest_trace2evolve.reading import read_json
 from pytest_trace2evolve.records.card import Card
 from pytest_trace2evolve.report.card import CURVE, card_text, curve_picture
 from pytest_trace2evolve.serving.folder import folder_digest, read_model
@@ -68,10 +69,7 @@ def write_card(
 def _training(folder: Path) -> dict[str, Any]:
     path = folder / TRAINING
     mend = "was it made by 'trace2evolve pocket train'?"
-    try:
-        found: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read ({error}): {mend}") from None
+    found = read_json(path, ConfigError, mend)
     lacking = RECORDED - found.keys() if isinstance(found, dict) else RECORDED
     if lacking:
         raise ConfigError(f"{path}: holds no {min(lacking)!r}: {mend}")

@@ -4,22 +4,20 @@ What the base does is kept, so that it is measured once and not again for each a
 """
 
 import asyncio
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from pytest_trace2evolve._canonical import digest
 from pytest_trace2evolve.agents.chat import ChatAgent, system_prompt
 from pytest_trace2evolve.environments.calibration import LOST_MOST
-from pytest_trace2evolve.errors import InfrastructureError
+from pytest_trace2evolve.errors import ConfigError, InfrastructureError
 from pytest_trace2evolve.evidence.atomic import write_atomic
 from pytest_trace2evolve.models.chat import ChatModel
 from pytest_trace2evolve.models.settings import ModelSettings
+from pytest_trace2evolve.reading import read_record
 from pytest_trace2evolve.records.heldout import HeldOut
 from pytest_trace2evolve.records.protocols import Agent, ToolSchema
 from pytest_trace2evolve.records.script import Content
@@ -259,6 +257,6 @@ def _kept(folder: Path | None, asked: _Asked) -> HeldOut | None:
     if folder is None:
         return None
     try:
-        return HeldOut.model_validate(json.loads(_file(folder, asked).read_text(encoding="utf-8")))
-    except (OSError, ValueError, ValidationError):
+        return read_record(_file(folder, asked), HeldOut, ConfigError)
+    except ConfigError:
         return None

@@ -10,7 +10,7 @@ from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.records.routing import NONE
 from pytest_trace2evolve.serving.folder import folder_digest, read_model
 from pytest_trace2evolve.shipped import embedded_model, template
-from pytest_trace2evolve.training.grpo.recipe import read_recipe
+from pytest_trace2evolve.training.grpo.recipe import MOST, read_recipe
 from pytest_trace2evolve.workflow.capabilities.missing import missing_of
 from pytest_trace2evolve.workflow.environments.generator import EASIEST
 from pytest_trace2evolve.workflow.environments.kept import fitting
@@ -77,6 +77,8 @@ def _order(
     ):
         if value is not None and value < least:
             raise ConfigError(f"{option} {value}: must be {least} or more")
+        if value is not None and value > MOST:
+            raise ConfigError(f"{option} {value}: must be {MOST} or less")
     base = read_model(options.base or embedded_model())
     root = here if project is None else project.root
     kept = root / ".trace2evolve"

@@ -1,0 +1,128 @@
+"""Hostile options and files in whole pytest sessions: a usage error of one line, before anything runs."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.plugin.conftest import DeskProject
+
+LIVE = ("--t2e-model=m", "--t2e-base-url=http://127.0.0.1:9/v1")
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> DeskProject:
+    """The help desk."""
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    return DeskProject(pytester)
+
+
+def refusal(project: DeskProject, *arguments: str) -> str:
+    """The one line with which a session ends."""
+    asked = set(LIVE) & set(arguments) or any("--t2e-replay" in one for one in arguments)
+    run = project.pytester.runpytest_inprocess if asked else project.run
+    result = run(*arguments)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    told = "\n".join(result.errlines)
+    assert "Traceback" not in told
+    assert "INTERNALERROR" not in result.stdout.str()
+    errors = [line for line in result.errlines if line.startswith("ERROR: ")]
+    assert len(errors) == 1
+    assert len(errors[0]) <= 2_000
+    assert project.runs == []
+    return errors[0]
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--t2e-concurrency",
+        "--t2e-trials",
+        "--t2e-confirm",
+        "--t2e-max-tokens",
+        "--t2e-seed",
+        "--t2e-case-budget",
+    ],
+)
+@pytest.mark.parametrize("value", ["9" * 5_000, str(1 << 70)])
+def test_a_number_that_nothing_can_count_is_a_usage_error(
+    project: DeskProject, option: str, value: str
+) -> None:
+    result = project.run(f"{option}={value}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    told = [line for line in result.errlines if option in line and "error" in line.lower()]
+    assert len(told) == 1
+    assert "largest possible value" in told[0] or "is not a whole number" in told[0]
+    assert len(told[0]) < 2_000
+
+
+def test_more_threads_than_a_process_can_have_are_a_usage_error(project: DeskProject) -> None:
+    result = project.run("--t2e-concurrency=2147483648")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*'2147483648' is more than 4096, the largest possible value"])
+
+
+@pytest.mark.parametrize("value", ["1e999", "nan", "1e300", "-1"])
+def test_an_amount_that_is_none_is_a_usage_error(project: DeskProject, value: str) -> None:
+    result = project.run(f"--t2e-max-cost={value}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*--t2e-max-cost: *"])
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["--t2e-run-folder", "--t2e-summary", "--t2e-record", "--t2e-playback", "--t2e-replay", "--t2e-baseline"],
+)
+@pytest.mark.parametrize("value", ["a" * 5_000, "a/" * 2_500, "x" * 256])
+def test_a_path_that_is_too_long_is_one_line(project: DeskProject, option: str, value: str) -> None:
+    line = refusal(project, f"{option}={value}")
+    assert option in line
+    assert "the path is too long" in line
+
+
+@pytest.mark.parametrize(
+    ("value", "cause"),
+    [
+        ("[" * 100_000, "nested more than 200 levels deep"),
+        ('{"a": 1e999}', "is not finite"),
+        ('{"a": NaN}', "not valid JSON"),
+        ('{"a": ' + "9" * 5_000 + "}", "a number of more than 4,300 digits"),
+        ('{"a": 1, "a": 2}', "'a' occurs twice in one object"),
+        ('{"a": "\\\\ud800"}'.replace("\\\\", "\\"), "not valid JSON"),
+        ("[]", "is a JSON list, not an object"),
+    ],
+)
+def test_an_extra_body_that_cannot_be_sent_is_one_line(project: DeskProject, value: str, cause: str) -> None:
+    line = refusal(project, *LIVE, f"--t2e-extra-body={value}")
+    assert line.startswith("ERROR: --t2e-extra-body")
+    assert cause in line
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "cause"),
+    [
+        ("prices.toml", "[m]\ninput = 1e308\noutput = 1e308\n", "less than or equal to 1000000"),
+        ("prices.toml", "a = " + "[" * 100_000, "nested more than 100 levels deep"),
+        ("prices.toml", "a = " + "9" * 5_000, "a number has too many digits"),
+        ("suites/desk.toml", "trials = 9223372036854775807\n", "trials: Input should be less than or equal"),
+        ("suites/desk.toml", "a." * 100_000 + "a = 1", "nested more than 100 levels deep"),
+        ("suites/_splits.toml", "a = " + "{a=" * 50_000, "nested more than 100 levels deep"),
+        ("suites/suites.lock", "[" * 100_000, "nested more than 200 levels deep"),
+        ("candidates/v0.md", "---\nid: v0\n" + "a: b\n" * 3_000 + "---\n", "more than 2000 lines"),
+    ],
+)
+def test_a_file_that_no_parser_should_follow_is_one_line(
+    project: DeskProject, name: str, text: str, cause: str
+) -> None:
+    if name == "suites/desk.toml":
+        text += Path(project.root / name).read_text(encoding="utf-8")
+    project.write(name, text)
+    line = refusal(project, *LIVE)
+    assert name in line
+    assert cause in line
+
+
+@pytest.mark.parametrize("option", ["--t2e-playback", "--t2e-replay", "--t2e-baseline"])
+def test_a_fifo_is_not_waited_for(project: DeskProject, option: str) -> None:
+    os.mkfifo(project.root / "fifo.json")
+    assert "a FIFO, not a regular file" in refusal(project, f"{option}=fifo.json")
