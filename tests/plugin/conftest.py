@@ -1,5 +1,6 @@
 """A small project around the fake help desk, for whole pytest sessions over it."""
 
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -103,10 +104,23 @@ class DeskProject:
         result = self.run(f"--candidate={candidate}", f"--t2e-save-baseline={candidate}", "--t2e-gate=off")
         result.stdout.fnmatch_lines([f"*baseline saved: baselines/desk/{candidate}.json*"])
 
+    def older(self, name: str, **provenance: object) -> None:
+        """Make a baseline one of an older version: without a digest or an entry of the ledger.
+
+        `provenance` are fields to set; None removes one.
+        """
+        path = self.root / "baselines" / "desk" / f"{name}.json"
+        record = json.loads(path.read_text(encoding="utf-8"))
+        record.pop("digest", None)
+        record["provenance"] |= provenance
+        record["provenance"] = {key: one for key, one in record["provenance"].items() if one is not None}
+        path.write_text(json.dumps(record), encoding="utf-8")
+        shutil.rmtree(self.root / "ledger", ignore_errors=True)
+
     def forget(self) -> None:
         """Remove the ledger and the scoreboard: the next run repeats no recorded verdict."""
         for folder in ("ledger", "results"):
-            shutil.rmtree(self.root / folder)
+            shutil.rmtree(self.root / folder, ignore_errors=True)
 
     @property
     def runs(self) -> list[Path]:

@@ -12,7 +12,6 @@ from pytest_trace2evolve.evidence.results import decode
 from pytest_trace2evolve.records.base import complaint
 from pytest_trace2evolve.records.evidence import SCHEMA, Evidence
 
-
 RESTORE = "restore it from git, or remove it and save it anew"
 """The remedy for evidence that was edited."""
 

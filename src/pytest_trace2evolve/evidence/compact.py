@@ -38,9 +38,7 @@ _PRICED = 20_000
 _LARGE = 16 << 20
 """Bytes from which a second process is worth its start."""
 
-_START = re.compile(
-    rb'\{"schema_version": ' + str(SCHEMA).encode() + rb',(?: "' + DIGEST.encode() + rb'": "([0-9a-f]+)",)?\r?\n'
-)
+_START = re.compile(rb'\{"schema_version": %d,(?: "%b": "([0-9a-f]+)",)?\r?\n' % (SCHEMA, DIGEST.encode()))
 """The first line; its group is the digest of the rest, which files written before digests lack."""
 
 _PROVENANCE = b'"provenance": '

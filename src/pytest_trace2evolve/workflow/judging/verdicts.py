@@ -1,10 +1,16 @@
 """From the records of a run to its evidence and verdicts, suite by suite."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from pytest_trace2evolve.errors import ResultsError
+from pytest_trace2evolve.evidence.integrity import (
+    edited_baseline,
+    is_known,
+    other_outcomes,
+    outcomes_digest,
+)
 from pytest_trace2evolve.gate.comparable import differences, unequal_trials, unrecorded
 from pytest_trace2evolve.gate.confirm import fresh_result
 from pytest_trace2evolve.gate.decide import decide, unmeasured, worst
@@ -16,7 +22,7 @@ from pytest_trace2evolve.records.ledger import Evaluation
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label, Verdict
 from pytest_trace2evolve.scoring.metrics import Metrics, metrics
 from pytest_trace2evolve.suites import Role
-from pytest_trace2evolve.workflow.judging.ledger import Looks, baseline_identity, evidence_digest, trials_of
+from pytest_trace2evolve.workflow.judging.ledger import Looks, baseline_identity, trials_of
 from pytest_trace2evolve.workflow.planning.plan import Plan, PlannedSuite
 from pytest_trace2evolve.workflow.project import Project
 from pytest_trace2evolve.workflow.running.keys import tested
@@ -197,7 +203,9 @@ def _verdicts(
             stage_alpha=plan.stage.alpha if plan.stage else None,
             schedule=plan.stage.schedule if plan.stage else (),
         )
-        yield with_recorded(verdict, look, labelled.reason)
+        verdict = with_recorded(verdict, look, labelled.reason)
+        sealed = plan.project.splits[split].role is Role.GATE
+        yield withheld(verdict) if sealed and looks.problems else verdict
 
 
 def with_recorded(verdict: Verdict, look: Look | None, reason: str = "") -> Verdict:
@@ -229,6 +237,13 @@ def with_recorded(verdict: Verdict, look: Look | None, reason: str = "") -> Verd
     return verdict.model_copy(update={"decision": decision, "reason": text, "settling": settling})
 
 
+def withheld(verdict: Verdict) -> Verdict:
+    """A verdict on a sealed split under a damaged ledger, whose reason it names: a promotion is withheld."""
+    if verdict.decision is not Decision.PROMOTE:
+        return verdict
+    return verdict.model_copy(update={"decision": Decision.INCONCLUSIVE})
+
+
 def _dated(entry: Evaluation) -> str:
     return f"{entry.decision.value.upper()} on {entry.at:%Y-%m-%d}"
 
@@ -245,7 +260,7 @@ def claim_of(plan: Plan, run: SuiteRun, split: str) -> Claim:
     tasks = planned.lock.splits[split]
     # All of it, whatever stage this is: the stages of a run are one test.
     whole = planned.baseline.whole or planned.baseline.evidence
-    evidence = evidence_digest(record for record in whole.simulations if record.task_id in tasks)
+    evidence = outcomes_digest(record for record in whole.simulations if record.task_id in tasks)
     return Claim(
         suite=planned.name,
         split=split,
@@ -289,6 +304,29 @@ def refuse_incomparable(plan: Plan, planned: PlannedSuite) -> tuple[str, ...]:
     if changed := list(code_differences(old.provenance.agent.code, new.agent.code)):
         notes.append(f"{planned.name}: the agent's code differs from the baseline's: {', '.join(changed)}")
     return tuple(notes)
+
+
+def refuse_edited(plan: Plan, looks: Looks) -> Iterator[str]:
+    """Hold the baselines that a gated run is compared with against the ledger.
+
+    Returns:
+        Notes on those that may have been edited.
+
+    Raises:
+        ResultsError: one is not as it was saved, or as another run used it.
+    """
+    for name, planned in plan.suites.items():
+        baseline = planned.baseline
+        if plan.policy is None or baseline is None or not baseline.saved:
+            continue
+        assert baseline.path is not None
+        whole = baseline.whole or baseline.evidence
+        if edited := edited_baseline(looks.entries, name, baseline.name, baseline.path, whole):
+            raise ResultsError(str(edited))
+        if is_known(looks.entries, name, baseline.name):
+            continue
+        if note := other_outcomes(looks.entries, name, baseline.name, whole, planned.lock.splits):
+            yield f"{name}: {note}"
 
 
 def deciding(project: Project, splits: Iterable[str]) -> Iterable[tuple[str, bool]]:
