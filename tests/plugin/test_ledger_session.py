@@ -252,7 +252,7 @@ def test_what_is_wrong_is_named_with_exit_status_1(
     path.write_text(path.read_text(encoding="utf-8").replace("promote", "discard"), encoding="utf-8")
     status, lines, errors = told(project, capsys)
     assert status == 1
-    assert lines[-1] == "  the next candidate gets development evidence: the ledger is damaged"
+    assert lines[-1] == "  the ledger is damaged: no candidate is promoted until it is restored or repaired"
     edited, missing = errors
     assert edited.startswith(f"trace2evolve: ledger/{path.name}: was edited or renamed: ")
     what = f"run {entry.run} on desk::heldout, which scoreboard.tsv calls clean"

@@ -36,6 +36,7 @@ class Looks:
     """
 
     def __init__(self, project: Project, now: datetime | None = None) -> None:
+        self._project = project
         self._ledger = Ledger(project.ledger_folder)
         history = self._ledger.read(now)
         self.entries: Sequence[Dated] = history.in_time
@@ -66,6 +67,43 @@ class Looks:
             )
         sealed = SealedSplit(suite.name, split, suite.suite.domain, suite.lock.splits[split].keys())
         return label_of(lineage, sealed, self.entries)
+
+    def repair(self, who: str) -> Repair:
+        """Accept all damage that there is now. Exactly these problems no longer count.
+
+        Each entry that is missing or cannot be read counts as one test of every split from then on, since it
+        may have been one.
+
+        Args:
+            who: Who accepts it.
+
+        Raises:
+            LockError: `suites.lock` is damaged.
+            OSError: the entry could not be written.
+        """
+        locks = {entry.lock for entry in self.entries if isinstance(entry, Evaluation)}
+        locks |= {lock.digest for lock in self._project.lock.suites.values()}
+
+        def make(root: str, parents: tuple[str, ...], at: datetime) -> Repair:
+            return Repair(
+                root=root,
+                parents=parents,
+                at=at,
+                who=who,
+                day=at.astimezone().date(),
+                problems=self.problems,
+                files=dict(self.damaged),
+                lost=self.lost,
+                locks=tuple(sorted(locks)),
+            )
+
+        return self._ledger.append(make)
+
+    @property
+    def lost(self) -> int:
+        """How many entries are missing or cannot be read: each may have been a test."""
+        known = {entry.name for entry in self.entries}
+        return len(self.damaged.keys() - known - {self.root}) + len(self.problems) - len(self.damaged)
 
     @property
     def damage(self) -> str:
