@@ -2,6 +2,7 @@
 
 from rich.markup import escape
 
+from pytest_trace2evolve.report.inert import inert_line
 from pytest_trace2evolve.report.score import terminal
 from pytest_trace2evolve.report.terminal import (
     checks_table,
@@ -24,6 +25,8 @@ def comparison_text(comparison: Comparison) -> str:
             ]
         )
     )
+    for line in comparison.compared.lines:
+        target.print(escape(inert_line(line)), soft_wrap=True)
     target.print()
     target.print(checks_table(comparison.verdict.checks))
     for line in verdict_lines(comparison.verdict):

@@ -21,7 +21,7 @@ from pytest_trace2evolve.records.run_verdict import (
     SuiteVerdict,
 )
 from pytest_trace2evolve.records.verdict import Decision
-from pytest_trace2evolve.workflow.judging.verdicts import SuiteOutcome, SuiteRun, evidence
+from pytest_trace2evolve.workflow.judging.verdicts import SuiteOutcome, SuiteRun, compared, evidence
 from pytest_trace2evolve.workflow.planning.plan import Plan
 from pytest_trace2evolve.workflow.recorded.baselines import Baseline
 
@@ -139,6 +139,7 @@ def _suite(plan: Plan, run: SuiteRun, outcome: SuiteOutcome) -> SuiteVerdict:
         baseline=None if planned.baseline is None else _used(planned.baseline, plan.project.root),
         evidence=EvidenceKept(path=place, digest=evidence_digest(measured)),
         verdicts=tuple(verdict.to_json() for verdict in outcome.verdicts),
+        compared=compared(plan, planned),
     )
 
 

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from pytest_trace2evolve.candidates import source_of
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.integrity import (
     edited_baseline,
@@ -11,12 +12,13 @@ from pytest_trace2evolve.evidence.integrity import (
     other_outcomes,
     outcomes_digest,
 )
-from pytest_trace2evolve.gate.comparable import differences, unequal_trials, unrecorded
+from pytest_trace2evolve.gate.comparable import agent_changes, differences, unequal_trials, unrecorded
 from pytest_trace2evolve.gate.confirm import fresh_result
 from pytest_trace2evolve.gate.decide import decide, unmeasured, worst
 from pytest_trace2evolve.gate.looks import Claim, Look
 from pytest_trace2evolve.gate.pairs import natural_order, pair, told
 from pytest_trace2evolve.gate.policy import version_of
+from pytest_trace2evolve.records.compared import Compared, side_of
 from pytest_trace2evolve.records.evidence import Evidence, Fresh, SimulationEvidence, code_differences
 from pytest_trace2evolve.records.ledger import Evaluation
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label, Verdict
@@ -25,6 +27,7 @@ from pytest_trace2evolve.suites import Role
 from pytest_trace2evolve.workflow.judging.ledger import Looks, baseline_identity, trials_of
 from pytest_trace2evolve.workflow.planning.plan import Plan, PlannedSuite
 from pytest_trace2evolve.workflow.project import Project
+from pytest_trace2evolve.workflow.recorded.baselines import Baseline
 from pytest_trace2evolve.workflow.running.keys import tested
 from pytest_trace2evolve.workflow.running.origin import provenance_of
 from pytest_trace2evolve.workflow.running.taskrun import TaskRun
@@ -276,13 +279,13 @@ def claim_of(plan: Plan, run: SuiteRun, split: str) -> Claim:
 
 
 def refuse_incomparable(plan: Plan, planned: PlannedSuite) -> tuple[str, ...]:
-    """Hold what was recorded of both sides against each other.
+    """Compare what was recorded of both sides.
 
     Returns:
         Notes on what only one side recorded.
 
     Raises:
-        ResultsError: something differs that may not.
+        ResultsError: something differs that may not, or the agent does and the candidate does not declare it.
     """
     assert planned.baseline is not None
     old, new = planned.baseline.evidence, provenance_of(plan, planned)
@@ -292,6 +295,15 @@ def refuse_incomparable(plan: Plan, planned: PlannedSuite) -> tuple[str, ...]:
         raise ResultsError(
             f"baseline {planned.baseline.name!r} of {planned.name!r} and this run cannot be compared: "
             + "; ".join(found)
+        )
+    changes = agent_changes(old.provenance, new)
+    declared = declared_changes(plan, planned.baseline)
+    if undeclared := [kind for kind in changes if kind not in declared]:
+        phrases = "; ".join(phrase for kind in undeclared for phrase in changes[kind])
+        raise ResultsError(
+            f"baseline {planned.baseline.name!r} of {planned.name!r} and this run are of different agents: "
+            f"{phrases}; measure a baseline with this agent, or declare the change in the front matter of "
+            f"{source_of(plan.candidate.id)}: changes: [{', '.join(undeclared)}]"
         )
     if plan.policy is not None and plan.policy.equal_trials:
         counts = Counter(record.task_id for record in old.simulations)
@@ -304,6 +316,30 @@ def refuse_incomparable(plan: Plan, planned: PlannedSuite) -> tuple[str, ...]:
     if changed := list(code_differences(old.provenance.agent.code, new.agent.code)):
         notes.append(f"{planned.name}: the agent's code differs from the baseline's: {', '.join(changed)}")
     return tuple(notes)
+
+
+def declared_changes(plan: Plan, baseline: Baseline) -> frozenset[str]:
+    """The changes of the agent that lie between a baseline and the candidate, as candidates declare them."""
+    origin = baseline.evidence.provenance.candidate
+    found: set[str] = set()
+    for one in plan.lineage:
+        if origin is not None and one.id == origin.id:
+            break
+        found |= one.declares
+    return frozenset(found)
+
+
+def compared(plan: Plan, planned: PlannedSuite) -> Compared | None:
+    """Who made both sides of a suite, for reports; None without a baseline."""
+    if planned.baseline is None:
+        return None
+    old, new = planned.baseline.evidence.provenance, provenance_of(plan, planned)
+    declared = declared_changes(plan, planned.baseline)
+    return Compared(
+        baseline=side_of(old),
+        candidate=side_of(new),
+        declared=tuple(kind for kind in agent_changes(old, new) if kind in declared),
+    )
 
 
 def refuse_edited(plan: Plan, looks: Looks) -> Iterator[str]:
