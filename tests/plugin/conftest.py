@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -75,9 +76,12 @@ class DeskProject:
         path.write_text(text, encoding="utf-8")
         return path
 
-    def candidate(self, name: str, instruction: str, parent: str | None = None, informed: str = "") -> None:
+    def candidate(
+        self, name: str, instruction: str, parent: str | None = None, informed: str = "", changes: str = ""
+    ) -> None:
         """Write a candidate."""
         lines = [f"id: {name}", *([f"parent: {parent}"] if parent else []), f"informed_by: [{informed}]"]
+        lines += [f"changes: [{changes}]"] if changes else []
         self.write(f"candidates/{name}.md", "\n".join(["---", *lines, "---", instruction, ""]))
 
     def lock(self) -> None:
@@ -104,14 +108,18 @@ class DeskProject:
         result = self.run(f"--candidate={candidate}", f"--t2e-save-baseline={candidate}", "--t2e-gate=off")
         result.stdout.fnmatch_lines([f"*baseline saved: baselines/desk/{candidate}.json*"])
 
-    def older(self, name: str, **provenance: object) -> None:
+    def older(
+        self, name: str, change: Callable[[dict[str, Any]], None] | None = None, **provenance: object
+    ) -> None:
         """Make a baseline one of an older version: without a digest or an entry of the ledger.
 
-        `provenance` are fields to set; None removes one.
+        `change` changes its record, and `provenance` are fields to set; None removes one.
         """
         path = self.root / "baselines" / "desk" / f"{name}.json"
         record = json.loads(path.read_text(encoding="utf-8"))
         record.pop("digest", None)
+        if change is not None:
+            change(record)
         record["provenance"] |= provenance
         record["provenance"] = {key: one for key, one in record["provenance"].items() if one is not None}
         path.write_text(json.dumps(record), encoding="utf-8")

@@ -80,8 +80,7 @@ def test_two_runs_of_one_reference_agent_may_be_compared(project: DeskProject) -
 
 
 def declares(project: DeskProject, name: str, parent: str, changes: str) -> None:
-    front = f"id: {name}\nparent: {parent}\nchanges: [{changes}]"
-    project.write(f"candidates/{name}.md", f"---\n{front}\n---\nclose note\n")
+    project.candidate(name, "close note", parent=parent, changes=changes)
 
 
 def test_a_declared_change_is_compared_and_shown(project: DeskProject) -> None:
