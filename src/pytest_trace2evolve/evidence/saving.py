@@ -204,6 +204,13 @@ def unmergeable(old: Evidence, run: Provenance, tasks: Mapping[str, str]) -> Ite
             yield f"agent {name} {_shown(before)} and {_shown(after)}"
     if changed := list(code_differences(origin.agent.code, run.agent.code)):
         yield f"code of the agent ({', '.join(changed)})"
+    for part, codes in (
+        ("agent", (origin.agent.code, run.agent.code)),
+        ("user", (origin.user.code, run.user.code)),
+        ("world", (origin.world, run.world)),
+    ):
+        if unknown := next((code.unknown for code in codes if code is not None and code.unknown), ""):
+            yield f"code of the {part} cannot be identified ({unknown})"
     digests = {record.task_id: record.task_digest for record in old.simulations}
     yield from differences(origin, run, baseline_tasks=digests, candidate_tasks=tasks, same_tasks=False)
     if None in (origin.lock, run.lock):

@@ -47,8 +47,15 @@ def differences(
     ):
         if not same_tasks:
             old_code, new_code = _without_data(old_code), _without_data(new_code)
-        if changed := list(code_differences(old_code, new_code)):
+        if changed := [*code_differences(old_code, new_code), *_identified_once(old_code, new_code)]:
             yield f"code of the {part} ({', '.join(changed)}): measure the baseline again"
+
+
+def _identified_once(old: Code | None, new: Code | None) -> Iterator[str]:
+    """A phrase if the code was identified on one side and could not be on the other: it has changed."""
+    if old is not None and new is not None and bool(old.unknown) != bool(new.unknown):
+        side = "baseline" if old.unknown else "candidate"
+        yield f"cannot be identified on the {side}: {old.unknown or new.unknown}"
 
 
 def _without_data(code: Code | None) -> Code | None:

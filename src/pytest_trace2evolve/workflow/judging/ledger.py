@@ -194,7 +194,7 @@ class Looks:
 def baseline_identity(origin: Provenance) -> str | None:
     """Identifies a baseline by its candidate, agent and lock, whatever its simulations.
 
-    None if its candidate or its agent was not recorded.
+    None if its candidate or its agent was not recorded, or if code of its user or world cannot be identified.
     """
     if origin.candidate is None or origin.agent == Settings():
         return None
@@ -202,7 +202,10 @@ def baseline_identity(origin: Provenance) -> str | None:
     agent = origin.agent.model_dump(mode="json", exclude_none=True)
     parts = {"candidate": origin.candidate.digest, "agent": agent, "lock": origin.lock}
     codes = {"user": origin.user.code, "world": origin.world}
-    known = {name: code.digest for name, code in codes.items() if code is not None and code.files}
+    if any(code is not None and code.unknown for code in codes.values()):
+        return None
+    own = {name: code for name, code in codes.items() if code is not None}
+    known = {name: code.digest for name, code in own.items() if code.files or code.fingerprint is not None}
     return digest({**parts, **known})
 
 
