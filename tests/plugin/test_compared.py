@@ -50,9 +50,7 @@ def test_what_differs_between_two_agents(old: Settings, new: Settings, found: di
 
 
 def test_a_side_in_one_line() -> None:
-    assert side_of(of()).text == (
-        "agent not recorded, model not recorded, parameters not recorded; user not recorded"
-    )
+    assert side_of(of()).text == "agent not recorded; user not recorded"
     assert side_of(of(ORACLE)).text == "agent oracle; user not recorded"
     assert side_of(of(chat(seed=3))).text == "agent chat, model m, seed 3, temperature 0.0; user not recorded"
 

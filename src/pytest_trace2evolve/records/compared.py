@@ -29,8 +29,8 @@ class Side(Record):
 
     @property
     def _agent(self) -> str:
-        if self.model is None and self.agent is not None and not self.parameters:
-            return self.agent  # a script or a program: it has no model
+        if self.model is None and not self.parameters:
+            return self.agent or NOT_RECORDED  # a script or a program has no model
         settings = [f"model {self.model or NOT_RECORDED}"]
         settings += [f"{name} {_shown(value)}" for name, value in sorted((self.parameters or {}).items())]
         settings += ["parameters not recorded"] if self.parameters is None else []
