@@ -246,6 +246,7 @@ def test_a_baseline_of_another_model_is_asked_where_the_user_says(
     """With its own model, temperature and key."""
     monkeypatch.setenv("OLD_KEY", "sk-old-0123456789")
     user = "--t2e-user-model=u"
+    desk.candidate("v3", QUICK, parent="v0", changes="model, parameters")
     with ChatServer(script()) as server, ChatServer(script(), keys={"sk-old-0123456789"}) as other:
         shared = f"--t2e-user-base-url={server.base_url}"
         old = ["--t2e-key-var=OLD_KEY", "--t2e-user-key-var=OPENAI_API_KEY", "--t2e-temperature=0.3"]
