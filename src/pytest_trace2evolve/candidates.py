@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, StringConstraints, ValidationError, model_validator
 
@@ -36,6 +36,10 @@ CandidateId = Annotated[
 ]
 
 
+Change = Literal["agent", "model", "parameters"]
+"""What a candidate may change besides its instruction."""
+
+
 def _iso_day(value: object) -> object:
     """pydantic would take a bare number for seconds since 1970."""
     if isinstance(value, str) and not re.fullmatch(r"\d{4}-\d{2}-\d{2}", value):
@@ -52,6 +56,8 @@ class Candidate(Record):
         hypothesis: What it is meant to change, and why that should help.
         frozen_at: The day after which its text may not change.
         informed_by: Evidence its author had seen, as `suite::split` or `suite::split::task`.
+        changes: What it changes besides the instruction: `agent` (the implementation), `model`, `parameters`.
+            A run in which one of these differs from the baseline is refused unless the change is named here.
         instruction: The text added after the policy in the agent's prompt; may be empty.
         weights: Digest of the adapters that it talks with; empty where there are none, as in every file.
     """
@@ -61,6 +67,7 @@ class Candidate(Record):
     hypothesis: str = ""
     frozen_at: Annotated[date | None, BeforeValidator(_iso_day)] = None
     informed_by: tuple[Annotated[str, Field(pattern=r"^[^:\s][^:]*::[^:].*$")], ...] = ()
+    changes: tuple[Change, ...] = ()
     instruction: str = ""
     weights: str = ""
 
@@ -79,9 +86,16 @@ class Candidate(Record):
 
     @property
     def digest(self) -> str:
-        """Identifies the candidate: what it tells the agent, the adapters' weights, and nothing else."""
-        told = digest_text(self.instruction)
-        return digest([told, self.weights]) if self.weights else told
+        """Identifies the candidate: its instruction, the changes it declares, and the adapters' weights."""
+        text = digest_text(self.instruction)
+        if self.changes:
+            text = digest([text, {"changes": sorted(set(self.changes))}])
+        return digest([text, self.weights]) if self.weights else text
+
+    @property
+    def declares(self) -> frozenset[str]:
+        """The changes that it declares. With an adapter it is another model, without a word in a file."""
+        return frozenset(self.changes) | ({"model"} if self.weights else set())
 
     def talking_with(self, name: str, adapters: Sequence[Adapter]) -> "Candidate":
         """This candidate with an adapter, or with several to be routed to: a child of its own.
@@ -100,6 +114,7 @@ class Candidate(Record):
             hypothesis=f"{', '.join(one.manifest.capability for one in adapters)}: what was missing, trained",
             frozen_at=max(known) if len(known) == len(days) else None,
             informed_by=tuple(dict.fromkeys(seen)),
+            changes=self.changes,
             instruction=self.instruction,
             weights=digest({one.name: one.digest for one in adapters}),
         )

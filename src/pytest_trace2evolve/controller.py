@@ -25,10 +25,16 @@ from pytest_trace2evolve.report.watch import Watch
 from pytest_trace2evolve.usage import usage_error
 from pytest_trace2evolve.workflow.judging.finish import EXIT_STATUS, keep, keep_totals
 from pytest_trace2evolve.workflow.judging.ledger import Looks
-from pytest_trace2evolve.workflow.judging.run_verdict import keep_verdict
+from pytest_trace2evolve.workflow.judging.run_verdict import keep_evidence, write_verdict
 from pytest_trace2evolve.workflow.judging.saving import refuse_unmergeable
 from pytest_trace2evolve.workflow.judging.staged import goes_on, stage_note
-from pytest_trace2evolve.workflow.judging.verdicts import SuiteOutcome, SuiteRun, outcome, refuse_incomparable
+from pytest_trace2evolve.workflow.judging.verdicts import (
+    SuiteOutcome,
+    SuiteRun,
+    outcome,
+    refuse_edited,
+    refuse_incomparable,
+)
 from pytest_trace2evolve.workflow.planning.cassettes import export, recording
 from pytest_trace2evolve.workflow.planning.plan import Plan, baseline_copy
 from pytest_trace2evolve.workflow.running.estimate import estimate, expected_usage, refuse_impossible
@@ -73,7 +79,10 @@ class Controller(Participant):
             for planned in self.plan.suites.values():
                 if planned.baseline is not None and self.plan.policy is not None:
                     self.notes += refuse_incomparable(self.plan, planned)
-            refuse_unmergeable(self.plan)
+            if self.plan.saving is not None or self.plan.policy is not None:
+                looks = Looks(self.plan.project)
+                refuse_unmergeable(self.plan, looks)
+                self.notes += refuse_edited(self.plan, looks)
             self.max_age = read_max_age(self.config)
             self.notes += age_warnings(self.plan, self.max_age)
         except (ConfigError, ResultsError) as error:
@@ -262,15 +271,24 @@ class Controller(Participant):
                 self.staged.goes_on = whole and measured and goes_on(self.plan.stage, self.outcomes)
                 self.notes.append(stage_note(self.plan.stage, goes_on=self.staged.goes_on))
             provisional = self.staged is not None and self.staged.goes_on
-            self.notes += keep(self.plan, ran, self.outcomes, self.worlds, looks, provisional=provisional)
+            record = keep_evidence(
+                self.plan,
+                ran,
+                self.outcomes,
+                stopped=narrowed if stopped else "",
+                others_failed=self.others_failed,
+            )
+            self.notes += keep(
+                self.plan, ran, self.outcomes, self.worlds, looks, record, provisional=provisional
+            )
             if self.account is not None:
                 totals = self.account.totals()
                 keep_totals(self.plan, totals, exhausted)
                 self.used = totals_text(totals)
                 if stopped and not self.plan.fresh:
                     self.notes.append("what is finished is kept: the same command goes on from there")
-            why = narrowed if stopped else ""
-            keep_verdict(self.plan, ran, self.outcomes, stopped=why, others_failed=self.others_failed)
+            if record is not None:
+                write_verdict(self.plan.run_folder, record)
         except Exception as error:
             told = sanitize_line(f"{type(error).__name__}: {error}")
             if not isinstance(error, Trace2EvolveError | OSError):

@@ -212,28 +212,25 @@ def test_the_budget_holds_for_all_workers_together(desk: DeskProject) -> None:
 def test_where_the_baselines_side_cannot_be_run_the_reason_is_told_once(
     desk: DeskProject, letters: Letters, change: str, reason: str
 ) -> None:
-    path = desk.root / "baselines" / "desk" / "v0.json"
     with ChatServer(script()) as server, ChatServer(script()) as other:
         baseline(
             desk, other if change == "model" else server, *(["--t2e-model=n"] if change == "model" else [])
         )
-        text, given = path.read_text(), ["--t2e-baseline=v0"]
+        given = ["--t2e-baseline=v0"]
         if change == "text":
             desk.candidate("v0", "Take your time.")
         elif change == "gone":
             desk.candidate("v3", QUICK)
             (desk.root / "candidates" / "v0.md").unlink()
         elif change == "unnamed":
-            record = json.loads(text)
-            del record["provenance"]["candidate"]
-            path.write_text(json.dumps(record))
+            desk.older("v0", candidate=None)
         elif change == "agent":
-            path.write_text(
-                text.replace('"implementation":"chat","model":"m"', '"implementation":"other"', 1)
-            )
+            desk.older("v0", agent={"implementation": "other"})
+            desk.candidate("v3", QUICK, parent="v0", changes="agent")
         elif change == "record":
             given.append("--t2e-record=cassette.jsonl")
         elif change == "model":
+            desk.candidate("v3", QUICK, parent="v0", changes="model")
             given.append("--t2e-user-base-url=" + other.base_url)
             given.append("--t2e-user-model=n")
         result = compared(desk, server, *given)
@@ -249,6 +246,7 @@ def test_a_baseline_of_another_model_is_asked_where_the_user_says(
     """With its own model, temperature and key."""
     monkeypatch.setenv("OLD_KEY", "sk-old-0123456789")
     user = "--t2e-user-model=u"
+    desk.candidate("v3", QUICK, parent="v0", changes="model, parameters")
     with ChatServer(script()) as server, ChatServer(script(), keys={"sk-old-0123456789"}) as other:
         shared = f"--t2e-user-base-url={server.base_url}"
         old = ["--t2e-key-var=OLD_KEY", "--t2e-user-key-var=OPENAI_API_KEY", "--t2e-temperature=0.3"]
@@ -382,6 +380,10 @@ def test_killed_amid_confirmation_a_run_goes_on_where_it_stopped(desk: DeskProje
     assert again
 
 
+def _drop(record: dict[str, Any], task: str) -> None:
+    record["simulations"] = [one for one in record["simulations"] if one["task_id"] != task]
+
+
 def test_a_known_failure_is_no_fall_and_without_a_baseline_nothing_is_confirmed(
     desk: DeskProject, letters: Letters
 ) -> None:
@@ -393,9 +395,7 @@ def test_a_known_failure_is_no_fall_and_without_a_baseline_nothing_is_confirmed(
         desk.pytester.runpytest_inprocess(*command(server, *given)).assert_outcomes(passed=6, failed=1)
         told = letters(compared(desk, server))
         assert (told["look"], told["note"]) == ("XFAIL", "FAILED")
-        record = json.loads((desk.root / "baselines" / "desk" / "v0.json").read_text())
-        record["simulations"] = [one for one in record["simulations"] if one["task_id"] != "note"]
-        desk.write("baselines/desk/v0.json", json.dumps(record))
+        desk.older("v0", lambda record: _drop(record, "note"))
         asked = len(server.requests)
         told = letters(compared(desk, server))
     assert told["note"] == "FAILED"  # the baseline does not hold it

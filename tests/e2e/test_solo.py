@@ -277,7 +277,9 @@ def test_recorded_solo_runs_are_gated_and_compared_with_a_run_of_ours(
 ) -> None:
     base, tuned = (recorded / f"telecom-solo-gpt-4.1{name}.json.gz" for name in ("", "-sft"))
     against = f"--t2e-baseline={base}"
-    result = spawn(telecom, "-m", "heldout", f"--t2e-replay={tuned}", against)
+    telecom.candidate("tuned", "", changes="model")
+    result = spawn(telecom, "-m", "heldout", "--candidate=tuned", f"--t2e-replay={tuned}", against)
     result.stdout.fnmatch_lines(["tau2-telecom-solo · heldout: DISCARD *40 tasks compared*"])
-    result = spawn(telecom, "-m", "heldout", "--t2e-agent=oracle", against)
+    telecom.candidate("best", "", changes="agent")
+    result = spawn(telecom, "-m", "heldout", "--candidate=best", "--t2e-agent=oracle", against)
     result.stdout.fnmatch_lines(["tau2-telecom-solo · heldout: PROMOTE *40 tasks compared*"])

@@ -235,8 +235,9 @@ def test_a_stage_that_measured_nothing_is_the_last(
     with ChatServer(SOLVED) as server:
         saved(desk, server)
     with ChatServer(SOLVED, faults=FaultPlan({Fault.SERVER_ERROR: 1.0})) as other:
-        record = desk.root / "baselines" / "desk" / "v0.json"
-        record.write_text(record.read_text().replace(server.base_url, other.base_url))
+        origin = (desk.root / "baselines/desk/v0.json").read_text().splitlines()[1]
+        moved = origin.partition(":")[2].rstrip(",").replace(server.base_url, other.base_url)
+        desk.older("v0", **json.loads(moved))
         result = staged(desk, other, "--t2e-gate=never")
     assert result.ret == 10
     result.stdout.fnmatch_lines(["nothing was measured: *"])

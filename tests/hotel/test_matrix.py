@@ -19,6 +19,9 @@ import openai  # noqa: F401
 import pytest
 
 import pytest_trace2evolve.models.chat  # noqa: F401
+from pytest_trace2evolve.evidence.baselines import read_evidence, write_evidence
+from pytest_trace2evolve.workflow.judging.ledger import Looks
+from pytest_trace2evolve.workflow.project import Project
 from tests.hotel import SOURCE, TEMPLATE, HotelServer, hotel_server, lock
 
 SUITE = """\
@@ -82,6 +85,17 @@ def rewriting(pattern: str, old: str, new: str) -> Edit:
     return edit
 
 
+def saved_by_an_older_scorer(root: Path) -> None:
+    """Baselines as another version of the scorer saved them, with its entries of the ledger."""
+    looks = Looks(Project(root, root / "suites"))
+    for path in root.glob("baselines/hotel/*.json"):
+        evidence = read_evidence(path)
+        origin = evidence.provenance.model_copy(update={"scorer_version": 0})
+        older = evidence.model_copy(update={"provenance": origin})
+        write_evidence(path, older)
+        looks.record_saved("hotel", path.stem, older, None)
+
+
 def nothing(root: Path) -> None:
     """No edit: options alone make the change."""
 
@@ -119,7 +133,6 @@ OTHER_GOLD = replacing(
     '"cancel_booking", "arguments": {"booking_id": "B102"}',
 )
 
-OLD_SCORER = '"scorer_version":1', '"scorer_version":0'
 
 MATRIX = [
     Row("nothing", nothing, "sssssss"),
@@ -303,7 +316,7 @@ MATRIX = [
     ),
     Row(
         "version of the scorer, baselines",
-        rewriting("baselines/hotel/*.json", *OLD_SCORER),
+        saved_by_an_older_scorer,
         "sssrrrr",
         names="scorer version 0 and 1",
     ),

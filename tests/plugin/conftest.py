@@ -1,10 +1,12 @@
 """A small project around the fake help desk, for whole pytest sessions over it."""
 
+import json
 import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,9 +76,12 @@ class DeskProject:
         path.write_text(text, encoding="utf-8")
         return path
 
-    def candidate(self, name: str, instruction: str, parent: str | None = None, informed: str = "") -> None:
+    def candidate(
+        self, name: str, instruction: str, parent: str | None = None, informed: str = "", changes: str = ""
+    ) -> None:
         """Write a candidate."""
         lines = [f"id: {name}", *([f"parent: {parent}"] if parent else []), f"informed_by: [{informed}]"]
+        lines += [f"changes: [{changes}]"] if changes else []
         self.write(f"candidates/{name}.md", "\n".join(["---", *lines, "---", instruction, ""]))
 
     def lock(self) -> None:
@@ -103,10 +108,27 @@ class DeskProject:
         result = self.run(f"--candidate={candidate}", f"--t2e-save-baseline={candidate}", "--t2e-gate=off")
         result.stdout.fnmatch_lines([f"*baseline saved: baselines/desk/{candidate}.json*"])
 
+    def older(
+        self, name: str, change: Callable[[dict[str, Any]], None] | None = None, **provenance: object
+    ) -> None:
+        """Make a baseline one of an older version: without a digest or an entry of the ledger.
+
+        `change` changes its record, and `provenance` are fields to set; None removes one.
+        """
+        path = self.root / "baselines" / "desk" / f"{name}.json"
+        record = json.loads(path.read_text(encoding="utf-8"))
+        record.pop("digest", None)
+        if change is not None:
+            change(record)
+        record["provenance"] |= provenance
+        record["provenance"] = {key: one for key, one in record["provenance"].items() if one is not None}
+        path.write_text(json.dumps(record), encoding="utf-8")
+        shutil.rmtree(self.root / "ledger", ignore_errors=True)
+
     def forget(self) -> None:
         """Remove the ledger and the scoreboard: the next run repeats no recorded verdict."""
         for folder in ("ledger", "results"):
-            shutil.rmtree(self.root / folder)
+            shutil.rmtree(self.root / folder, ignore_errors=True)
 
     @property
     def runs(self) -> list[Path]:

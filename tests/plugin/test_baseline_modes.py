@@ -2,7 +2,6 @@
 
 import json
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,7 +29,8 @@ import pathlib
 
 def pytest_runtest_teardown(item):
     path = pathlib.Path("baselines/desk/v0.json")
-    path.write_text(path.read_text().replace('"reward":0.0', '"reward":1.0'))
+    first, _, rest = path.read_text().partition("\\n")
+    path.write_text(first.partition(",")[0] + ",\\n" + rest.replace('"reward":0.0', '"reward":1.0'))
 """
 SMALL = SUITE.replace(', "look"', "").replace(', "free"', "")
 
@@ -50,10 +50,7 @@ def everything(project: DeskProject) -> dict[str, bytes]:
 
 def aged(project: DeskProject, days: float, name: str = "v0") -> None:
     """Make a baseline so many days old."""
-    path = project.root / "baselines" / "desk" / f"{name}.json"
-    record = json.loads(path.read_text(encoding="utf-8"))
-    record["provenance"]["created_at"] = (datetime.now(UTC) - timedelta(days=days)).isoformat()
-    path.write_text(json.dumps(record), encoding="utf-8")
+    project.older(name, created_at=(datetime.now(UTC) - timedelta(days=days)).isoformat())
 
 
 def save(project: DeskProject, mode: str, *further: str, name: str = "v0") -> pytest.RunResult:
@@ -204,15 +201,13 @@ def test_new_only_is_refused_before_the_run_where_sides_differ(
 
 def test_new_only_is_refused_where_the_world_changed(project: DeskProject) -> None:
     project.run("-m", "heldout", "--t2e-save-baseline=v0")
-    path = project.root / "baselines/desk/v0.json"
-    record = json.loads(path.read_text(encoding="utf-8"))
-    record["provenance"]["lock"], record["provenance"]["lock_parts"]["data"] = "0" * 32, "1" * 32
-    record["provenance"]["max_errors"] = None
-    path.write_text(json.dumps(record), encoding="utf-8")
+    parts = saved(project).provenance.lock_parts
+    assert parts is not None
+    data = {**parts.model_dump(), "data": "1" * 32}
+    project.older("v0", lock="0" * 32, lock_parts=data, max_errors=None)
     told = f"data '{'1' * 32}' and '*'; max errors not recorded and 10"
     save(project, "new-only").stderr.fnmatch_lines([f"ERROR: *: this run cannot be added to it: {told}"])
-    del record["provenance"]["lock"]
-    path.write_text(json.dumps(record), encoding="utf-8")
+    project.older("v0", lock=None)
     told = "lock not recorded and '*'"
     save(project, "new-only").stderr.fnmatch_lines([f"ERROR: *: this run cannot be added to it: {told}"])
 
@@ -329,11 +324,7 @@ def test_a_damaged_baseline_is_listed_and_named(project: DeskProject, command: C
 
 def test_a_baseline_of_an_older_version_still_loads(project: DeskProject, command: Command) -> None:
     project.baseline("v0")
-    path: Path = project.root / "baselines/desk/v0.json"
-    record = json.loads(path.read_text(encoding="utf-8"))
-    for name in ("lock_parts", "provider_version", "max_errors", "created_at"):
-        del record["provenance"][name]
-    path.write_text(json.dumps(record), encoding="utf-8")
+    project.older("v0", lock_parts=None, provider_version=None, max_errors=None, created_at=None)
     result = project.run("--candidate=v1")
     assert result.ret == 0
     result.stdout.fnmatch_lines(

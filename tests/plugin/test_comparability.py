@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.evidence.baselines import read_evidence
 from tests.plugin.conftest import SUITE, DeskProject
 
 
@@ -111,13 +112,10 @@ def test_a_foreign_file_is_of_the_provider_that_scores_it(run: Path, project: De
 
 def test_a_changed_world_is_named_by_what_changed(project: DeskProject) -> None:
     project.baseline("v0")
-    path = project.root / "baselines/desk/v0.json"
-    text = path.read_text(encoding="utf-8")
-    record = json.loads(text)
-    origin = record["provenance"]
-    now = origin["lock_parts"]["policy"]
-    origin["lock"], origin["lock_parts"]["policy"] = "0" * 32, "1" * 32
-    path.write_text(json.dumps(record), encoding="utf-8")
+    parts = read_evidence(project.root / "baselines/desk/v0.json").provenance.lock_parts
+    assert parts is not None
+    now = parts.policy
+    project.older("v0", lock="0" * 32, lock_parts={**parts.model_dump(), "policy": "1" * 32})
     result = project.run("--candidate=v1")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     named = f"policy '{'1' * 32}' and '{now}'"

@@ -49,6 +49,8 @@ def test_junit_tells_the_same_however_the_run_is_spread(
         "verdict": "discard",
         "candidate": "v2",
         "desk.baseline": "v1",
+        "desk.baseline_agent": "agent listed; user gold",
+        "desk.candidate_agent": "agent listed; user gold",
         "desk.heldout.verdict": "discard",
         "desk.heldout.policy": "strict",
         "desk.heldout.goal": "improve",

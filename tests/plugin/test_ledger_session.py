@@ -1,13 +1,14 @@
 """What a session writes to the ledger, and what the ledger does to its labels."""
 
 import json
+import shutil
 from typing import Any
 
 import pytest
 
 from pytest_trace2evolve.cli import main
 from pytest_trace2evolve.evidence.ledger import Ledger, render
-from pytest_trace2evolve.records.ledger import Evaluation
+from pytest_trace2evolve.records.ledger import Evaluation, Saved
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label
 from tests.plugin.conftest import CONFTEST, SUITE, DeskProject
 
@@ -23,6 +24,13 @@ def frozen(project: DeskProject, name: str, text: str, parent: str, day: str = "
     """A candidate that was frozen long ago."""
     front = f"id: {name}\nparent: {parent}\nfrozen_at: {day}"
     project.write(f"candidates/{name}.md", f"---\n{front}\n---\n{text}\n")
+
+
+def kinds(project: DeskProject) -> list[str]:
+    """What the ledger holds, oldest first; saved baselines apart."""
+    history = Ledger(project.root / "ledger").read()
+    assert history.problems == ()
+    return [type(entry).__name__ for entry in history.in_time if not isinstance(entry, Saved)]
 
 
 def look(project: DeskProject, task: str = "close") -> None:
@@ -83,7 +91,7 @@ def test_what_decides_nothing_is_not_written_down(project: DeskProject, argument
     project.baseline("v0")
     project.baseline("v1")
     project.run(*arguments)
-    assert not (project.root / "ledger").exists()
+    assert kinds(project) == []
 
 
 def test_without_a_baseline_nothing_is_written_down(project: DeskProject) -> None:
@@ -96,7 +104,7 @@ def test_a_split_that_can_only_discard_is_not_written_down(project: DeskProject)
     project.lock()
     project.baseline("v1")
     assert project.run("--candidate=v2").ret == 1
-    assert not (project.root / "ledger").exists()
+    assert kinds(project) == []
 
 
 def test_a_run_that_only_holds_claims_nothing(project: DeskProject) -> None:
@@ -135,7 +143,7 @@ def test_after_a_look_only_what_was_frozen_before_it_is_clean(project: DeskProje
 def test_a_look_at_a_task_that_may_be_read_changes_nothing(project: DeskProject) -> None:
     project.baseline("v0")
     look(project, "idle")
-    assert not (project.root / "ledger").exists()
+    assert kinds(project) == []
     project.run("--candidate=v1").stdout.fnmatch_lines(["*clean evidence*"])
 
 
@@ -151,24 +159,25 @@ def test_an_edited_candidate_loses_its_freeze(project: DeskProject) -> None:
     )
 
 
-def test_a_damaged_ledger_gives_no_clean_label_and_the_session_goes_on(project: DeskProject) -> None:
+def test_a_damaged_ledger_withholds_a_promotion(project: DeskProject) -> None:
     project.baseline("v0")
     project.run("--candidate=v1")
     project.run("--candidate=v2", "--t2e-baseline=v0")
     first = evaluations(project)[0]
     (project.root / "ledger" / f"{first.name}.json").unlink()
     result = project.run("--candidate=v1")
-    assert result.ret == 0
+    assert result.ret == 10
     result.stdout.fnmatch_lines(
         [
-            "the ledger is damaged (2): 'trace2evolve ledger' names what is wrong",
-            "desk · heldout: PROMOTE *, development evidence, *",
+            "the ledger is damaged (2 problems: see 'trace2evolve ledger'); restore it, or accept the *",
+            "desk · heldout: INCONCLUSIVE *, development evidence, *",
         ]
     )
 
 
 def test_a_ledger_that_cannot_be_written_keeps_the_verdict_from_counting(project: DeskProject) -> None:
     project.baseline("v0")
+    shutil.rmtree(project.root / "ledger")
     project.write("ledger", "no folder")
     result = project.run("--candidate=v1")
     assert result.ret == 3
@@ -222,7 +231,7 @@ def test_the_story_as_json(project: DeskProject, capsys: pytest.CaptureFixture[s
     project.run("--candidate=v1")
     status, lines, _ = told(project, capsys, "--json")
     record: dict[str, Any] = json.loads("\n".join(lines))
-    assert (status, record["entries"], record["problems"]) == (0, 1, [])
+    assert (status, record["entries"], record["problems"]) == (0, 2, [])
     (split,) = record["splits"]
     assert set(split) == {"suite", "split", "lock", "informed", "entries", "next"}
     (entry,) = split["entries"]
@@ -243,7 +252,7 @@ def test_what_is_wrong_is_named_with_exit_status_1(
     path.write_text(path.read_text(encoding="utf-8").replace("promote", "discard"), encoding="utf-8")
     status, lines, errors = told(project, capsys)
     assert status == 1
-    assert lines[-1] == "  the next candidate gets development evidence: the ledger is damaged"
+    assert lines[-1] == "  the ledger is damaged: no candidate is promoted until it is restored or repaired"
     edited, missing = errors
     assert edited.startswith(f"trace2evolve: ledger/{path.name}: was edited or renamed: ")
     what = f"run {entry.run} on desk::heldout, which scoreboard.tsv calls clean"

@@ -14,7 +14,8 @@ from pytest_trace2evolve.cli import main
 from pytest_trace2evolve.errors import MissingExtraError
 from pytest_trace2evolve.records.rules import Rules
 from pytest_trace2evolve.records.script import Content
-from pytest_trace2evolve.workflow.lint import Linted, lint
+from pytest_trace2evolve.workflow.findings import Linted
+from pytest_trace2evolve.workflow.lint import lint
 from pytest_trace2evolve.workflow.project import Project
 from pytest_trace2evolve.worlds import registry
 from pytest_trace2evolve.worlds.registry import Worlds

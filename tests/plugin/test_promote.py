@@ -1,6 +1,7 @@
 """`trace2evolve promote`: a promoted run becomes the baseline, whole, once, where nothing has changed."""
 
 import json
+import re
 import shlex
 import subprocess
 from pathlib import Path
@@ -296,6 +297,8 @@ def test_edited_evidence_refuses(promoted: DeskProject, command: Command) -> Non
     path = promoted.runs[-1] / "evidence/desk.json"
     text = path.read_text(encoding="utf-8")
     path.write_text(text.replace('"reward":0.0', '"reward":1.0'), encoding="utf-8")
+    refused(promoted, command, "*evidence/desk.json: was edited: its content has digest *")
+    path.write_text(re.sub(r'"digest": "[0-9a-f]+",', "", path.read_text(encoding="utf-8")), encoding="utf-8")
     refused(
         promoted, command, "*evidence/desk.json: holds evidence *, and the verdict rests on *; run it again"
     )

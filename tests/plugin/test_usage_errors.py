@@ -180,8 +180,7 @@ def test_suites_outside_the_project_are_refused(project: DeskProject) -> None:
 
 def test_a_baseline_with_another_user_is_refused(project: DeskProject) -> None:
     project.baseline("v0")
-    path = project.root / "baselines" / "desk" / "v0.json"
-    path.write_text(path.read_text().replace('"implementation":"gold"', '"implementation":"human"'))
+    project.older("v0", user={"implementation": "human"})
     result = project.run("--candidate=v1")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(

@@ -6,8 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_trace2evolve.evidence.saving import unmergeable
 from pytest_trace2evolve.gate.comparable import differences, unequal_trials, unrecorded
-from pytest_trace2evolve.records.evidence import CandidateRef, LockParts, Provenance, Settings
+from pytest_trace2evolve.records.evidence import (
+    CandidateRef,
+    Code,
+    Evidence,
+    LockParts,
+    Provenance,
+    Settings,
+)
+from pytest_trace2evolve.workflow.judging.ledger import baseline_identity
 
 PARTS = LockParts(policy="p1", tools="t1", data="d1")
 USER = Settings(implementation="chat", model="m1", arguments={"temperature": 0.0}, guidelines="g1")
@@ -176,3 +185,44 @@ def test_unequal_numbers_of_trials_are_told_with_the_mend() -> None:
 
 def test_a_baseline_of_uneven_trials_is_to_be_measured_again() -> None:
     assert unequal_trials({"0": 1, "1": 3}, {"0": 2, "1": 2}).endswith("(--t2e-trials 3)")
+
+
+KNOWN, UNKNOWN = Code(files={"a.py": "1"}), Code(unknown="its source is gone")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "side"),
+    [
+        (KNOWN, UNKNOWN, "candidate"),
+        (UNKNOWN, KNOWN, "baseline"),
+        (UNKNOWN, UNKNOWN, ""),
+        (None, UNKNOWN, ""),
+    ],
+)
+def test_code_that_is_identified_on_one_side_alone_has_changed(
+    old: Code | None, new: Code | None, side: str
+) -> None:
+    found = list(differences(origin(world=old), origin(world=new)))
+    what = f"cannot be identified on the {side}: its source is gone"
+    assert found == ([f"code of the world ({what}): measure the baseline again"] if side else [])
+
+
+def test_code_that_cannot_be_identified_is_not_merged() -> None:
+    held = Evidence(provenance=origin(world=UNKNOWN), simulations=())
+    told = "code of the world cannot be identified (its source is gone)"
+    assert told in list(unmergeable(held, origin(world=UNKNOWN), {}))
+    assert not list(
+        unmergeable(Evidence(provenance=origin(world=KNOWN), simulations=()), origin(world=KNOWN), {})
+    )
+
+
+def test_a_baselines_identity_covers_fingerprints_and_never_guesses() -> None:
+    agent, candidate = Settings(implementation="chat"), CandidateRef(id="v0", digest="d")
+
+    def identity(world: Code) -> str | None:
+        return baseline_identity(origin(agent=agent, candidate=candidate, world=world))
+
+    assert identity(Code(fingerprint="one")) != identity(Code(fingerprint="two"))
+    assert identity(UNKNOWN) is None
+    # What is not the project's own code changes no identity, as before.
+    assert identity(Code(distributions={"a": "1"})) == identity(Code(distributions={"a": "2"}))

@@ -22,7 +22,8 @@ def add(commands: Any) -> None:
 
 
 def _lint(options: argparse.Namespace) -> int:
-    from pytest_trace2evolve.workflow.lint import Linted, lint
+    from pytest_trace2evolve.workflow.findings import Linted
+    from pytest_trace2evolve.workflow.lint import lint
 
     project = project_of(options)
     findings = lint(Linted(project, options.against, project.open_worlds()))

@@ -1,5 +1,6 @@
 """Baselines: committed evidence, compact and reviewable, one file a suite and name."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -11,25 +12,43 @@ from pytest_trace2evolve.evidence.results import decode
 from pytest_trace2evolve.records.base import complaint
 from pytest_trace2evolve.records.evidence import SCHEMA, Evidence
 
+RESTORE = "restore it from git, or remove it and save it anew"
+"""The remedy for evidence that was edited."""
+
+DIGEST = "digest"
+"""The field of a file of evidence that holds the digest of the rest. Files written before it have none."""
+
 
 def render_evidence(evidence: Evidence) -> str:
-    """Evidence as JSON with one simulation a line, so that a diff shows which simulation changed."""
-    provenance = canonical_json(evidence.provenance.model_dump(mode="json", exclude_none=True))
-    lines = [
-        canonical_json(record.model_dump(mode="json", exclude_defaults=True))
-        for record in evidence.simulations
-    ]
-    body = ",\n".join(f"  {line}" for line in lines)
-    return (
-        f'{{"schema_version": {evidence.schema_version},\n'
-        f'"provenance": {provenance},\n'
-        f'"simulations": [\n{body}\n]}}\n'
-    )
+    """Evidence as JSON with one simulation a line, so that a diff shows which simulation changed.
+
+    The first line holds the digest of the rest, by which an edit is found when the file is read.
+    """
+    content = _content_of(evidence)
+    return content.replace(",", f', "{DIGEST}": "{digest_text(content)}",', 1)
 
 
 def evidence_digest(evidence: Evidence) -> str:
     """Identifies evidence by its content, however the file that holds it is written."""
-    return digest_text(render_evidence(evidence))
+    return digest_text(_content_of(evidence))
+
+
+def _content_of(evidence: Evidence) -> str:
+    return _content(
+        evidence.schema_version,
+        evidence.provenance.model_dump(mode="json", exclude_none=True),
+        (record.model_dump(mode="json", exclude_defaults=True) for record in evidence.simulations),
+    )
+
+
+def _content(version: object, provenance: object, simulations: Iterable[object]) -> str:
+    """A file of evidence without its digest."""
+    body = ",\n".join(f"  {canonical_json(record)}" for record in simulations)
+    return (
+        f'{{"schema_version": {version},\n'
+        f'"provenance": {canonical_json(provenance)},\n'
+        f'"simulations": [\n{body}\n]}}\n'
+    )
 
 
 def write_evidence(path: Path, evidence: Evidence, *, exclusive: bool = False) -> None:
@@ -51,22 +70,33 @@ def parse_evidence(record: object, path: Path) -> Evidence:
     """Evidence from a decoded JSON value.
 
     Raises:
-        ResultsError: it is damaged or of another format version; names the file and the place.
+        ResultsError: it is damaged, edited or of another format version; names the file and the place.
     """
     version = record.get("schema_version") if isinstance(record, dict) else None
     if version != SCHEMA:
         raise ResultsError(f"{path}: evidence format {version!r} is not {SCHEMA}, the one this version reads")
+    assert isinstance(record, dict)
+    content = {name: value for name, value in record.items() if name != DIGEST}
     try:
-        return Evidence.model_validate_json(canonical_json(record))
+        evidence = Evidence.model_validate_json(canonical_json(content))
     except ValidationError as error:
         raise ResultsError(f"{path}: damaged at {complaint(error)}; restore the file") from None
+    if DIGEST in record:
+        # Of the values as they stand: a field that a later version adds must not change what a file says.
+        found = digest_text(_content(version, content["provenance"], content["simulations"]))
+        if found != record[DIGEST]:
+            raise ResultsError(
+                f"{path}: was edited: its content has digest {found}, and the file says {record[DIGEST]!r}; "
+                f"{RESTORE}"
+            )
+    return evidence
 
 
 def read_evidence(path: Path) -> Evidence:
     """Read a baseline.
 
     Raises:
-        ResultsError: the file is missing, damaged or not evidence.
+        ResultsError: the file is missing, damaged, edited or not evidence.
     """
     record = decode(path)
     if not is_evidence(record):

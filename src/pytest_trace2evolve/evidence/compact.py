@@ -5,6 +5,7 @@ Only files as we write them are read so: one simulation a line. Any other eviden
 
 import contextlib
 import gc
+import hashlib
 import json
 import multiprocessing
 import re
@@ -18,8 +19,9 @@ import numpy as np
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
+from pytest_trace2evolve._canonical import DIGEST_LENGTH
 from pytest_trace2evolve.errors import ResultsError
-from pytest_trace2evolve.evidence.baselines import parse_evidence
+from pytest_trace2evolve.evidence.baselines import DIGEST, parse_evidence
 from pytest_trace2evolve.evidence.results import decode
 from pytest_trace2evolve.gate.columns import Columns, ColumnsBuilder, Pattern, breaches_of, columns
 from pytest_trace2evolve.reading import COLUMNS, LINE, cause_of, open_regular
@@ -37,7 +39,9 @@ _PRICED = 20_000
 _LARGE = 16 << 20
 """Bytes from which a second process is worth its start."""
 
-_START = b'{"schema_version": ' + str(SCHEMA).encode() + b","
+_START = re.compile(rb'\{"schema_version": %d,(?: "%b": "([0-9a-f]+)",)?\r?\n' % (SCHEMA, DIGEST.encode()))
+"""The first line; its group is the digest of the rest, which files written before digests lack."""
+
 _PROVENANCE = b'"provenance": '
 _LIST = b'"simulations": ['
 _END = b"]}"
@@ -88,7 +92,7 @@ def read_both(paths: tuple[Path, Path]) -> list[tuple[Provenance, Columns]]:
     """Two saved baselines as columns, where they are large in a process each.
 
     Raises:
-        ResultsError: one is missing, damaged or not evidence; names the file and the place.
+        ResultsError: one is missing, damaged, edited or not evidence; names the file and the place.
     """
     if min(path.stat().st_size for path in paths) < _LARGE:
         return [read_columns(path) for path in paths]
@@ -101,18 +105,57 @@ def read_columns(path: Path) -> tuple[Provenance, Columns]:
     """A saved baseline as columns.
 
     Raises:
-        ResultsError: the file is missing, damaged or not evidence; names the file and the place.
+        ResultsError: the file is missing, damaged, edited or not evidence; names the file and the place.
     """
     try:
-        with open_regular(path, COLUMNS) as file:
+        with open_regular(path, COLUMNS) as raw:
+            file = _Hashed(raw)
             provenance = _head(path, file)
             if provenance is not None:
                 with _no_collection():
-                    return provenance, _body(path, file)
-    except (OSError, UnicodeDecodeError) as error:
+                    built = _body(path, file)
+                if file.as_written:
+                    return provenance, built
+    except (OSError, ValueError) as error:
         raise ResultsError(f"{path}: {cause_of(error)}") from None
+    # Laid out in another way, or edited, which is said.
     evidence = parse_evidence(decode(path), path)
     return evidence.provenance, columns(evidence.simulations)
+
+
+class _Hashed:
+    """A file of evidence, whose bytes are hashed as they are read."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._sum = hashlib.sha256()
+        self._says: bytes | None = None
+
+    def first_line(self) -> bool:
+        """Read the first line; whether it is as we write it."""
+        found = _START.fullmatch(line := self._file.readline(LINE))
+        if found is None:
+            return False
+        self._says = found[1]
+        self._sum.update(line.partition(b",")[0] + b",\n")
+        return True
+
+    def readline(self) -> bytes:
+        """The next line, at most `LINE` bytes of it."""
+        line = self._file.readline(LINE)
+        self._sum.update(line)
+        return line
+
+    def read(self, size: int) -> bytes:
+        """The next bytes, at most `size`."""
+        block = self._file.read(size)
+        self._sum.update(block)
+        return block
+
+    @property
+    def as_written(self) -> bool:
+        """Whether the bytes read have the digest that the file says; a file that says none is believed."""
+        return self._says is None or self._sum.hexdigest()[:DIGEST_LENGTH].encode() == self._says
 
 
 @contextlib.contextmanager
@@ -127,11 +170,11 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _head(path: Path, file: BinaryIO) -> Provenance | None:
+def _head(path: Path, file: _Hashed) -> Provenance | None:
     """Where the evidence comes from; None where the file is laid out in another way."""
-    if file.readline(LINE).strip() != _START:
+    if not file.first_line():
         return None
-    second, third = file.readline(LINE).strip(), file.readline(LINE).strip()
+    second, third = file.readline().strip(), file.readline().strip()
     if not second.startswith(_PROVENANCE) or third != _LIST:
         return None
     try:
@@ -140,7 +183,7 @@ def _head(path: Path, file: BinaryIO) -> Provenance | None:
         raise ResultsError(f"{path}: damaged at provenance.{complaint(error)}; restore the file") from None
 
 
-def _body(path: Path, file: BinaryIO) -> Columns:
+def _body(path: Path, file: _Hashed) -> Columns:
     builder = ColumnsBuilder()
     first = 4
     for text in _stretches(path, file):
@@ -160,7 +203,7 @@ def _body(path: Path, file: BinaryIO) -> Columns:
     return built
 
 
-def _stretches(path: Path, file: BinaryIO) -> Iterator[bytes]:
+def _stretches(path: Path, file: _Hashed) -> Iterator[bytes]:
     """Whole lines of simulations, some megabytes at a time, without the comma after the last."""
     rest = b""
     while block := file.read(_STRETCH):
@@ -318,6 +361,6 @@ def is_compact(path: Path) -> bool:
     """Whether a file is evidence in the layout that is read fast."""
     try:
         with open_regular(path) as file:
-            return file.readline(LINE).strip() == _START
+            return _START.fullmatch(file.readline(LINE)) is not None
     except (OSError, ValueError):
         return False

@@ -9,7 +9,7 @@ import os
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TypeVar
@@ -18,12 +18,13 @@ from uuid import uuid4
 import pydantic_core
 from pydantic import ValidationError
 
-from pytest_trace2evolve._canonical import digest
+from pytest_trace2evolve._canonical import digest, digest_text
+from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.atomic import write_atomic
 from pytest_trace2evolve.evidence.ledger_check import ahead_of_their_time, problems_among
-from pytest_trace2evolve.reading import RECORDS, cause_of, parse_json, text_of
+from pytest_trace2evolve.reading import RECORDS, cause_of, parse_json, read_bytes, text_of
 from pytest_trace2evolve.records.base import complaint
-from pytest_trace2evolve.records.ledger import ENTRIES, LEDGER_SCHEMA, AnyEntry, Dated, Entry, Root
+from pytest_trace2evolve.records.ledger import ENTRIES, LEDGER_SCHEMA, AnyEntry, Dated, Entry, Repair, Root
 
 CLOCK_TOLERANCE = timedelta(minutes=5)
 """How far another machine's clock may be ahead before an entry of its counts as dated in the future."""
@@ -43,12 +44,16 @@ class History:
     Attributes:
         root: The name of the root that its entries chain to; None where the ledger is empty.
         entries: The entries by name that are as they were written and belong to it.
-        problems: What is wrong with it, a line each: the file, the cause and the mend.
+        problems: What is wrong with it, a line each: the file, the cause and the remedy. Damage that a repair
+            accepted is left out.
+        damaged: The entries that have these problems by name, each with the digest of its file as it is; None
+            if the file is missing.
     """
 
     root: str | None
     entries: Mapping[str, Dated]
     problems: tuple[str, ...]
+    damaged: Mapping[str, str | None] = field(default_factory=dict)
 
     @property
     def heads(self) -> tuple[str, ...]:
@@ -110,11 +115,24 @@ class Ledger:
         entries = {name: entry for name, entry in dated.items() if entry.root == root}
         for name, earliest in ahead_of_their_time(entries).items():
             entries[name] = entries[name].model_copy(update={"earliest": earliest})
+        damaged = {name: self._digest(name) for name in sorted(found)}
+        for entry in entries.values():
+            if isinstance(entry, Repair):
+                damaged = {name: text for name, text in damaged.items() if not entry.accepts(name, text)}
         return History(
             root=root,
             entries=entries,
-            problems=tuple(f"{self._named()}/{name}.json: {found[name]}" for name in sorted(found)),
+            problems=tuple(f"{self._named()}/{name}.json: {found[name]}" for name in damaged),
+            damaged=damaged,
         )
+
+    def _digest(self, name: str) -> str | None:
+        """Digest of an entry's file as it is; None if there is none that can be read."""
+        try:
+            content = read_bytes(self.folder / f"{name}.json", ResultsError)
+        except ResultsError:
+            return None
+        return digest_text(content.decode("latin-1").replace("\r\n", "\n"))
 
     def append(self, make: Callable[[str, tuple[str, ...], datetime], Made]) -> Made:
         """Write an entry whose parents are the heads.

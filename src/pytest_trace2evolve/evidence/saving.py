@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import NamedTuple
 
 from pytest_trace2evolve.errors import ConfigError, ResultsError
 from pytest_trace2evolve.evidence.atomic import alone_in, write_atomic
@@ -42,6 +43,18 @@ class Saving:
     name: str
     mode: SaveMode = SaveMode.SAVE
     before: Mapping[str, str] = field(default_factory=dict)
+
+
+class Done(NamedTuple):
+    """What a save came to.
+
+    Attributes:
+        text: What was done, for a message: `saved`, `updated`, `grown, 3 tasks added` and the like.
+        written: What the file holds now; None if it is unchanged.
+    """
+
+    text: str
+    written: Evidence | None = None
 
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
@@ -81,7 +94,7 @@ def settle(name: str, mode: SaveMode, paths: Mapping[str, Path]) -> Saving:
 
 def save(
     path: Path, evidence: Evidence, mode: SaveMode, *, before: str | None, tasks: Collection[str], root: Path
-) -> str:
+) -> Done:
     """Write one suite's baseline.
 
     Args:
@@ -91,9 +104,6 @@ def save(
         before: Digest of the one that existed when the run started; None where there was none.
         tasks: The suite's tasks as locked.
         root: The project's folder, in which only one process saves at a time.
-
-    Returns:
-        What was done, for a message: `saved`, `updated`, `grown, 3 tasks added` and the like.
 
     Raises:
         ResultsError: it is not to be written; says why. Nothing has changed.
@@ -112,9 +122,10 @@ def save(
             evidence, done = updated(current, evidence, tasks), "updated"
         elif current is not None:
             evidence, done = grown(current, evidence)
-        if current is None or evidence is not current:
-            write_atomic(path, render_evidence(evidence), exclusive=current is None)
-        return done
+        if evidence is current:
+            return Done(done)
+        write_atomic(path, render_evidence(evidence), exclusive=current is None)
+        return Done(done, evidence)
 
 
 def updated(old: Evidence, new: Evidence, tasks: Collection[str]) -> Evidence:
@@ -193,6 +204,13 @@ def unmergeable(old: Evidence, run: Provenance, tasks: Mapping[str, str]) -> Ite
             yield f"agent {name} {_shown(before)} and {_shown(after)}"
     if changed := list(code_differences(origin.agent.code, run.agent.code)):
         yield f"code of the agent ({', '.join(changed)})"
+    for part, codes in (
+        ("agent", (origin.agent.code, run.agent.code)),
+        ("user", (origin.user.code, run.user.code)),
+        ("world", (origin.world, run.world)),
+    ):
+        if unknown := next((code.unknown for code in codes if code is not None and code.unknown), ""):
+            yield f"code of the {part} cannot be identified ({unknown})"
     digests = {record.task_id: record.task_digest for record in old.simulations}
     yield from differences(origin, run, baseline_tasks=digests, candidate_tasks=tasks, same_tasks=False)
     if None in (origin.lock, run.lock):

@@ -9,7 +9,7 @@ tool errors and time. Versions of packages are recorded and never compared.
 from collections.abc import Iterator, Mapping
 
 from pytest_trace2evolve.gate.pairs import natural_order
-from pytest_trace2evolve.records.evidence import Code, Provenance, code_differences
+from pytest_trace2evolve.records.evidence import REFERENCE_AGENTS, Code, Provenance, code_differences
 
 _FIELDS = ("domain", "provider", "suite", "scorer_version", "judge", "max_steps", "max_errors", "timeout")
 _USER_FIELDS = ("implementation", "model", "guidelines")
@@ -26,8 +26,8 @@ def differences(
 ) -> Iterator[str]:
     """What was recorded of both sides and differs, a phrase each with both values.
 
-    The candidate and the agent may differ: they are what is compared. A field that one side did not record
-    is no difference; `unrecorded` tells it.
+    The candidate may differ: it is what is compared. Differences of the agent are those of `agent_changes`. A
+    field that one side did not record is no difference; `unrecorded` tells it.
 
     Args:
         baseline, candidate: Where the two sides come from.
@@ -47,8 +47,15 @@ def differences(
     ):
         if not same_tasks:
             old_code, new_code = _without_data(old_code), _without_data(new_code)
-        if changed := list(code_differences(old_code, new_code)):
+        if changed := [*code_differences(old_code, new_code), *_identified_once(old_code, new_code)]:
             yield f"code of the {part} ({', '.join(changed)}): measure the baseline again"
+
+
+def _identified_once(old: Code | None, new: Code | None) -> Iterator[str]:
+    """A phrase if the code was identified on one side and could not be on the other: it has changed."""
+    if old is not None and new is not None and bool(old.unknown) != bool(new.unknown):
+        side = "baseline" if old.unknown else "candidate"
+        yield f"cannot be identified on the {side}: {old.unknown or new.unknown}"
 
 
 def _without_data(code: Code | None) -> Code | None:
@@ -69,6 +76,38 @@ def agent_differences(one: Provenance, other: Provenance) -> Iterator[str]:
         yield from _told(f"agent {name}", getattr(one.agent, name), getattr(other.agent, name))
     if changed := list(code_differences(one.agent.code, other.agent.code)):
         yield f"code of the agent ({', '.join(changed)})"
+
+
+def agent_changes(baseline: Provenance, candidate: Provenance) -> dict[str, list[str]]:
+    """What was recorded of both agents and differs, a phrase each: by `agent`, `model` and `parameters`.
+
+    Where a model is asked and which seed it was given are not compared: they change no distribution. A
+    reference agent on one side differs from an agent that was not recorded on the other.
+    """
+    found: dict[str, list[str]] = {"agent": [], "model": [], "parameters": []}
+    old, new = baseline.agent, candidate.agent
+    names = old.implementation, new.implementation
+    if None in names and not REFERENCE_AGENTS.isdisjoint(names):
+        shown = ["not recorded" if name is None else repr(name) for name in names]
+        found["agent"].append(f"agent {' and '.join(shown)}")
+    found["agent"] += _told("agent", *names)
+    found["model"] += _told("model", old.model, new.model)
+    if old.arguments is not None and new.arguments is not None:
+        for name in sorted((old.arguments.keys() | new.arguments.keys()) - _NO_CHANGE):
+            before, after = old.arguments.get(name), new.arguments.get(name)
+            if before != after:
+                kind = "model" if name in _OF_THE_MODEL else "parameters"
+                found[kind].append(f"{name.replace('_', ' ')} {_or_not_set(before)} and {_or_not_set(after)}")
+    return {kind: phrases for kind, phrases in found.items() if phrases}
+
+
+_NO_CHANGE = frozenset({"endpoint", "seed"})
+_OF_THE_MODEL = frozenset({"weights", "routed"})
+"""Recorded arguments that say which model it is, rather than how it is asked."""
+
+
+def _or_not_set(value: object) -> str:
+    return "not set" if value is None else repr(value)
 
 
 def lock_differences(

@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from pytest_trace2evolve.records.ledger import Dated, Evaluation
+from pytest_trace2evolve.records.ledger import Dated, Evaluation, Repair
 from pytest_trace2evolve.records.verdict import Decision
 
 FIRST_SHARE = 0.75
@@ -94,8 +94,10 @@ def look_of(entries: Iterable[Dated], claim: Claim) -> Look:
         claimed counts once, and so does every test of a candidate that spent α.
 
         So at least n - 1 is counted before the n-th test that spends α. Its share is at most the n-th, and
-        all shares together are at most 1.
+        all shares together are at most 1. Entries that were lost before a repair count as a test each, and no
+        test after it has a lower number than one that is recorded.
     """
+    entries = list(entries)
     made = claims_on(entries, claim.suite, claim.split, claim.lock)
     same = [entry for entry in made if _is_same(entry, claim) and entry.has_verdict]
     trials = max(claim.trials, claim.most)
@@ -111,7 +113,8 @@ def look_of(entries: Iterable[Dated], claim: Claim) -> Look:
             number = max(_number(entry) for entry in analyses)
             last = max(entry.analysis or 0 for entry in analyses)
             return Look(number, 1 + max(last, len(analyses)), continued=recorded, trials=trials)
-    return Look(_next_number(made, claim.candidate), trials=trials)
+    repairs = [entry for entry in entries if isinstance(entry, Repair) and claim.lock in entry.locks]
+    return Look(_after_repairs(_next_number(made, claim.candidate), made, repairs), trials=trials)
 
 
 def claims_on(entries: Iterable[Dated], suite: str, split: str, lock: str) -> list[Evaluation]:
@@ -156,6 +159,16 @@ def _next_number(made: Sequence[Evaluation], candidate: str) -> int:
             spent.add(_test(entry))
     own = len(tests.pop(candidate, ()))
     return 1 + own + sum(max(1, len(spent)) for spent in tests.values())
+
+
+def _after_repairs(number: int, made: Sequence[Evaluation], repairs: Sequence[Repair]) -> int:
+    """The number of a new test, where tests may have been lost: never lower than it was before."""
+    lowest = [number + sum(one.lost for one in repairs)]
+    for one in repairs:
+        known = [_number(entry) for entry in made if entry.at < one.at]
+        since = [_number(entry) for entry in made if entry.at > one.at]
+        lowest += [max(known, default=0) + one.lost + 1, max(since, default=0) + 1]
+    return max(lowest) if repairs else number
 
 
 def _test(entry: Evaluation) -> tuple[object, ...]:

@@ -106,6 +106,12 @@ GOLD_USER = "gold"
 ORACLE = "oracle"
 """What evidence records as the agent that performs gold actions."""
 
+NOP = "nop"
+"""What evidence records as the agent that does nothing."""
+
+REFERENCE_AGENTS = frozenset({ORACLE, NOP})
+"""The scripted agents that are measured for reference: the best possible one and one that does nothing."""
+
 
 class Mode(NamedTuple):
     """What two runs must share to be of one kind: the domain, and whether the agent works alone."""

@@ -1,4 +1,4 @@
-"""Entries of the ledger: who looked at which traces, and which candidate was judged on which split.
+"""Entries of the ledger: accesses to traces, verdicts, saved baselines, and repairs of the ledger itself.
 
 An entry is named by the digest of its content and names the entries that were there before it, so that an
 entry cannot be changed, or one that others name be taken away, without its being found.
@@ -126,7 +126,49 @@ class Version(Record):
     digest: Text
 
 
-_LATER = frozenset({"baseline_identity", "analysis"})
+class Saved(Dated):
+    """A baseline was saved, updated, grown or promoted.
+
+    Attributes:
+        suite: The suite that it is of.
+        baseline: Its name, and the digest of all its evidence: see `baselines.evidence_digest`.
+        replaces: The digest of the evidence whose place it took; None if there was none.
+        run: The run that measured it, or the last of several.
+    """
+
+    kind: Literal["baseline"] = "baseline"
+    suite: Text
+    baseline: Version
+    replaces: Text | None = None
+    run: Text
+
+
+class Repair(Dated):
+    """A person accepted damage to the ledger. Exactly these problems no longer count.
+
+    Attributes:
+        who, day: Who accepted it, as the machine calls them, and the day on their calendar.
+        problems: The problems, as `trace2evolve ledger` printed them.
+        files: The entries that these problems are of, by name, each with the digest of its damaged file; None
+            if the file is missing.
+        lost: How many entries may have been tests and cannot be read. Each counts as a test.
+        locks: The locks of suites under which they may have been tests.
+    """
+
+    kind: Literal["repair"] = "repair"
+    who: Text
+    day: date
+    problems: tuple[Text, ...] = Field(min_length=1)
+    files: dict[str, Text | None] = Field(default_factory=dict)
+    lost: Annotated[int, Field(ge=0)] = 0
+    locks: tuple[Text, ...] = ()
+
+    def accepts(self, name: str, file: str | None) -> bool:
+        """Whether it accepted the damage of an entry whose file has this digest; None if it is missing."""
+        return name in self.files and self.files[name] == file
+
+
+_LATER = frozenset({"baseline_identity", "analysis", "baseline_evidence", "evidence", "verdict"})
 """Fields of an evaluation that came after the first entries."""
 
 
@@ -153,6 +195,10 @@ class Evaluation(Dated):
         repeats: The entry of the same claim whose verdict stood when this run repeated it. A repeat spends no
             level, and its decision is the worse of that verdict and of what its own figures say.
         run: The run's id.
+        baseline_evidence: Digest of all evidence of the baseline, in all splits. None in entries from before
+            this field, as are the next two.
+        evidence: Digest of the run's evidence on the suite, in all splits.
+        verdict: Digest of the run's `verdict.json`.
     """
 
     kind: Literal["evaluation"] = "evaluation"
@@ -174,6 +220,9 @@ class Evaluation(Dated):
     alpha: Annotated[float, Field(gt=0, lt=1)] | None = None
     repeats: Name | None = None
     run: Text
+    baseline_evidence: Text | None = None
+    evidence: Text | None = None
+    verdict: Text | None = None
 
     @model_validator(mode="after")
     def _numbered_where_it_claims(self) -> Self:
@@ -213,6 +262,6 @@ class Evaluation(Dated):
         return (self.candidate, *self.ancestors)
 
 
-AnyEntry = Root | Seen | Evaluation
+AnyEntry = Root | Seen | Evaluation | Saved | Repair
 ENTRIES: TypeAdapter[AnyEntry] = TypeAdapter(Annotated[AnyEntry, Field(discriminator="kind")])
 """Reads an entry of any kind."""

@@ -5,6 +5,7 @@ from typing import Any
 from pydantic import Field
 
 from pytest_trace2evolve.records.base import Record
+from pytest_trace2evolve.records.compared import Compared
 from pytest_trace2evolve.records.evidence import CandidateRef
 from pytest_trace2evolve.records.verdict import Decision, Goal
 
@@ -38,6 +39,7 @@ class SuiteVerdict(Record):
         whole: Whether every split that ran ran completely.
         lock: Digest of its lock.
         verdicts: One a split, as `Verdict.to_json` gives it.
+        compared: Who was compared; None without a baseline, and in files from before this field.
     """
 
     verdict: Decision | None
@@ -47,6 +49,7 @@ class SuiteVerdict(Record):
     baseline: BaselineUsed | None
     evidence: EvidenceKept
     verdicts: tuple[dict[str, Any], ...] = ()
+    compared: Compared | None = None
 
 
 class RunVerdict(Record):

@@ -5,6 +5,7 @@ posted, by code of that place: what a stranger's run says about itself is data t
 """
 
 from pytest_trace2evolve.records.base import Record
+from pytest_trace2evolve.records.compared import Compared
 from pytest_trace2evolve.records.verdict import Decision, Verdict
 
 SUMMARY_SCHEMA = 1
@@ -14,8 +15,8 @@ SUMMARY_SCHEMA = 1
 class SuiteSummary(Record):
     """One suite: its verdicts, or why there is none.
 
-    `baseline` is what its candidate was compared with; `left_out` names what was not compared where no
-    verdict names it.
+    `baseline` is the name of what its candidate was compared with, and `compared` says who made both sides;
+    `left_out` names what was not compared where no verdict names it.
     """
 
     name: str
@@ -23,6 +24,7 @@ class SuiteSummary(Record):
     reason: str = ""
     verdicts: tuple[Verdict, ...] = ()
     left_out: tuple[str, ...] = ()
+    compared: Compared | None = None
 
 
 class RunSummary(Record):

@@ -23,6 +23,8 @@ def comparison_text(comparison: Comparison) -> str:
             ]
         )
     )
+    for line in comparison.compared.lines:
+        target.print(escape(line), soft_wrap=True)
     target.print()
     target.print(checks_table(comparison.verdict.checks))
     for line in verdict_lines(comparison.verdict):

@@ -209,6 +209,8 @@ def _block(suite: SuiteSummary, verdict: Verdict, summary: RunSummary, room: _Ro
         verdict.decision.value if verdict.decision else "no harm detected (a guard can only block or discard)"
     )
     parts = [f"### {place}: {sign}{answer}", _circumstances(suite, verdict, summary)]
+    if suite.compared is not None:
+        parts.append("<br>".join(code(line, LONGEST_TEXT) for line in suite.compared.lines))
     if verdict.reason:
         parts.append(code(verdict.reason, LONGEST_TEXT))
     if verdict.checks:

@@ -10,6 +10,7 @@ from pytest_trace2evolve.gate.trials import Trials
 from pytest_trace2evolve.records.completion import NOTHING_USED, Usage
 from pytest_trace2evolve.records.verdict import CheckStatus
 from pytest_trace2evolve.report.run import RunReport
+from pytest_trace2evolve.workflow.judging.verdicts import compared
 from pytest_trace2evolve.workflow.running.taskrun import TaskRun
 
 Properties = list[tuple[str, str]]
@@ -71,6 +72,10 @@ def verdict_properties(report: RunReport) -> Properties:
         baseline = plan.suites[one.name].baseline
         if baseline is not None:
             found.append((f"{one.name}.baseline", baseline.name))
+        sides = compared(plan, plan.suites[one.name])
+        if sides is not None:
+            found.append((f"{one.name}.baseline_agent", sides.baseline.text))
+            found.append((f"{one.name}.candidate_agent", sides.candidate.text))
         for verdict in one.verdicts:
             place = f"{one.name}.{verdict.split}"
             failed = [check.id for check in verdict.checks if check.status is CheckStatus.FAIL]

@@ -87,7 +87,7 @@ def _next(story: Story, *, damaged: bool) -> list[str]:
     if story.next_look is None:
         return []
     if damaged:
-        return ["the next candidate gets development evidence: the ledger is damaged"]
+        return ["the ledger is damaged: no candidate is promoted until it is restored or repaired"]
     whole, first = share(story.next_look), share(story.next_look, 1)
     level = f"level {SHOWN_ALPHA * first:.4f} at alpha {SHOWN_ALPHA:g}"
     everything = f"{SHOWN_ALPHA * whole:.4f} with all its analyses"

@@ -16,7 +16,7 @@ from pytest_trace2evolve.report.terminal import (
     rendered,
     verdict_lines,
 )
-from pytest_trace2evolve.workflow.judging.verdicts import SuiteOutcome
+from pytest_trace2evolve.workflow.judging.verdicts import SuiteOutcome, compared
 from pytest_trace2evolve.workflow.planning.plan import Plan
 
 
@@ -79,11 +79,14 @@ def _suite(target: Console, plan: Plan, one: SuiteOutcome, *, quiet: bool) -> No
         target.print(f"{escape(one.name)}: no verdict: {escape(one.reason)}", soft_wrap=True)
         return
     against = planned.baseline.name if planned.baseline else ""
+    sides = compared(plan, planned)
     for verdict in one.verdicts:
         if not quiet:
             target.print()
             title = f"{one.name} · {verdict.split} · {plan.candidate.id} against {against}"
             target.print(f"[bold]{escape(title)}[/]", soft_wrap=True)
+            for line in sides.lines if sides is not None else ():
+                target.print(escape(line), soft_wrap=True)
             target.print(checks_table(verdict.checks))
             for line in verdict_lines(verdict):
                 target.print(line, soft_wrap=True)

@@ -11,6 +11,7 @@ from pytest_trace2evolve.reading import read_record
 from pytest_trace2evolve.records.summary import SUMMARY_SCHEMA, RunSummary, SuiteSummary
 from pytest_trace2evolve.report.github import LEAST_LIMIT, SUMMARY_LIMIT, run_markdown
 from pytest_trace2evolve.report.run import RunReport, shown_folder
+from pytest_trace2evolve.workflow.judging.verdicts import compared
 
 LARGEST_FILE = 8 << 20
 """Bytes of a summary's file; a larger one was not written by `write_summary`, or says nothing to people."""
@@ -26,7 +27,8 @@ def summary_of(report: RunReport, command: Sequence[str]) -> RunSummary:
     plan = report.plan
     suites = []
     for one in report.outcomes:
-        baseline = plan.suites[one.name].baseline
+        planned = plan.suites[one.name]
+        baseline = planned.baseline
         suites.append(
             SuiteSummary(
                 name=one.name,
@@ -34,6 +36,7 @@ def summary_of(report: RunReport, command: Sequence[str]) -> RunSummary:
                 reason=one.reason,
                 verdicts=one.verdicts,
                 left_out=one.left_out,
+                compared=compared(plan, planned),
             )
         )
     return RunSummary(

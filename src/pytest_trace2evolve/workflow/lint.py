@@ -4,9 +4,7 @@ Only worlds of the project and of installed packages are opened, for their rules
 further one is a function and a line there.
 """
 
-import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -18,13 +16,10 @@ from pytest_trace2evolve.errors import (
     CaseError,
     ConfigError,
     LockError,
-    ResultsError,
     SuiteError,
     Trace2EvolveError,
     WorldError,
-    nearest,
 )
-from pytest_trace2evolve.evidence.baselines import read_evidence
 from pytest_trace2evolve.lock import LOCK_NAME, RENEW, Lock
 from pytest_trace2evolve.records.base import complaint
 from pytest_trace2evolve.records.protocols import rules_of
@@ -33,32 +28,10 @@ from pytest_trace2evolve.scoring.invariants import Call
 from pytest_trace2evolve.scoring.reward import SCORER_VERSION
 from pytest_trace2evolve.scoring.rule_checks import gold_calls, rule_problems
 from pytest_trace2evolve.suites import SPLITS_NAME, Suite, read_suite
+from pytest_trace2evolve.workflow.findings import Finding, Linted, found_in, git
+from pytest_trace2evolve.workflow.lint_ledger import backdated, run_folders, saved_baselines
 from pytest_trace2evolve.workflow.project import Project
-from pytest_trace2evolve.worlds.registry import WorldName, Worlds
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that is wrong: `path: what; mend`. A warning fails nothing."""
-
-    path: Path
-    text: str
-    warning: bool = False
-
-
-@dataclass(frozen=True)
-class Linted:
-    """What the checks look at.
-
-    Attributes:
-        project: Where things lie.
-        against: The commit that frozen candidates are held against.
-        worlds: Opens the project's own worlds.
-    """
-
-    project: Project
-    against: str = "HEAD"
-    worlds: Worlds = field(default_factory=Worlds)
+from pytest_trace2evolve.worlds.registry import WorldName
 
 
 def lint(linted: Linted) -> list[Finding]:
@@ -86,7 +59,7 @@ def _candidates(linted: Linted) -> Iterator[Finding]:
             words = frozenset(str(error).split())
             if words not in told:
                 told.add(words)
-                yield _found(path, error)
+                yield found_in(path, error)
 
 
 def _frozen(linted: Linted) -> Iterator[Finding]:
@@ -102,7 +75,7 @@ def _frozen(linted: Linted) -> Iterator[Finding]:
         path = root / name
         if path.suffix != ".md" or path.parent != root / "candidates" or not path.exists():
             continue
-        before_text = _git(root, "show", f"{linted.against}:./{name}")
+        before_text = git(root, "show", f"{linted.against}:./{name}")
         try:
             before, after = parse_candidate(before_text or "", path), read_candidate(path)
         except CandidateError:  # it was broken then, or is now, which another check tells
@@ -131,14 +104,14 @@ def _suites(linted: Linted) -> Iterator[Finding]:
     try:
         splits = project.splits
     except SuiteError as error:
-        yield _found(project.suites_folder / SPLITS_NAME, error)
+        yield found_in(project.suites_folder / SPLITS_NAME, error)
         return
     for name in project.suite_names:
         path = project.suites_folder / f"{name}.toml"
         try:
             read_suite(path, splits)
         except SuiteError as error:
-            yield _found(path, error)
+            yield found_in(path, error)
 
 
 def _lock(linted: Linted) -> Iterator[Finding]:
@@ -150,7 +123,7 @@ def _lock(linted: Linted) -> Iterator[Finding]:
     try:
         lock = project.lock
     except LockError as error:
-        yield _found(project.lock_path, error)
+        yield found_in(project.lock_path, error)
         return
     for name in lock.suites.keys() - set(project.suite_names):
         yield Finding(
@@ -185,7 +158,7 @@ def _cases(linted: Linted) -> Iterator[Finding]:
             except CaseError as error:
                 if path not in told:
                     told.add(path)
-                    yield _found(path, error)
+                    yield found_in(path, error)
                 continue
             held = {case.id: case.digest for case in cases}
             if locked is not None and held != locked.get(split):
@@ -193,36 +166,6 @@ def _cases(linted: Linted) -> Iterator[Finding]:
                     path,
                     f"is not split {split!r} of {suite.name} as {LOCK_NAME} has it; {RENEW}",
                 )
-
-
-def _baselines(linted: Linted) -> Iterator[Finding]:
-    """Every baseline can be read, belongs to the suite of its folder and to what is locked now."""
-    project = linted.project
-    for path in project.baselines_folder.rglob("*.json"):
-        if path.parent.parent != project.baselines_folder:
-            yield Finding(path, "lies in no suite's folder; a baseline is baselines/<suite>/<name>.json")
-            continue
-        try:
-            origin = read_evidence(path).provenance
-        except ResultsError as error:
-            yield _found(path, error)
-            continue
-        suite = path.parent.name
-        if suite not in project.suite_names:
-            yield Finding(path, f"of unknown suite {suite!r}; {nearest(suite, project.suite_names)}")
-        elif origin.suite != suite:
-            yield Finding(
-                path, f"a baseline of suite {origin.suite!r}, not of {suite!r}; move it to its folder"
-            )
-        elif origin.lock is not None and (now := _locked_digest(project, suite)) not in (None, origin.lock):
-            # Evidence is kept, so a renewed lock leaves old baselines behind: nothing is broken.
-            yield Finding(
-                path,
-                f"measured under lock {origin.lock}, and {suite!r} is now {now}; "
-                "nothing can be compared with it: measure it again with pytest --t2e-save-baseline NAME "
-                "--t2e-baseline-mode update",
-                warning=True,
-            )
 
 
 def _rules(linted: Linted) -> Iterator[Finding]:
@@ -280,17 +223,12 @@ CHECKS: tuple[Callable[[Linted], Iterable[Finding]], ...] = (
     _suites,
     _lock,
     _cases,
-    _baselines,
+    saved_baselines,
+    run_folders,
+    backdated,
     _rules,
 )
 """What is checked, in the order in which it is told."""
-
-
-def _found(path: Path, error: Exception) -> Finding:
-    """An error as a finding: of the file that it names itself, where it names one."""
-    text = " ".join(str(error).split())
-    named, colon, rest = text.partition(": ")
-    return Finding(Path(named), rest) if colon and Path(named).is_absolute() else Finding(path, text)
 
 
 def _sound(project: Project) -> Iterator[Candidate]:
@@ -309,14 +247,6 @@ def _readable(project: Project) -> Iterator[Suite]:
             continue
 
 
-def _locked_digest(project: Project, suite: str) -> str | None:
-    try:
-        lock: Lock = project.lock
-    except LockError:
-        return None
-    return lock.suites[suite].digest if suite in lock.suites else None
-
-
 def _locked_splits(project: Project, suite: str) -> Mapping[str, Mapping[str, str]] | None:
     try:
         lock: Lock = project.lock
@@ -331,20 +261,9 @@ def _changed(root: Path, against: str) -> list[str] | None:
     Raises:
         ConfigError: there is no such commit.
     """
-    if _git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", "HEAD^{commit}") is None:
+    if git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", "HEAD^{commit}") is None:
         return None
-    if _git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{against}^{{commit}}") is None:
+    if git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{against}^{{commit}}") is None:
         raise ConfigError(f"--against {against!r} is no commit here; fetch it or name another")
-    listed = _git(
-        root, "diff", "--relative", "--name-only", "--no-renames", "-z", against, "--", "candidates"
-    )
+    listed = git(root, "diff", "--relative", "--name-only", "--no-renames", "-z", against, "--", "candidates")
     return [name for name in (listed or "").split("\0") if name]
-
-
-def _git(root: Path, *arguments: str) -> str | None:
-    """What git answers; None where it refuses or is not there."""
-    try:
-        done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, timeout=30)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else None

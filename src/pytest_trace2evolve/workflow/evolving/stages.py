@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_trace2evolve.errors import ConfigError, ResultsError, TrainingError
+from pytest_trace2evolve.evidence.integrity import VERDICT_NAME
 from pytest_trace2evolve.records.adapter import AdapterState
 from pytest_trace2evolve.records.evolving import Evolution, Judged, Stage
 from pytest_trace2evolve.records.run_verdict import RunVerdict
@@ -38,7 +39,7 @@ from pytest_trace2evolve.workflow.evolving.trainings import (
 from pytest_trace2evolve.workflow.judging.adapters import gate_of, note_verdict
 from pytest_trace2evolve.workflow.judging.finish import EXIT_STATUS
 from pytest_trace2evolve.workflow.judging.forgetting import state_of
-from pytest_trace2evolve.workflow.judging.run_verdict import VERDICT_NAME, read_verdict
+from pytest_trace2evolve.workflow.judging.run_verdict import read_verdict
 from pytest_trace2evolve.workflow.project import Project
 from pytest_trace2evolve.workflow.routing.measure import openings_of, route_locally, table_of
 

@@ -10,6 +10,7 @@ from pytest_trace2evolve.evidence.scoreboard import ScoreboardLine, append
 from pytest_trace2evolve.evidence.store import RunStore
 from pytest_trace2evolve.evidence.tau2_format import header
 from pytest_trace2evolve.records.account import State, Totals
+from pytest_trace2evolve.records.run_verdict import RunVerdict
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.verdict import CheckStatus, Decision, SideFigures, Verdict
 from pytest_trace2evolve.workflow.judging.ledger import DECIDING, Looks
@@ -28,12 +29,14 @@ def keep(
     outcomes: Iterable[SuiteOutcome],
     worlds: Worlds,
     looks: Looks,
+    record: RunVerdict | None,
     *,
     provisional: bool = False,
 ) -> list[str]:
     """Write the headers of the run folder, the baselines asked for, the ledger, and the scoreboard.
 
-    A provisional outcome, of a stage after which another follows, is neither an entry nor a line.
+    A provisional outcome, of a stage after which another follows, is neither an entry nor a line. `record` is
+    the run's verdict; None if its gate is off.
 
     Returns:
         Notes for the user, a line each.
@@ -46,7 +49,7 @@ def keep(
     for run, _ in pairs:
         notes += _keep_header(plan, run, worlds)
     if plan.saving is not None:
-        notes += [save_baseline(plan, run, outcome) for run, outcome in pairs]
+        notes += [save_baseline(plan, run, outcome, looks) for run, outcome in pairs]
     whole = [
         (run, verdict)
         for run, outcome in pairs
@@ -56,8 +59,8 @@ def keep(
     # The ledger first: a line of the scoreboard without an entry would pass for an entry taken out.
     for run, verdict in whole:
         split = verdict.split or ""
-        if verdict.decision is not None and plan.project.splits[split].role in DECIDING:
-            looks.record(plan, run.planned, verdict, claim_of(plan, run, split))
+        if record and verdict.decision is not None and plan.project.splits[split].role in DECIDING:
+            looks.record(plan, run.planned, verdict, claim_of(plan, run, split), record)
     if whole:
         append(plan.project.scoreboard, [_line(plan, run.planned, verdict) for run, verdict in whole])
     return notes

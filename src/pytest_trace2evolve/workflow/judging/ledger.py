@@ -7,12 +7,14 @@ from pytest_trace2evolve._canonical import digest
 from pytest_trace2evolve.candidates import Candidate
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence import scoreboard
+from pytest_trace2evolve.evidence.baselines import evidence_digest as whole_digest
 from pytest_trace2evolve.evidence.ledger import Ledger
 from pytest_trace2evolve.gate.decide import unmeasured
 from pytest_trace2evolve.gate.labels import Labelled, SealedSplit, label_of
 from pytest_trace2evolve.gate.looks import Claim, Look, look_of
-from pytest_trace2evolve.records.evidence import Provenance, Settings, SimulationEvidence
-from pytest_trace2evolve.records.ledger import Dated, Evaluation, Version
+from pytest_trace2evolve.records.evidence import Evidence, Provenance, Settings, SimulationEvidence
+from pytest_trace2evolve.records.ledger import Dated, Evaluation, Repair, Saved, Version
+from pytest_trace2evolve.records.run_verdict import RunVerdict
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label, Verdict
 from pytest_trace2evolve.suites import Role
 from pytest_trace2evolve.workflow.locked import LockedSuite
@@ -28,14 +30,22 @@ class Looks:
 
     Attributes:
         entries: Everything in it, oldest first.
-        problems: What is wrong with it, a line each. A damaged ledger gives no clean label.
+        problems: What is wrong with it, a line each. A damaged ledger gives no clean label and withholds
+            promotions, until a repair accepts the damage.
+        damaged: The entries that have a problem: see `History`.
     """
 
     def __init__(self, project: Project, now: datetime | None = None) -> None:
+        self._project = project
         self._ledger = Ledger(project.ledger_folder)
         history = self._ledger.read(now)
         self.entries: Sequence[Dated] = history.in_time
-        self.problems = (*history.problems, *_without_entry(project, self.entries))
+        self.root = history.root
+        self.damaged = history.damaged
+        repairs = [entry for entry in self.entries if isinstance(entry, Repair)]
+        accepted = {problem for entry in repairs for problem in entry.problems}
+        lacking = [one for one in _without_entry(project, self.entries) if one not in accepted]
+        self.problems = (*history.problems, *lacking)
 
     def label(self, lineage: Sequence[Candidate], suite: LockedSuite, split: str, role: Role) -> Labelled:
         """What kind of evidence a split is for a candidate, and why it is no better.
@@ -53,16 +63,63 @@ class Looks:
         if self.problems:
             return Labelled(
                 Label.DEVELOPMENT,
-                f"the ledger is damaged ({len(self.problems)}): 'trace2evolve ledger' names what is wrong",
+                f"{self.damage}; restore it, or accept the damage with 'trace2evolve ledger repair'",
             )
         sealed = SealedSplit(suite.name, split, suite.suite.domain, suite.lock.splits[split].keys())
         return label_of(lineage, sealed, self.entries)
+
+    def repair(self, who: str) -> Repair:
+        """Accept all damage that there is now. Exactly these problems no longer count.
+
+        Each entry that is missing or cannot be read counts as one test of every split from then on, since it
+        may have been one.
+
+        Args:
+            who: Who accepts it.
+
+        Raises:
+            LockError: `suites.lock` is damaged.
+            OSError: the entry could not be written.
+        """
+        locks = {entry.lock for entry in self.entries if isinstance(entry, Evaluation)}
+        locks |= {lock.digest for lock in self._project.lock.suites.values()}
+
+        def make(root: str, parents: tuple[str, ...], at: datetime) -> Repair:
+            return Repair(
+                root=root,
+                parents=parents,
+                at=at,
+                who=who,
+                day=at.astimezone().date(),
+                problems=self.problems,
+                files=dict(self.damaged),
+                lost=self.lost,
+                locks=tuple(sorted(locks)),
+            )
+
+        return self._ledger.append(make)
+
+    @property
+    def lost(self) -> int:
+        """How many entries are missing or cannot be read: each may have been a test."""
+        known = {entry.name for entry in self.entries}
+        return len(self.damaged.keys() - known - {self.root}) + len(self.problems) - len(self.damaged)
+
+    @property
+    def damage(self) -> str:
+        """That the ledger is damaged, for a message."""
+        count = len(self.problems)
+        return (
+            f"the ledger is damaged ({count} problem{'' if count == 1 else 's'}: see 'trace2evolve ledger')"
+        )
 
     def look(self, claim: Claim) -> Look:
         """The test of its split, and the analysis, that a clean claim is: see `gate.looks.look_of`."""
         return look_of(self.entries, claim)
 
-    def record(self, plan: Plan, planned: PlannedSuite, verdict: Verdict, claim: Claim) -> Evaluation:
+    def record(
+        self, plan: Plan, planned: PlannedSuite, verdict: Verdict, claim: Claim, whole: RunVerdict
+    ) -> Evaluation:
         """Write down that a split was judged.
 
         Args:
@@ -70,6 +127,7 @@ class Looks:
             planned: The suite.
             verdict: The gate's answer on the whole split: `decision` is set.
             claim: What was judged, whether or not it claims anything.
+            whole: The verdict of the whole run, as `verdict.json` is to hold it.
 
         Raises:
             OSError: it could not be written.
@@ -101,6 +159,9 @@ class Looks:
             "alpha": None if idle or verdict.goal is Goal.NO_REGRESSION else verdict.alpha,
             "repeats": recorded.name if recorded is not None else None,
             "run": plan.run_id,
+            "baseline_evidence": planned.baseline.digest if planned.baseline.saved else None,
+            "evidence": whole.suites[claim.suite].evidence.digest,
+            "verdict": digest(whole.model_dump(mode="json")),
         }
 
         def make(root: str, parents: tuple[str, ...], at: datetime) -> Evaluation:
@@ -108,11 +169,32 @@ class Looks:
 
         return self._ledger.append(make)
 
+    def record_saved(self, suite: str, name: str, evidence: Evidence, replaces: str | None) -> Saved:
+        """Write down that a baseline was saved.
+
+        Args:
+            suite, name: The baseline's suite and name.
+            evidence: What its file holds.
+            replaces: Digest of what the file held before; None if there was none.
+
+        Raises:
+            OSError: it could not be written.
+        """
+        version = Version(id=name, digest=whole_digest(evidence))
+        run = evidence.provenance.run_id or "unknown"
+
+        def make(root: str, parents: tuple[str, ...], at: datetime) -> Saved:
+            return Saved(
+                root=root, parents=parents, at=at, suite=suite, baseline=version, replaces=replaces, run=run
+            )
+
+        return self._ledger.append(make)
+
 
 def baseline_identity(origin: Provenance) -> str | None:
     """Identifies a baseline by its candidate, agent and lock, whatever its simulations.
 
-    None if its candidate or its agent was not recorded.
+    None if its candidate or its agent was not recorded, or if code of its user or world cannot be identified.
     """
     if origin.candidate is None or origin.agent == Settings():
         return None
@@ -120,18 +202,11 @@ def baseline_identity(origin: Provenance) -> str | None:
     agent = origin.agent.model_dump(mode="json", exclude_none=True)
     parts = {"candidate": origin.candidate.digest, "agent": agent, "lock": origin.lock}
     codes = {"user": origin.user.code, "world": origin.world}
-    known = {name: code.digest for name, code in codes.items() if code is not None and code.files}
+    if any(code is not None and code.unknown for code in codes.values()):
+        return None
+    own = {name: code for name, code in codes.items() if code is not None}
+    known = {name: code.digest for name, code in own.items() if code.files or code.fingerprint is not None}
     return digest({**parts, **known})
-
-
-def evidence_digest(records: Iterable[SimulationEvidence]) -> str:
-    """Identifies the evidence of a split, whatever order its simulations come in."""
-    return digest(
-        sorted(
-            [record.task_id, record.trial, record.id, record.task_digest, record.status, record.reward or 0.0]
-            for record in records
-        )
-    )
 
 
 def trials_of(records: Iterable[SimulationEvidence]) -> int:

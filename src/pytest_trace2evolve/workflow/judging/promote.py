@@ -1,7 +1,8 @@
 """A promoted candidate becomes the baseline: every ground for refusing, then one change, whole or absent.
 
-The run's folder says what was measured and decided; nothing is scored or judged again. What the verdict
-rested on must be as it was: the evidence, the candidate's text, the lock, and the baseline that was beaten.
+The run's folder says what was measured and decided, and the ledger's entries of the run must say the same;
+nothing is scored or judged again. All that the verdict rested on must be unchanged: the evidence, the
+candidate's text, the lock, and the baseline that was beaten.
 """
 
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from pytest_trace2evolve.evidence.baselines import (
     read_evidence,
     render_evidence,
 )
+from pytest_trace2evolve.evidence.integrity import VERDICT_NAME, edited_baseline, refuse_unrecorded
 from pytest_trace2evolve.evidence.results import decode
 from pytest_trace2evolve.evidence.saving import require_name
 from pytest_trace2evolve.gate.comparable import lock_differences
@@ -27,7 +29,8 @@ from pytest_trace2evolve.records.run_verdict import RunVerdict, SuiteVerdict
 from pytest_trace2evolve.records.verdict import Decision, Goal
 from pytest_trace2evolve.workflow.judging.adapters import gate_of, note_verdict
 from pytest_trace2evolve.workflow.judging.forgetting import settle
-from pytest_trace2evolve.workflow.judging.run_verdict import VERDICT_NAME, read_verdict
+from pytest_trace2evolve.workflow.judging.ledger import Looks
+from pytest_trace2evolve.workflow.judging.run_verdict import read_verdict
 from pytest_trace2evolve.workflow.project import Project
 
 
@@ -95,27 +98,37 @@ def promote(
 
     Raises:
         ConfigError: no such run or suite, or the run was not promoted: nothing has changed.
-        ResultsError: something that the verdict rested on has changed or is damaged: nothing has changed.
-        OSError: a baseline could not be written: nothing has changed.
+        ResultsError: something that the verdict rested on has changed or is damaged, or the ledger is damaged
+            or does not bear the verdict out: nothing has changed.
+        OSError: a baseline could not be written: nothing has changed. Or the ledger's entry of one could not.
     """
     folder = find_run(project, run, here)
     record = read_verdict(folder)
     name = require_name(name or record.candidate.id, "--name")
     _refuse_not_promoted(folder, record)
     wanted = _wanted(project, record, suites)
+    looks = Looks(project)
     with alone_in(project.root):
         baselines = tuple(_new_baseline(project, folder, record, suite, name) for suite in wanted)
         promotion = Promotion(record, baselines, _without(record, wanted))
         if promotion.done:
             return promotion
+        if looks.problems:
+            raise ResultsError(
+                f"{looks.damage}, and nothing is promoted until it is restored, or 'trace2evolve ledger "
+                "repair' accepts the damage"
+            )
+        refuse_unrecorded(folder, record, looks.entries, wanted)
         _refuse_changed_candidate(project, record)
         _refuse_forgetting(project, record)
         left = [one for one in baselines if not one.done]
         for one in left:
             _refuse_changed_lock(project, record.suites[one.suite], one)
-            _refuse_changed_baseline(project, record.suites[one.suite], one)
+            _refuse_changed_baseline(project, record.suites[one.suite], one, looks)
         if not dry_run:
             write_together({one.path: render_evidence(one.evidence) for one in left})
+            for one in left:
+                looks.record_saved(one.suite, name, one.evidence, one.evidence.provenance.replaces)
             note_verdict(project, record)
     return promotion
 
@@ -251,15 +264,19 @@ def _refuse_changed_lock(project: Project, judged: SuiteVerdict, one: NewBaselin
     raise ResultsError(f"{project.lock_path}: {one.suite} has changed since the run: {told}; run it again")
 
 
-def _refuse_changed_baseline(project: Project, judged: SuiteVerdict, one: NewBaseline) -> None:
+def _refuse_changed_baseline(project: Project, judged: SuiteVerdict, one: NewBaseline, looks: Looks) -> None:
     used = judged.baseline
     assert used is not None
     old = None if used.path is None else project.root / used.path
     if old is not None and not old.exists():
         raise ResultsError(f"{old}: the baseline that the run beat is gone; restore it, or run it again")
     if old is not None and old.is_file() and is_evidence(record := decode(old)):
-        found = evidence_digest(parse_evidence(record, old))
-        if found != used.digest:
+        evidence = parse_evidence(record, old)
+        if old == project.baseline_path(one.suite, used.name) and (
+            edited := edited_baseline(looks.entries, one.suite, used.name, old, evidence)
+        ):
+            raise ResultsError(str(edited))
+        if (found := evidence_digest(evidence)) != used.digest:
             raise ResultsError(
                 f"{old}: the baseline has changed since the run: it was {used.digest} and is {found}; "
                 "run it again"

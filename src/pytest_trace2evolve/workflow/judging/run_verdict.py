@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.atomic import write_atomic
 from pytest_trace2evolve.evidence.baselines import evidence_digest, write_evidence
+from pytest_trace2evolve.evidence.integrity import VERDICT_NAME, evidence_place
 from pytest_trace2evolve.evidence.results import decode
 from pytest_trace2evolve.gate.decide import worst
 from pytest_trace2evolve.records.base import complaint
@@ -20,22 +21,20 @@ from pytest_trace2evolve.records.run_verdict import (
     SuiteVerdict,
 )
 from pytest_trace2evolve.records.verdict import Decision
-from pytest_trace2evolve.workflow.judging.verdicts import SuiteOutcome, SuiteRun, evidence
+from pytest_trace2evolve.workflow.judging.verdicts import SuiteOutcome, SuiteRun, compared, evidence
 from pytest_trace2evolve.workflow.planning.plan import Plan
 from pytest_trace2evolve.workflow.recorded.baselines import Baseline
 
-VERDICT_NAME = "verdict.json"
 
-
-def keep_verdict(
+def keep_evidence(
     plan: Plan,
     runs: Iterable[SuiteRun],
     outcomes: Iterable[SuiteOutcome],
     *,
     stopped: str,
     others_failed: bool,
-) -> None:
-    """Write a gated run's verdict into its folder, after the evidence that it speaks of.
+) -> RunVerdict | None:
+    """Write a gated run's evidence into its folder, and make the verdict that speaks of it.
 
     Args:
         plan: The run's plan; nothing is written where its gate is off.
@@ -44,16 +43,19 @@ def keep_verdict(
         stopped: Why the session ended before its time; empty where it did not.
         others_failed: Whether an item that is no task of a suite failed.
 
+    Returns:
+        The verdict, for `write_verdict`; None if the gate is off.
+
     Raises:
         OSError: something could not be written; then there is no verdict.
     """
     if plan.policy is None:
-        return
+        return None
     suites = {
         run.planned.name: _suite(plan, run, outcome) for run, outcome in zip(runs, outcomes, strict=True)
     }
     decision = worst(suite.verdict for suite in suites.values())
-    record = RunVerdict(
+    return RunVerdict(
         run=plan.run_id,
         time=plan.started,
         verdict=Decision.INCONCLUSIVE if decision is None and stopped else decision,
@@ -65,8 +67,16 @@ def keep_verdict(
         candidate=plan.candidate.ref(),
         suites=suites,
     )
+
+
+def write_verdict(folder: Path, record: RunVerdict) -> None:
+    """Write a run's verdict into its folder.
+
+    Raises:
+        OSError: it could not be written; then there is no verdict.
+    """
     text = json.dumps(record.model_dump(mode="json"), indent=1, ensure_ascii=False, allow_nan=False)
-    write_atomic(plan.run_folder / VERDICT_NAME, text + "\n")
+    write_atomic(folder / VERDICT_NAME, text + "\n")
 
 
 def read_verdict(folder: Path) -> RunVerdict:
@@ -119,7 +129,7 @@ def _word(decision: Decision | None) -> str:
 def _suite(plan: Plan, run: SuiteRun, outcome: SuiteOutcome) -> SuiteVerdict:
     planned = run.planned
     measured = evidence(plan, run)
-    place = f"evidence/{planned.name}.json"
+    place = evidence_place(planned.name)
     write_evidence(plan.run_folder / place, measured)
     return SuiteVerdict(
         verdict=outcome.decision,
@@ -129,6 +139,7 @@ def _suite(plan: Plan, run: SuiteRun, outcome: SuiteOutcome) -> SuiteVerdict:
         baseline=None if planned.baseline is None else _used(planned.baseline, plan.project.root),
         evidence=EvidenceKept(path=place, digest=evidence_digest(measured)),
         verdicts=tuple(verdict.to_json() for verdict in outcome.verdicts),
+        compared=compared(plan, planned),
     )
 
 

@@ -2,17 +2,19 @@
 
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.baselines import read_evidence
+from pytest_trace2evolve.evidence.integrity import edited_baseline
 from pytest_trace2evolve.evidence.saving import SaveMode, other_trials, save, unmergeable
+from pytest_trace2evolve.workflow.judging.ledger import Looks
 from pytest_trace2evolve.workflow.judging.verdicts import SuiteOutcome, SuiteRun, evidence
 from pytest_trace2evolve.workflow.planning.plan import Plan
 from pytest_trace2evolve.workflow.running.origin import provenance_of
 
 
-def refuse_unmergeable(plan: Plan) -> None:
-    """Refuse before a run to add to baselines that are not comparable with it.
+def refuse_unmergeable(plan: Plan, looks: Looks) -> None:
+    """Refuse before a run to add to baselines that were edited or are not comparable with it.
 
     Raises:
-        ResultsError: something differs; names the file, the field and both values.
+        ResultsError: a baseline was edited, or something differs; names the file, the field and both values.
     """
     if plan.saving is None or plan.saving.mode is not SaveMode.NEW_ONLY:
         return
@@ -20,6 +22,8 @@ def refuse_unmergeable(plan: Plan) -> None:
         planned = plan.suites[name]
         path = plan.project.baseline_path(name, plan.saving.name)
         old = read_evidence(path)
+        if edited := edited_baseline(looks.entries, name, plan.saving.name, path, old):
+            raise ResultsError(str(edited))
         found = list(unmergeable(old, provenance_of(plan, planned), planned.lock.tasks))
         lacking = planned.lock.tasks.keys() - {record.task_id for record in old.simulations}
         if lacking and (unequal := other_trials(old, max(planned.trials_of(one) for one in lacking))):
@@ -28,11 +32,11 @@ def refuse_unmergeable(plan: Plan) -> None:
             raise ResultsError(f"{path}: this run cannot be added to it: {'; '.join(found)}")
 
 
-def save_baseline(plan: Plan, run: SuiteRun, outcome: SuiteOutcome) -> str:
-    """Save one suite's baseline; returns what was done, or why not, for the user.
+def save_baseline(plan: Plan, run: SuiteRun, outcome: SuiteOutcome, looks: Looks) -> str:
+    """Save one suite's baseline and record it in the ledger; returns what was done, or why not, for the user.
 
     Raises:
-        OSError: it could not be written; what was there before is as it was.
+        OSError: the file or the ledger's entry could not be written.
     """
     assert plan.saving is not None
     saving = plan.saving
@@ -50,4 +54,6 @@ def save_baseline(plan: Plan, run: SuiteRun, outcome: SuiteOutcome) -> str:
         )
     except ResultsError as error:
         return f"baseline {saving.name!r} of {outcome.name} was not saved: {error}"
-    return f"baseline {done}: {path.relative_to(plan.project.root)}"
+    if done.written is not None:
+        looks.record_saved(outcome.name, saving.name, done.written, saving.before.get(outcome.name))
+    return f"baseline {done.text}: {path.relative_to(plan.project.root)}"

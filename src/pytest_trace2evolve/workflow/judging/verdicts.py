@@ -1,24 +1,33 @@
 """From the records of a run to its evidence and verdicts, suite by suite."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from pytest_trace2evolve.candidates import source_of
 from pytest_trace2evolve.errors import ResultsError
-from pytest_trace2evolve.gate.comparable import differences, unequal_trials, unrecorded
+from pytest_trace2evolve.evidence.integrity import (
+    edited_baseline,
+    is_known,
+    other_outcomes,
+    outcomes_digest,
+)
+from pytest_trace2evolve.gate.comparable import agent_changes, differences, unequal_trials, unrecorded
 from pytest_trace2evolve.gate.confirm import fresh_result
 from pytest_trace2evolve.gate.decide import decide, unmeasured, worst
 from pytest_trace2evolve.gate.looks import Claim, Look
 from pytest_trace2evolve.gate.pairs import natural_order, pair, told
 from pytest_trace2evolve.gate.policy import version_of
+from pytest_trace2evolve.records.compared import Compared, side_of
 from pytest_trace2evolve.records.evidence import Evidence, Fresh, SimulationEvidence, code_differences
 from pytest_trace2evolve.records.ledger import Evaluation
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label, Verdict
 from pytest_trace2evolve.scoring.metrics import Metrics, metrics
 from pytest_trace2evolve.suites import Role
-from pytest_trace2evolve.workflow.judging.ledger import Looks, baseline_identity, evidence_digest, trials_of
+from pytest_trace2evolve.workflow.judging.ledger import Looks, baseline_identity, trials_of
 from pytest_trace2evolve.workflow.planning.plan import Plan, PlannedSuite
 from pytest_trace2evolve.workflow.project import Project
+from pytest_trace2evolve.workflow.recorded.baselines import Baseline
 from pytest_trace2evolve.workflow.running.keys import tested
 from pytest_trace2evolve.workflow.running.origin import provenance_of
 from pytest_trace2evolve.workflow.running.taskrun import TaskRun
@@ -197,7 +206,9 @@ def _verdicts(
             stage_alpha=plan.stage.alpha if plan.stage else None,
             schedule=plan.stage.schedule if plan.stage else (),
         )
-        yield with_recorded(verdict, look, labelled.reason)
+        verdict = with_recorded(verdict, look, labelled.reason)
+        sealed = plan.project.splits[split].role is Role.GATE
+        yield withheld(verdict) if sealed and looks.problems else verdict
 
 
 def with_recorded(verdict: Verdict, look: Look | None, reason: str = "") -> Verdict:
@@ -229,6 +240,13 @@ def with_recorded(verdict: Verdict, look: Look | None, reason: str = "") -> Verd
     return verdict.model_copy(update={"decision": decision, "reason": text, "settling": settling})
 
 
+def withheld(verdict: Verdict) -> Verdict:
+    """A verdict on a sealed split under a damaged ledger, whose reason it names: a promotion is withheld."""
+    if verdict.decision is not Decision.PROMOTE:
+        return verdict
+    return verdict.model_copy(update={"decision": Decision.INCONCLUSIVE})
+
+
 def _dated(entry: Evaluation) -> str:
     return f"{entry.decision.value.upper()} on {entry.at:%Y-%m-%d}"
 
@@ -245,7 +263,7 @@ def claim_of(plan: Plan, run: SuiteRun, split: str) -> Claim:
     tasks = planned.lock.splits[split]
     # All of it, whatever stage this is: the stages of a run are one test.
     whole = planned.baseline.whole or planned.baseline.evidence
-    evidence = evidence_digest(record for record in whole.simulations if record.task_id in tasks)
+    evidence = outcomes_digest(record for record in whole.simulations if record.task_id in tasks)
     return Claim(
         suite=planned.name,
         split=split,
@@ -261,13 +279,13 @@ def claim_of(plan: Plan, run: SuiteRun, split: str) -> Claim:
 
 
 def refuse_incomparable(plan: Plan, planned: PlannedSuite) -> tuple[str, ...]:
-    """Hold what was recorded of both sides against each other.
+    """Compare what was recorded of both sides.
 
     Returns:
         Notes on what only one side recorded.
 
     Raises:
-        ResultsError: something differs that may not.
+        ResultsError: something differs that may not, or the agent does and the candidate does not declare it.
     """
     assert planned.baseline is not None
     old, new = planned.baseline.evidence, provenance_of(plan, planned)
@@ -277,6 +295,15 @@ def refuse_incomparable(plan: Plan, planned: PlannedSuite) -> tuple[str, ...]:
         raise ResultsError(
             f"baseline {planned.baseline.name!r} of {planned.name!r} and this run cannot be compared: "
             + "; ".join(found)
+        )
+    changes = agent_changes(old.provenance, new)
+    declared = declared_changes(plan, planned.baseline)
+    if undeclared := [kind for kind in changes if kind not in declared]:
+        phrases = "; ".join(phrase for kind in undeclared for phrase in changes[kind])
+        raise ResultsError(
+            f"baseline {planned.baseline.name!r} of {planned.name!r} and this run are of different agents: "
+            f"{phrases}; measure a baseline with this agent, or declare the change in the front matter of "
+            f"{source_of(plan.candidate.id)}: changes: [{', '.join(undeclared)}]"
         )
     if plan.policy is not None and plan.policy.equal_trials:
         counts = Counter(record.task_id for record in old.simulations)
@@ -289,6 +316,53 @@ def refuse_incomparable(plan: Plan, planned: PlannedSuite) -> tuple[str, ...]:
     if changed := list(code_differences(old.provenance.agent.code, new.agent.code)):
         notes.append(f"{planned.name}: the agent's code differs from the baseline's: {', '.join(changed)}")
     return tuple(notes)
+
+
+def declared_changes(plan: Plan, baseline: Baseline) -> frozenset[str]:
+    """The changes of the agent that lie between a baseline and the candidate, as candidates declare them."""
+    origin = baseline.evidence.provenance.candidate
+    found: set[str] = set()
+    for one in plan.lineage:
+        if origin is not None and one.id == origin.id:
+            break
+        found |= one.declares
+    return frozenset(found)
+
+
+def compared(plan: Plan, planned: PlannedSuite) -> Compared | None:
+    """Who made both sides of a suite, for reports; None without a baseline."""
+    if planned.baseline is None:
+        return None
+    old, new = planned.baseline.evidence.provenance, provenance_of(plan, planned)
+    declared = declared_changes(plan, planned.baseline)
+    return Compared(
+        baseline=side_of(old),
+        candidate=side_of(new),
+        declared=tuple(kind for kind in agent_changes(old, new) if kind in declared),
+    )
+
+
+def refuse_edited(plan: Plan, looks: Looks) -> Iterator[str]:
+    """Hold the baselines that a gated run is compared with against the ledger.
+
+    Returns:
+        Notes on those that may have been edited.
+
+    Raises:
+        ResultsError: one is not as it was saved, or as another run used it.
+    """
+    for name, planned in plan.suites.items():
+        baseline = planned.baseline
+        if plan.policy is None or baseline is None or not baseline.saved:
+            continue
+        assert baseline.path is not None
+        whole = baseline.whole or baseline.evidence
+        if edited := edited_baseline(looks.entries, name, baseline.name, baseline.path, whole):
+            raise ResultsError(str(edited))
+        if is_known(looks.entries, name, baseline.name):
+            continue
+        if note := other_outcomes(looks.entries, name, baseline.name, whole, planned.lock.splits):
+            yield f"{name}: {note}"
 
 
 def deciding(project: Project, splits: Iterable[str]) -> Iterable[tuple[str, bool]]:

@@ -1,7 +1,7 @@
 """What a suite's candidate is compared with: a saved baseline, a results file, or an ancestor's baseline."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -27,12 +27,14 @@ class Baseline:
         evidence: Its simulations of the suite's tasks.
         path: The file it was read from; None on a worker.
         whole: All that the file holds, where it is a baseline of ours.
+        saved: Whether it is one of the project's saved baselines.
     """
 
     name: str
     evidence: Evidence
     path: Path | None = None
     whole: Evidence | None = None
+    saved: bool = False
 
     @cached_property
     def digest(self) -> str:
@@ -95,7 +97,7 @@ def find_baselines(
         return _from_path(here / chosen, suites, worlds, judge)
     paths = {one.name: project.baseline_path(one.name, chosen) for one in suites}
     found = {
-        one.name: _checked(one, Baseline(chosen, read_evidence(paths[one.name])), paths[one.name])
+        one.name: _checked(one, Baseline(chosen, read_evidence(paths[one.name]), saved=True), paths[one.name])
         for one in suites
         if paths[one.name].exists()
     }
@@ -125,7 +127,7 @@ def _inherited(
         nearest = next(((name, path) for name, path in paths if path.exists()), None)
         if nearest is not None:
             name, path = nearest
-            found[one.name] = _checked(one, Baseline(name, read_evidence(path)), path)
+            found[one.name] = _checked(one, Baseline(name, read_evidence(path), saved=True), path)
     return found
 
 
@@ -166,4 +168,5 @@ def _checked(one: LockedSuite, baseline: Baseline, path: Path) -> Baseline:
             f"{path}: measured under another lock than {one.name!r} has now: {'; '.join(found)}; "
             "measure the baseline again (pytest --t2e-save-baseline NAME --t2e-baseline-mode update)"
         )
-    return Baseline(baseline.name, only(baseline.evidence, one.lock.tasks), path, baseline.evidence)
+    kept = only(baseline.evidence, one.lock.tasks)
+    return replace(baseline, evidence=kept, path=path, whole=baseline.evidence)

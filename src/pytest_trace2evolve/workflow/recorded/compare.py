@@ -8,10 +8,11 @@ from typing import Any
 from pytest_trace2evolve.errors import ResultsError, SuiteError
 from pytest_trace2evolve.evidence.compact import is_compact, read_both, read_columns
 from pytest_trace2evolve.gate.columns import Columns, columns
-from pytest_trace2evolve.gate.comparable import differences, unequal_trials, unrecorded
+from pytest_trace2evolve.gate.comparable import agent_changes, differences, unequal_trials, unrecorded
 from pytest_trace2evolve.gate.decide import decide
 from pytest_trace2evolve.gate.pairs import pair
 from pytest_trace2evolve.gate.policy import DEFAULT_POLICY
+from pytest_trace2evolve.records.compared import Compared, side_of
 from pytest_trace2evolve.records.evidence import Provenance
 from pytest_trace2evolve.records.protocols import Judge
 from pytest_trace2evolve.records.verdict import Goal, Label, Verdict
@@ -32,11 +33,13 @@ class Comparison:
     candidate: Metrics
     baseline_name: str
     candidate_name: str
+    compared: Compared
     notes: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
         """The documented JSON form."""
-        return {**self.verdict.to_json(), "notes": list(self.notes)}
+        compared = self.compared.model_dump(mode="json")
+        return {**self.verdict.to_json(), "compared": compared, "notes": list(self.notes)}
 
 
 def compare(
@@ -54,7 +57,8 @@ def compare(
 ) -> Comparison:
     """Gate all tasks common to both sides, or those of a suite or split.
 
-    Evidence given as files proves nothing about who looked at it: its label is *development*.
+    Evidence given as files proves nothing about who looked at it: its label is *development*. The sides may
+    be of different agents, since no candidate is promoted here; a note names each difference.
 
     Raises:
         PolicyError: unknown policy, or a broken one.
@@ -66,6 +70,8 @@ def compare(
     old, new = _both_sides(baseline, candidate, worlds, provider, judge)
     _refuse_incomparable(old, new)
     missing = unrecorded(old.provenance, new.provenance)
+    changes = agent_changes(old.provenance, new.provenance).values()
+    changed = [f"the agents differ: {phrase}" for phrases in changes for phrase in phrases]
     left_out: dict[str, str] = {}
     sides = old.columns, new.columns
     if tasks is not None and project is not None and suite is not None:
@@ -96,7 +102,8 @@ def compare(
         candidate=figures_of(sides[1]),
         baseline_name=old.name,
         candidate_name=new.name,
-        notes=(*old.notes, *new.notes, *((missing,) if missing else ())),
+        compared=Compared(baseline=side_of(old.provenance), candidate=side_of(new.provenance)),
+        notes=(*old.notes, *new.notes, *((missing,) if missing else ()), *changed),
     )
 
 

@@ -71,7 +71,7 @@ def record_look(
             task=task,
             trials=trials,
             run=run,
-            who=_who(),
+            who=user_name(),
             day=at.astimezone().date(),
         )
 
@@ -84,7 +84,8 @@ def record_look(
         ) from None
 
 
-def _who() -> str:
+def user_name() -> str:
+    """Who runs this process, as the machine calls them."""
     try:
         return getpass.getuser()
     except (KeyError, OSError, ImportError):

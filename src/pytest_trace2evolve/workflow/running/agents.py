@@ -13,6 +13,7 @@ from pytest_trace2evolve.identity import code_of
 from pytest_trace2evolve.records.evidence import (
     DUMMY_USER,
     GOLD_USER,
+    NOP,
     ORACLE,
     SCRIPTED_USER,
     Code,
@@ -68,7 +69,7 @@ def _user(task: Task, trial: int, *, solo: bool = False) -> User:
     return GoldUser(task) if script is None else ScriptedUser(script, seed=trial)
 
 
-BUILT_IN_AGENTS: dict[str, AgentFactory] = {ORACLE: _oracle, "nop": _nop}
+BUILT_IN_AGENTS: dict[str, AgentFactory] = {ORACLE: _oracle, NOP: _nop}
 
 
 def refuse_without_solo(plan: Plan, agents: Mapping[str, AgentFactory]) -> None:
