@@ -1,10 +1,11 @@
-"""Entries of the ledger: who looked at which traces, and which candidate was judged on which split.
+"""Entries of the ledger: accesses to traces, draws of sealed splits, and candidates judged on a split.
 
 An entry is named by the digest of its content and names the entries that were there before it, so that an
 entry cannot be changed, or one that others name be taken away, without its being found.
 """
 
 from datetime import date, datetime, timedelta
+from enum import StrEnum
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, AwareDatetime, Field, TypeAdapter, model_validator
@@ -114,7 +115,49 @@ class Version(Record):
     digest: Text
 
 
-_LATER = frozenset({"baseline_identity", "analysis"})
+class Origin(StrEnum):
+    """How the simulations of a draw were made, and so which later runs may read them."""
+
+    KEPT = "kept"
+    """The first of a store: every run without `--t2e-fresh` reads them."""
+    FRESH = "fresh"
+    """By `--t2e-fresh` or `--t2e-record`, beside those of the store."""
+    PLAYED = "played"
+    """By a cassette."""
+    UNSTORED = "unstored"
+    """By an agent whose simulations are not stored: each run makes its own."""
+
+
+class Draw(Dated):
+    """Simulations of a candidate on a sealed split were made, and could be seen.
+
+    A draw is one set of simulations of one candidate and one agent. It is recorded before its first
+    simulation is stored or shown, once for every lock, whether or not a gate judges it.
+
+    Attributes:
+        suite, split, lock: Where: the split, and the digest of the suite's lock.
+        candidate, agent: Whose: as in `Evaluation`.
+        draw: The id of the draw. A draw that several runs complete keeps its id.
+        made: How, and so which later runs may read it.
+        gated: Whether the run that began it has a gate and a baseline.
+        whole: Whether that run selected all tasks of the split.
+        run: The id of that run.
+    """
+
+    kind: Literal["draw"] = "draw"
+    suite: Text
+    split: Text
+    lock: Text
+    candidate: Version
+    agent: Text
+    draw: Name
+    made: Origin
+    gated: bool
+    whole: bool
+    run: Text
+
+
+_LATER = frozenset({"baseline_identity", "analysis", "draw"})
 """Fields of an evaluation that came after the first entries."""
 
 
@@ -141,6 +184,7 @@ class Evaluation(Dated):
         repeats: The entry of the same claim whose verdict stood when this run repeated it. A repeat spends no
             level, and its decision is the worse of that verdict and of what its own figures say.
         run: The run's id.
+        draw: The draw that was judged; None if it is not known, and in entries from before this field.
     """
 
     kind: Literal["evaluation"] = "evaluation"
@@ -162,6 +206,7 @@ class Evaluation(Dated):
     alpha: Annotated[float, Field(gt=0, lt=1)] | None = None
     repeats: Name | None = None
     run: Text
+    draw: Name | None = None
 
     @model_validator(mode="after")
     def _numbered_where_it_claims(self) -> Self:
@@ -201,6 +246,6 @@ class Evaluation(Dated):
         return (self.candidate, *self.ancestors)
 
 
-AnyEntry = Root | Seen | Evaluation
+AnyEntry = Root | Seen | Draw | Evaluation
 ENTRIES: TypeAdapter[AnyEntry] = TypeAdapter(Annotated[AnyEntry, Field(discriminator="kind")])
 """Reads an entry of any kind."""
