@@ -20,7 +20,7 @@ from pytest_trace2evolve.report.forecast import forecast, totals_text
 from pytest_trace2evolve.report.inert import inert_line
 from pytest_trace2evolve.report.run import RunReport, run_report
 from pytest_trace2evolve.report.watch import Watch
-from pytest_trace2evolve.workflow.judging.finish import EXIT_STATUS, keep, keep_totals
+from pytest_trace2evolve.workflow.judging.finish import EXIT_STATUS, keep, keep_totals, record
 from pytest_trace2evolve.workflow.judging.ledger import Looks
 from pytest_trace2evolve.workflow.judging.run_verdict import keep_verdict
 from pytest_trace2evolve.workflow.judging.saving import refuse_unmergeable
@@ -115,7 +115,7 @@ class Controller(Participant):
             raise usage_error(error) from None
         made = self.account.finished() if self.account is not None else ()
         assert self.draws is not None
-        text = forecast(estimate(plan, expected, self.worlds, self.draws, made), plan.budgets)
+        text = forecast(estimate(plan, expected, self.draws, made), plan.budgets)
         option = self.config.option
         narrowing = [name for name, value in (("-m", option.markexpr), ("-k", option.keyword)) if value]
         return f"{text} (before {' and '.join(narrowing)})" if narrowing else text
@@ -274,9 +274,11 @@ class Controller(Participant):
             narrowed = "the session was stopped early" if early else exhausted
         ran = [run for run in self.runs.values() if run.runs or stopped]
         try:
+            assert self.draws is not None
             looks = Looks(self.plan.project)
             self.outcomes = [
-                outcome(self.plan, run, looks, interrupted=narrowed, stopped=stopped) for run in ran
+                outcome(self.plan, run, looks, self.draws, interrupted=narrowed, stopped=stopped)
+                for run in ran
             ]
             measured = any(figures.measured for one in self.outcomes for figures in one.metrics.values())
             self.notes += [note for run in ran for note in run.unconfirmed]
@@ -285,7 +287,7 @@ class Controller(Participant):
                 self.staged.goes_on = whole and measured and goes_on(self.plan.stage, self.outcomes)
                 self.notes.append(stage_note(self.plan.stage, goes_on=self.staged.goes_on))
             provisional = self.staged is not None and self.staged.goes_on
-            self.notes += keep(self.plan, ran, self.outcomes, self.worlds, looks, provisional=provisional)
+            self.notes += keep(self.plan, ran, self.outcomes, self.worlds)
             if self.account is not None:
                 totals = self.account.totals()
                 keep_totals(self.plan, totals, exhausted)
@@ -294,6 +296,8 @@ class Controller(Participant):
                     self.notes.append("what is finished is kept: the same command goes on from there")
             why = narrowed if stopped else ""
             keep_verdict(self.plan, ran, self.outcomes, stopped=why, others_failed=self.others_failed)
+            if not provisional:
+                record(self.plan, ran, self.outcomes, looks, self.draws)
         except Exception as error:
             told = inert_line(f"{type(error).__name__}: {error}")
             self.trouble = f"the evidence could not be kept whole ({told}); the verdict does not count"

@@ -132,12 +132,14 @@ class Participant:
             self.counts = self._open_account(plan, shared)
             self.account = None if plan.live is None else self.counts
         concurrency = self.config.option.t2e_concurrency or DEFAULT_CONCURRENCY
-        self.draws = Draws(plan, None if self.account is None else self.account.path.parent)
+        self.draws = Draws(plan, self.worlds, None if self.account is None else self.account.path.parent)
         try:
             if xdist.hands_out(self.config):
                 refuse_damaged(plan)
             else:
-                self.runner = start(plan, self.worlds, self.agents, self.counts, self.draws, concurrency=concurrency)
+                self.runner = start(
+                    plan, self.worlds, self.agents, self.counts, self.draws, concurrency=concurrency
+                )
         except Trace2EvolveError as error:
             self.servers.close()
             raise usage_error(error) from None

@@ -76,8 +76,8 @@ class Looks:
         """
         assert verdict.decision is not None
         assert planned.baseline is not None
-        clean = verdict.goal is Goal.IMPROVE and verdict.label is Label.CLEAN
-        recorded = self.look(claim).recorded if clean else None
+        sealed = plan.project.splits[claim.split].role is Role.GATE
+        recorded = self.look(claim).recorded if sealed else None
         idle = verdict.decision is Decision.INCONCLUSIVE and unmeasured(verdict)
         ancestors = tuple(Version(id=one.id, digest=one.digest) for one in plan.lineage[1:])
         fields = {
@@ -101,6 +101,7 @@ class Looks:
             "alpha": None if idle or verdict.goal is Goal.NO_REGRESSION else verdict.alpha,
             "repeats": recorded.name if recorded is not None else None,
             "run": plan.run_id,
+            "draw": claim.draw or None,
         }
 
         def make(root: str, parents: tuple[str, ...], at: datetime) -> Evaluation:

@@ -95,9 +95,7 @@ def make_plan(
         verify=shared is None and not listing,
     )
     options = chosen.options
-    run = shared or _new_run(
-        options, project, chosen.candidate.id, stage, chosen.policy, draw or uuid4().hex
-    )
+    run = shared or _new_run(options, project, chosen.candidate.id, stage, chosen.policy, draw or uuid4().hex)
     saving, notes = None, list(chosen.notes)
     if shared is None:
         saving = _saving(options, project, chosen.suites)

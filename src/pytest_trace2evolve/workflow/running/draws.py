@@ -16,12 +16,12 @@ from pytest_trace2evolve.evidence.draws import DrawStore, Store
 from pytest_trace2evolve.evidence.ledger import Ledger
 from pytest_trace2evolve.evidence.resume import FinishedStore
 from pytest_trace2evolve.records.ledger import Dated, Draw, Origin, Version
-from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.suites import Role
 from pytest_trace2evolve.workflow.planning.confirm import SCRIPTED
 from pytest_trace2evolve.workflow.planning.plan import Plan
 from pytest_trace2evolve.workflow.running.keys import key_of, tested
 from pytest_trace2evolve.workflow.running.origin import provenance_of
+from pytest_trace2evolve.worlds.registry import Worlds
 
 
 class Place(NamedTuple):
@@ -36,11 +36,13 @@ class Draws:
 
     Args:
         plan: What is run.
+        worlds: Opens the suites' worlds.
         scratch: Where a run keeps simulations that no other run reads; None in a run without a model.
     """
 
-    def __init__(self, plan: Plan, scratch: Path | None = None) -> None:
+    def __init__(self, plan: Plan, worlds: Worlds, scratch: Path | None = None) -> None:
         self._plan = plan
+        self._worlds = worlds
         self._scratch = FinishedStore(scratch / "fresh") if scratch is not None else None
         self._stores: dict[tuple[str, str], DrawStore] = {}
         self._split_of = {
@@ -76,12 +78,12 @@ class Draws:
             return digest(["cassette", live.cassette.header.digest])
         return self._store(baseline=False, suite="").id if self.origin is Origin.KEPT else self._plan.draw
 
-    def place(self, suite: str, task: Task, trial: int, *, baseline: bool = False) -> Place:
+    def place(self, suite: str, task_id: str, trial: int, *, baseline: bool = False) -> Place:
         """Where the simulation of a task's trial in a live run is stored.
 
         Args:
             suite: The suite's name.
-            task: The task.
+            task_id: The task.
             trial: The trial.
             baseline: Whether it is one of the baseline's fresh trials.
 
@@ -89,7 +91,9 @@ class Draws:
             OSError, ResultsError: as in `id`.
         """
         plan = self._plan
-        key = key_of(plan, plan.suites[suite], task, trial, plan.party(suite, baseline=baseline))
+        planned = plan.suites[suite]
+        task = plan.project.world(planned.suite, self._worlds).tasks()[task_id]
+        key = key_of(plan, planned, task, trial, plan.party(suite, baseline=baseline))
         if self.origin is not Origin.KEPT:
             assert self._scratch is not None
             return Place(self._scratch, key)
@@ -118,12 +122,14 @@ class Draws:
                 raise StorageError(str(error)) from None
             self._declared.add((suite, split))
 
-    def lost_again(self, suite: str, task: Task, trials: Iterable[int]) -> bool:
+    def lost_again(self, suite: str, task_id: str, trials: Iterable[int]) -> bool:
         """Whether a trial among those that this run lost was lost by an earlier run, too."""
         if self.origin is not Origin.KEPT:
             return False
-        places = (self.place(suite, task, trial) for trial in trials)
-        return any(place.store.losses(place.key) > 1 for place in places if isinstance(place.store, DrawStore))
+        places = (self.place(suite, task_id, trial) for trial in trials)
+        return any(
+            place.store.losses(place.key) > 1 for place in places if isinstance(place.store, DrawStore)
+        )
 
     def problems(self) -> Iterator[str]:
         """What is wrong with the stored simulations that the run would read, a line each."""

@@ -14,7 +14,6 @@ from pytest_trace2evolve.workflow.planning.confirm import MOST_FRESH
 from pytest_trace2evolve.workflow.planning.live import LiveSettings
 from pytest_trace2evolve.workflow.planning.plan import Plan
 from pytest_trace2evolve.workflow.running.draws import Draws
-from pytest_trace2evolve.worlds.registry import Worlds
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,6 @@ def expected_usage(plan: Plan) -> Expected:
 def estimate(
     plan: Plan,
     expected: Expected,
-    worlds: Worlds,
     draws: Draws,
     made: Collection[str] = (),
 ) -> Estimate:
@@ -79,11 +77,10 @@ def estimate(
     kept, used, known = 0, NOTHING_USED, True
     seen: set[str] = set()  # two suites may share tasks: what has one key is made once
     for name, planned in plan.suites.items():
-        tasks = plan.project.world(planned.suite, worlds).tasks()
         for task_id in planned.lock.tasks:
             one = expected.of(name, task_id)
             for trial in range(planned.trials):
-                store, key = draws.place(name, tasks[task_id], trial)
+                store, key = draws.place(name, task_id, trial)
                 if key in seen:
                     continue
                 seen.add(key)

@@ -348,10 +348,8 @@ class Simulations:
 
     def _place(self, job: Job) -> Place:
         if job not in self._places:
-            planned = self._plan.suites[job.suite]
-            task = self._world(planned).tasks()[job.task_id]
             with _stored(self._plan.project.draws_folder):
-                place = self.draws.place(job.suite, task, job.trial, baseline=job.baseline)
+                place = self.draws.place(job.suite, job.task_id, job.trial, baseline=job.baseline)
             self._places[job] = place
         return self._places[job]
 
