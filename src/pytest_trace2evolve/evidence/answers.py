@@ -85,7 +85,8 @@ class AnswerFile:
         except sqlite3.Error as error:
             if getattr(error, "sqlite_errorcode", None) in _UNWRITABLE:
                 raise StorageError(
-                    f"{self.path}: cannot be written ({error}); make room or allow writing, then run the same again"
+                    f"{self.path}: cannot be written ({error}); make room or allow writing, then run the "
+                    "same again"
                 ) from None
             raise InfrastructureError(self._damaged(error)) from None
         return answer if done.rowcount else self.get(key) or answer

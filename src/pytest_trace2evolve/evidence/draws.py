@@ -270,7 +270,8 @@ class DrawStore:
         if "draw" in record:
             if record.get("format") != FORMAT:
                 raise ResultsError(
-                    f"{self.path}: has format {record.get('format')!r}, and this version reads {FORMAT}; upgrade"
+                    f"{self.path}: has format {record.get('format')!r}, and this version reads {FORMAT}; "
+                    "upgrade"
                 )
             lines.draw = str(record["draw"])
         elif "made" in record:

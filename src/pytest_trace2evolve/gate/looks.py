@@ -139,7 +139,8 @@ def look_of(entries: Iterable[Dated], claim: Claim) -> Look:
             last = max(entry.analysis or 0 for entry in analyses)
             analysis = 1 + max(last, len(analyses) + len(abandoned))
             return Look(number, analysis, continued=recorded, trials=trials, abandoned=abandoned)
-    number = _next_number(made, claim.candidate) + _other_agents(entries, made, claim)
+    number = _next_number(made, claim.candidate, _unfinished(entries, claim))
+    number += _other_agents(entries, made, claim)
     return Look(number, 1 + len(abandoned), trials=trials, abandoned=abandoned)
 
 
@@ -274,10 +275,21 @@ def _standing(same: Sequence[Evaluation]) -> Evaluation:
     return min(final, key=lambda entry: entry.decision.rank)
 
 
-def _next_number(made: Sequence[Evaluation], candidate: str) -> int:
-    """The number of a new test of a candidate, after these claims."""
+def _unfinished(entries: Iterable[Dated], claim: Claim) -> set[str]:
+    """Candidates with a whole draw of a gated run that ended before its verdict: each could have claimed."""
+    here = _on_split(entries, claim.suite, claim.split, claim.lock)
+    named = {entry.draw for entry in here if isinstance(entry, Evaluation) and entry.has_verdict}
+    return {
+        entry.candidate.digest
+        for entry in here
+        if isinstance(entry, Draw) and entry.gated and entry.whole and entry.draw not in named
+    }
+
+
+def _next_number(made: Sequence[Evaluation], candidate: str, unfinished: Collection[str]) -> int:
+    """The number of a new test of a candidate, after these claims and those that were not finished."""
     verdicts = {entry.name for entry in made if entry.has_verdict}
-    tests: dict[str, set[tuple[object, ...]]] = {}
+    tests: dict[str, set[tuple[object, ...]]] = {digest: set() for digest in unfinished}
     for entry in made:
         spent = tests.setdefault(entry.candidate.digest, set())
         if entry.alpha is not None and entry.repeats not in verdicts:

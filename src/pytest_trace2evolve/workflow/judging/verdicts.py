@@ -246,7 +246,7 @@ def with_recorded(verdict: Verdict, look: Look | None, reason: str = "") -> Verd
     """
     reasons, decision = [verdict.reason, reason], verdict.decision
     if look is not None and look.abandoned:
-        reasons.append(_abandoned(look))
+        reasons.append(_abandoned(look, verdict))
     if look is not None and look.recorded is not None and decision is not None:
         recorded = look.recorded
         told = f"recorded: {_dated(recorded)}; now: {decision.value.upper()}"
@@ -264,15 +264,16 @@ def with_recorded(verdict: Verdict, look: Look | None, reason: str = "") -> Verd
     return verdict.model_copy(update={"decision": decision, "reason": text, "settling": settling})
 
 
-def _abandoned(look: Look) -> str:
-    """Why the level of a claim is lower, and how to avoid that."""
+def _abandoned(look: Look, verdict: Verdict) -> str:
+    """Which draws could have been judged instead, what follows, and how to avoid that."""
     count = len(look.abandoned)
     named = ", ".join(f"{draw.run} ({draw.at:%Y-%m-%d})" for draw in look.abandoned[:3])
     further = ", …" if count > 3 else ""
+    lowers = verdict.alpha is not None and verdict.goal is not Goal.NO_REGRESSION and look.recorded is None
     return (
         f"{count} other draw{'' if count == 1 else 's'} of this split could have been judged instead and "
-        f"{'was' if count == 1 else 'were'} not, so the level of the claim is lower: {named}{further}; keep "
-        ".trace2evolve, finish runs that were begun, and leave out --t2e-fresh"
+        f"{'was' if count == 1 else 'were'} not{', so the level is lower' if lowers else ''}: "
+        f"{named}{further}; keep .trace2evolve, finish runs that were begun, and leave out --t2e-fresh"
     )
 
 
