@@ -65,7 +65,7 @@ def test_a_full_disk_is_an_error_and_no_verdict(
     with ChatServer(SOLVED) as server:
         model = ("--t2e-model=m", f"--t2e-base-url={server.base_url}")
         project.pytester.runpytest_inprocess(*model, "--t2e-save-baseline=v0", "--t2e-gate=off")
-        begin(project, monkeypatch, code, place, fits=4000)
+        begin(project, monkeypatch, code, place)
         command = (*model, "--candidate=v3", "--t2e-gate=calibrated", processes)
         result = project.pytester.runpytest_subprocess(*command)
         assert result.ret == pytest.ExitCode.INTERNAL_ERROR

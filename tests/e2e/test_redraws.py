@@ -156,7 +156,6 @@ def test_a_deleted_store_is_a_draw_that_counts(compared: DeskProject, server: Ch
     v3(compared, server, "--t2e-gate=off", "-k", "close")
     first = compared.runs[-1].name
     shutil.rmtree(compared.root / ".trace2evolve" / "finished")
-    shutil.rmtree(compared.root / ".trace2evolve" / "draws")
     result = v3(compared, server, "--t2e-gate=calibrated")
     (judged,) = entries(compared)[1]
     assert (judged.look, judged.analysis) == (1, 2)

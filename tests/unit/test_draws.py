@@ -61,7 +61,9 @@ def test_a_deleted_simulation_is_named(tmp_path: Path, store: DrawStore) -> None
     path = file_of(tmp_path)
     path.unlink()
     for one in (store, opened(tmp_path)):
-        with pytest.raises(ResultsError, match="was deleted, and the account of its draw names it; restore it") as told:
+        with pytest.raises(
+            ResultsError, match="was deleted, and the account of its draw names it; restore it"
+        ) as told:
             one.holds(key)
         assert str(told.value).startswith(str(path))
         assert list(one.problems()) == [str(told.value)]

@@ -173,7 +173,8 @@ def abandoned_draws(entries: Iterable[Dated], claim: Claim, same: Iterable[Evalu
 
     Of the candidate these are the first draws of a store (it was deleted since, or is another machine's) and
     the whole draws of gated runs that ended without a verdict. If a recorded draw is judged, all whole draws
-    could have been recorded and judged. Of the baseline they are all whole draws from a store but one.
+    could have been recorded and judged. Of the baseline they are all whole draws of a model that were not
+    judged when it was a candidate, but one.
 
     Args:
         entries: All that the ledger holds.
@@ -202,7 +203,7 @@ def abandoned_draws(entries: Iterable[Dated], claim: Claim, same: Iterable[Evalu
         if (draw.candidate.digest, draw.agent) == claim.measured
         and draw.made in (Origin.KEPT, Origin.FRESH)
         and (draw.whole or draw.made is Origin.KEPT)
-        and draw.draw != claim.draw
+        and draw.draw not in ended | {claim.draw}
     ]
     if claim.measured == (claim.candidate, claim.agent):
         own = own[:-1]  # the baseline is one of them, and the candidate's own is not among them

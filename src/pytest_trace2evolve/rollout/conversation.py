@@ -7,6 +7,7 @@ upstream: a timeout also cuts off an answer that is being waited for.
 """
 
 import asyncio
+import errno
 import socket
 import ssl
 import time
@@ -205,6 +206,10 @@ async def _reply(agent: Agent, trace: Sequence[Message]) -> Message:
     return message
 
 
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
+"""Codes of errors by which a disk, and not an agent, fails."""
+
+
 @contextmanager
 def agent_code(owner: object, what: str) -> Iterator[None]:
     """Run code of an agent: an exception is the agent's failure, unless it is a network error.
@@ -215,7 +220,7 @@ def agent_code(owner: object, what: str) -> Iterator[None]:
 
     Raises:
         AgentCodeError: it raised; `SystemExit` counts, and so does a cancellation that nobody asked for.
-        InfrastructureError: it could not reach a service: see `is_network_error`.
+        InfrastructureError: it could not reach a service (see `is_network_error`), or the disk is full.
     """
     try:
         yield
@@ -229,6 +234,8 @@ def agent_code(owner: object, what: str) -> Iterator[None]:
         said = f"{type(error).__name__}: {_message(error)}".rstrip(": ")
         if is_network_error(error):
             raise InfrastructureError(f"the agent's {what} could not reach a service: {said}") from error
+        if isinstance(error, OSError) and error.errno in _FULL:
+            raise InfrastructureError(f"the agent's {what} could not write to the disk: {said}") from error
         raise AgentCodeError(said, _frames(error)) from error
 
 

@@ -74,8 +74,8 @@ class Project:
 
     @property
     def draws_folder(self) -> Path:
-        """Accounts of the finished simulations, one for each candidate and agent."""
-        return self.root / ".trace2evolve" / "draws"
+        """Accounts of the finished simulations, one for each candidate and agent: what takes one takes both."""
+        return self.finished_folder / "draws"
 
     @property
     def answers_cache(self) -> Path:
