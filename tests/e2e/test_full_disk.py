@@ -1,4 +1,4 @@
-"""A run that cannot store its evidence is an error: no verdict, nothing spent, and the same command resumes."""
+"""A run that cannot store its evidence is an error: no verdict, nothing spent; the same command resumes."""
 
 import pytest
 

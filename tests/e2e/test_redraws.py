@@ -111,7 +111,7 @@ def test_failures_that_are_redrawn_are_not_used(
 
 
 def test_a_narrowed_run_keeps_what_it_draws(compared: DeskProject, server: ChatServer, luck: Luck) -> None:
-    """The same with the store: what `-k`, `--lf` and a gate that is off drew first is what the gate judges."""
+    """The same with the store: the gate judges what `-k`, `--lf` and a gate that is off drew first."""
     luck.begin(3)
     v3(compared, server, "--t2e-gate=off", "-k", "close or note")
     seen = rewards(compared.runs[-1])
@@ -160,9 +160,7 @@ def test_a_deleted_store_is_a_draw_that_counts(compared: DeskProject, server: Ch
     (judged,) = entries(compared)[1]
     assert (judged.look, judged.analysis) == (1, 2)
     result.stdout.fnmatch_lines(
-        [
-            f"*1 other draw of this split could have been judged instead and was not, *: {first} (20*); keep .trace*"
-        ]
+        [f"*1 other draw of this split could have been judged instead and was not, so *: {first} (20*); *"]
     )
 
 

@@ -1,4 +1,4 @@
-"""Draws of a sealed split that no verdict names: each is a chance to be wrong, and takes a part of the level."""
+"""Draws of a sealed split that no verdict names: each was a chance, and takes a part of the level."""
 
 import random
 from collections.abc import Sequence

@@ -177,9 +177,10 @@ def test_a_full_disk_leaves_nothing_behind(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    with monkeypatch.context() as there, pytest.raises(OSError, match="No space"):
+    with monkeypatch.context() as there:
         there.setattr(draws.os, "fsync", full)
-        store.put(key, simulation())
+        with pytest.raises(OSError, match="No space"):
+            store.put(key, simulation())
     assert not opened(tmp_path).holds(key)
     store.put(key, simulation())
     assert list(opened(tmp_path).problems()) == []

@@ -153,8 +153,8 @@ class Account:
             expected: What it is likely to use; nothing where that is not known.
 
         Raises:
-            BudgetError, EndpointError, StorageError: as `admit`; the first also where nothing runs any more and what is
-                left does not suffice for one more.
+            BudgetError, EndpointError, StorageError: as `admit`; the first also if nothing runs any more and
+                what is left does not suffice for one more.
         """
         tokens, cost = expected.tokens, expected.cost or 0.0
         with self._lock:

@@ -120,8 +120,7 @@ class DrawStore:
         if not self.holds(key):
             return None
         path = self._path(key)
-        if digest_text(self._text(path)) != self._known(key):
-            raise ResultsError(f"{path}: was changed since it was stored; {self._remedy}")
+        self._verify(key)
         try:
             return Simulation.model_validate(decode(path))
         except ValidationError as error:
@@ -176,11 +175,26 @@ class DrawStore:
             self._refresh()
             for key in sorted(self._lines.made):
                 try:
-                    self.get(key)
+                    self.holds(key)
+                    self._verify(key)
                 except ResultsError as error:
                     yield str(error)
         except ResultsError as error:
             yield str(error)
+
+    def _verify(self, key: str) -> None:
+        """See that a stored file is the one that the account names.
+
+        Raises:
+            ResultsError: it is not.
+        """
+        path = self._path(key)
+        try:
+            content = digest_text(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ResultsError(f"{path}: cannot be read ({error}); {self._remedy}") from None
+        if content != self._known(key):
+            raise ResultsError(f"{path}: was changed since it was stored; {self._remedy}")
 
     def _known(self, key: str) -> str | None:
         """The digest of the file of a key; None if the account does not name it."""
@@ -294,13 +308,6 @@ class DrawStore:
         return ResultsError(
             f"{self.path}: {how}; restore it, or delete it to begin another draw, which the ledger counts"
         )
-
-    @staticmethod
-    def _text(path: Path) -> str:
-        try:
-            return path.read_text(encoding="utf-8")
-        except (OSError, ValueError) as error:
-            raise ResultsError(f"{path}: cannot be read ({error}); restore it") from None
 
     def _ready(self, key: str, content: str) -> Path:
         return self._folder / key[:2] / f".{key}.{content[:_STAGED]}.part"

@@ -74,7 +74,7 @@ class Project:
 
     @property
     def draws_folder(self) -> Path:
-        """Accounts of the finished simulations, one for each candidate and agent: what takes one takes both."""
+        """Accounts of the finished simulations, one for each candidate and agent; copied with them."""
         return self.finished_folder / "draws"
 
     @property
