@@ -65,13 +65,13 @@ def test_a_full_disk_is_an_error_and_no_verdict(
     with ChatServer(SOLVED) as server:
         model = ("--t2e-model=m", f"--t2e-base-url={server.base_url}")
         project.pytester.runpytest_inprocess(*model, "--t2e-save-baseline=v0", "--t2e-gate=off")
-        begin(project, monkeypatch, code, place)
+        begin(project, monkeypatch, code, place, fits=400)
         command = (*model, "--candidate=v3", "--t2e-gate=calibrated", processes)
         result = project.pytester.runpytest_subprocess(*command)
         assert result.ret == pytest.ExitCode.INTERNAL_ERROR
         why = {"ENOSPC": "No space left on device", "EROFS": "Read-only file system"}[code]
         result.stdout.fnmatch_lines(
-            [f"no verdict: */{place.strip('/')}*: cannot be written ({why}); make room or allow writing, *"]
+            [f"no verdict: */.trace2evolve/*: cannot be written ({why}); make room or allow writing, *"]
         )
         assert "PROMOTE" not in result.stdout.str()
         assert "DISCARD" not in result.stdout.str()
