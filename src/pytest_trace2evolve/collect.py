@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_trace2evolve.errors import EndpointError, TaskFailed
+from pytest_trace2evolve.errors import EndpointError, StorageError, TaskFailed
 from pytest_trace2evolve.gate.trials import Trials
 from pytest_trace2evolve.records.evidence import SimulationEvidence
 from pytest_trace2evolve.report.junit import run_properties, task_properties
@@ -51,6 +51,7 @@ class TaskItem(pytest.Item):
         super().__init__(**kwargs)
         self.task_run: TaskRun | None = None
         self.suspicion = ""
+        self.unstored = ""
         baseline = planned_suite(self).baseline
         if baseline is not None and self.name in baseline.failing:
             reason = f"fails in baseline {baseline.name}"
@@ -64,17 +65,20 @@ class TaskItem(pytest.Item):
         # Before anything can end the setup: JUnit tells them of every item.
         split = self.parent.name if self.parent else ""
         self.user_properties += task_properties(planned.name, split, self.name)
-        refusal = ""
+        refusal = why = ""
         try:
             self.task_run = run = participant.runner.run(planned.name, self.name)
         except EndpointError as error:
-            refusal = str(error)
+            refusal, why = str(error), "the endpoint refuses the run"
+        except StorageError as error:
+            self.unstored = refusal = str(error)
+            why = "the run cannot store its evidence"
         if refusal:  # told outside of the handler: pytest would show the error there, and then itself again
             # Every further item would be told the same: the session ends, and says it once.
             self.session.shouldstop = f"trace2evolve: {refusal}"
             if participant.runner.first_to_tell():
                 pytest.fail(refusal, pytrace=False)
-            pytest.skip("not run: the endpoint refuses the run")
+            pytest.skip(f"not run: {why}")
         live = participant.plan is not None and participant.plan.live is not None
         self.user_properties += run_properties(run, live=live)
         if run.unfinished:

@@ -9,10 +9,9 @@ from pytest_trace2evolve import xdist
 from pytest_trace2evolve._sanitize import sanitize_line
 from pytest_trace2evolve.choices import read_max_age
 from pytest_trace2evolve.crashes import traceback_note
-from pytest_trace2evolve.errors import ConfigError, ResultsError, Trace2EvolveError
+from pytest_trace2evolve.errors import ConfigError, ResultsError, StorageError, Trace2EvolveError
 from pytest_trace2evolve.evidence.answers import remove
 from pytest_trace2evolve.evidence.baselines import write_evidence
-from pytest_trace2evolve.evidence.resume import FinishedStore
 from pytest_trace2evolve.gate.decide import worst
 from pytest_trace2evolve.outlets import sanitize_junit, tell_elsewhere
 from pytest_trace2evolve.participant import WORKER_INPUT, Participant
@@ -23,7 +22,7 @@ from pytest_trace2evolve.report.forecast import forecast, totals_text
 from pytest_trace2evolve.report.run import RunReport, run_report
 from pytest_trace2evolve.report.watch import Watch
 from pytest_trace2evolve.usage import usage_error
-from pytest_trace2evolve.workflow.judging.finish import EXIT_STATUS, keep, keep_totals
+from pytest_trace2evolve.workflow.judging.finish import EXIT_STATUS, keep, keep_totals, record_verdicts
 from pytest_trace2evolve.workflow.judging.ledger import Looks
 from pytest_trace2evolve.workflow.judging.run_verdict import keep_evidence, write_verdict
 from pytest_trace2evolve.workflow.judging.saving import refuse_unmergeable
@@ -55,6 +54,7 @@ class Controller(Participant):
         self.outcomes: list[SuiteOutcome] = []
         self.notes: list[str] = []
         self.trouble = ""
+        self.unstored = ""
         self.forecast = ""
         self.max_age: float | None = None
         self.used = ""
@@ -87,8 +87,7 @@ class Controller(Participant):
             self.notes += age_warnings(self.plan, self.max_age)
         except (ConfigError, ResultsError) as error:
             raise usage_error(error) from None
-        if self.plan.suites and self.plan.live is not None and self.plan.live.cassette is None:
-            self.forecast = self._forecast(self.plan)
+        self._require_stored(self.plan)
         try:
             for name, planned in self.plan.suites.items():
                 if planned.baseline is not None:
@@ -98,15 +97,36 @@ class Controller(Participant):
                 f"cannot write to {self.plan.run_folder}: {error.strerror}; choose --t2e-run-folder"
             ) from None
 
+    def _require_stored(self, plan: Plan) -> None:
+        """See that what earlier runs stored is as it was, and say what is left to be made.
+
+        Raises:
+            pytest.UsageError: a stored simulation was changed, or the budgets cannot pay anything.
+        """
+        if not plan.suites or plan.live is None or self.draws is None:
+            return
+        try:
+            problems = list(self.draws.problems())
+            if problems:
+                more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+                raise ResultsError(f"{problems[0]}{more}")
+            if plan.live.cassette is None:
+                self.forecast = self._forecast(plan)
+        except ResultsError as error:
+            raise usage_error(error) from None
+        except OSError as error:
+            trouble = StorageError.of(error, error.filename or plan.project.draws_folder)
+            pytest.exit(f"trace2evolve: {trouble}", pytest.ExitCode.INTERNAL_ERROR)
+
     def _forecast(self, plan: Plan) -> str:
         expected = expected_usage(plan)
         try:
             refuse_impossible(plan.budgets, expected)
         except ConfigError as error:
             raise usage_error(error) from None
-        finished = FinishedStore(plan.project.finished_folder)
         made = self.account.finished() if self.account is not None else ()
-        text = forecast(estimate(plan, expected, self.worlds, finished, made), plan.budgets)
+        assert self.draws is not None
+        text = forecast(estimate(plan, expected, self.draws, made), plan.budgets)
         option = self.config.option
         narrowing = [name for name, value in (("-m", option.markexpr), ("-k", option.keyword)) if value]
         return f"{text} (before {' and '.join(narrowing)})" if narrowing else text
@@ -176,6 +196,7 @@ class Controller(Participant):
             self.others_failed = self.others_failed or report.failed
             return
         self.reported = True
+        self.unstored = self.unstored or getattr(report, "trace2evolve_unstored", "")
         suite, task_id = place
         if xdist.is_crash(report):
             xdist.as_setup_error(report)
@@ -252,6 +273,15 @@ class Controller(Participant):
 
     def _finish(self, session: pytest.Session, exitstatus: int | pytest.ExitCode) -> None:
         assert self.plan is not None
+        if self.account is not None:
+            self.unstored = self.unstored or self.account.unstored
+        if self.unstored:
+            # Nothing is judged or written down: the same command makes the rest and judges all of it.
+            self.trouble = f"no verdict: {sanitize_line(self.unstored)}"
+            session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
+            if self.staged is not None:
+                self.staged.goes_on = False
+            return
         exhausted = self.account.stopped if self.account is not None else ""
         early = self.ended_early(session, exitstatus)
         stopped = early or bool(exhausted)
@@ -260,9 +290,11 @@ class Controller(Participant):
             narrowed = "the session was stopped early" if early else exhausted
         ran = [run for run in self.runs.values() if run.runs or stopped]
         try:
+            assert self.draws is not None
             looks = Looks(self.plan.project)
             self.outcomes = [
-                outcome(self.plan, run, looks, interrupted=narrowed, stopped=stopped) for run in ran
+                outcome(self.plan, run, looks, self.draws, interrupted=narrowed, stopped=stopped)
+                for run in ran
             ]
             measured = any(figures.measured for one in self.outcomes for figures in one.metrics.values())
             self.notes += [note for run in ran for note in run.unconfirmed]
@@ -278,9 +310,7 @@ class Controller(Participant):
                 stopped=narrowed if stopped else "",
                 others_failed=self.others_failed,
             )
-            self.notes += keep(
-                self.plan, ran, self.outcomes, self.worlds, looks, record, provisional=provisional
-            )
+            self.notes += keep(self.plan, ran, self.outcomes, self.worlds, looks)
             if self.account is not None:
                 totals = self.account.totals()
                 keep_totals(self.plan, totals, exhausted)
@@ -289,6 +319,8 @@ class Controller(Participant):
                     self.notes.append("what is finished is kept: the same command goes on from there")
             if record is not None:
                 write_verdict(self.plan.run_folder, record)
+                if not provisional:
+                    record_verdicts(self.plan, ran, self.outcomes, looks, self.draws, record)
         except Exception as error:
             told = sanitize_line(f"{type(error).__name__}: {error}")
             if not isinstance(error, Trace2EvolveError | OSError):

@@ -28,6 +28,7 @@
     │   ├── SourceRefusedError    its source breaks the rules: nothing of it ran
     │   ├── GeneratedCodeError    it raised, or its answer is no JSON: the sandbox goes on
     │   └── SandboxEndedError     it was stopped while it ran: every further call says so again
+    ├── StorageError              the run cannot store its evidence, or stored evidence was changed: it ends
     ├── BudgetError               the run's budget is spent, or the run was stopped: a simulation is not made
     └── InfrastructureError       a simulation was lost to the machine or the network, not to the agent
         └── RequestRefusedError   an endpoint that answers others refuses this request for its content
@@ -38,7 +39,7 @@ this tree: it is how an item says that the agent failed its task.
 
 import difflib
 from collections.abc import Iterable
-from typing import NoReturn
+from typing import NoReturn, Self
 
 
 def nearest(wrong: str, known: Iterable[str]) -> str:
@@ -200,6 +201,16 @@ class GeneratedCodeError(SandboxError):
 
 class SandboxEndedError(SandboxError):
     """Generated code was stopped while it ran, and its process with it."""
+
+
+class StorageError(Trace2EvolveError):
+    """Evidence cannot be stored, or is not what was stored: the run ends without a verdict."""
+
+    @classmethod
+    def of(cls, error: OSError, place: object) -> Self:
+        """The error of a write that failed: the place, the cause and the remedy."""
+        why = error.strerror or str(error)
+        return cls(f"{place}: cannot be written ({why}); make room or allow writing, then run the same again")
 
 
 class BudgetError(Trace2EvolveError):

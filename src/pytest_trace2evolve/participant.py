@@ -39,6 +39,7 @@ from pytest_trace2evolve.workflow.running.agents import (
     identify,
     refuse_without_solo,
 )
+from pytest_trace2evolve.workflow.running.draws import Draws
 from pytest_trace2evolve.workflow.running.start import refuse_damaged, start
 from pytest_trace2evolve.workflow.running.trials import Runner
 from pytest_trace2evolve.worlds.registry import Worlds
@@ -60,6 +61,7 @@ class Participant:
             raise usage_error(error) from None
         self.plan: Plan | None = None
         self.runner: Runner | None = None
+        self.draws: Draws | None = None
         self.account: Account | None = None
         self.counts: Account | None = None
         self.staged = staged_run(config)
@@ -114,6 +116,7 @@ class Participant:
                 shared=shared,
                 listing=bool(self.config.option.collectonly),
                 stage=0 if self.staged is None else self.staged.number,
+                draw="" if self.staged is None else self.staged.draw,
                 identify=self._identify,
             )
             if not self.config.option.collectonly:
@@ -131,11 +134,14 @@ class Participant:
             self.counts = self._open_account(plan, shared)
             self.account = None if plan.live is None else self.counts
         concurrency = self.config.option.t2e_concurrency or DEFAULT_CONCURRENCY
+        self.draws = Draws(plan, self.worlds, None if self.account is None else self.account.path.parent)
         try:
             if xdist.hands_out(self.config):
                 refuse_damaged(plan)
             else:
-                self.runner = start(plan, self.worlds, self.agents, self.counts, concurrency=concurrency)
+                self.runner = start(
+                    plan, self.worlds, self.agents, self.counts, self.draws, concurrency=concurrency
+                )
         except (Trace2EvolveError, OSError) as error:
             self.servers.close()
             raise usage_error(error) from None
@@ -324,6 +330,8 @@ class Participant:
         """
         refusal = self._refusal(session.items)
         if not refusal:
+            if self.runner is not None:
+                self.runner.select(_tasks(session.items))
             return
         if not hasattr(self.config, "workerinput"):
             raise usage_error(f"trace2evolve: {refusal}")
@@ -370,6 +378,8 @@ class Participant:
         report = yield
         if isinstance(item, TaskItem) and call.when == "setup" and item.task_run is not None:
             report.trace2evolve = item.payload()  # type: ignore[attr-defined]  # extra attributes travel as JSON
+        if isinstance(item, TaskItem) and item.unstored:
+            report.trace2evolve_unstored = item.unstored  # type: ignore[attr-defined]  # as above
         if isinstance(item, TaskItem) and call.when == "call" and item.suspicion:
             # Not passed, and no failure: for JUnit's readers it is skipped, with its reason.
             report.outcome = "skipped"

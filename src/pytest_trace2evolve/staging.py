@@ -7,6 +7,7 @@ together, since they share the account.
 
 from collections.abc import Sequence
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -24,6 +25,7 @@ class StagedRun:
         number: The stage of this session, from 1.
         goes_on: Whether this session ran whole and decided nothing, so that the next stage follows.
         servers: Of local models; they serve all stages.
+        draw: The id of the draw that all stages make, if it is not that of the store.
     """
 
     __name__ = PLUGIN_NAME  # under which pytest registers it
@@ -33,6 +35,7 @@ class StagedRun:
         self.number = 0
         self.goes_on = False
         self.servers = LocalServers()
+        self.draw = uuid4().hex
         self._folder: Scratch | None = None
 
     @property

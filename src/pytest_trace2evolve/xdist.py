@@ -29,6 +29,7 @@ def worker_input(
         "account": None if account is None else str(account),
         "stage": None if plan.stage is None else asdict(plan.stage),
         "served": {folder: asdict(address) for folder, address in (served or {}).items()},
+        "draw": plan.draw,
         "identities": {name: one.identity.model_dump(mode="json") for name, one in plan.suites.items()},
     }
 
@@ -44,6 +45,7 @@ def taken_over(raw: Mapping[str, Any]) -> Shared:
         account=None if account is None else Path(account),
         stage=None if raw["stage"] is None else Stage(**raw["stage"]),
         served={folder: Address(**address) for folder, address in raw["served"].items()},
+        draw=raw["draw"],
         identities={name: Identity.model_validate(one) for name, one in raw["identities"].items()},
     )
 

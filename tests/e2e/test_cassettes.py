@@ -104,6 +104,9 @@ def test_a_recording_takes_nothing_from_earlier_simulations(project: DeskProject
 
 def test_playback_and_live_runs_take_nothing_from_one_another(project: DeskProject, tape: Path) -> None:
     finished = project.root / ".trace2evolve" / "finished"
+    assert list(finished.rglob("*.json")) == [], "what was recorded is no live run's"
+    with ChatServer(SOLVED) as server:
+        live(project, server).assert_outcomes(passed=7)
     live_ones = {path: path.read_bytes() for path in finished.rglob("*.json")}
     assert len(live_ones) == 7
     play(project).assert_outcomes(passed=7)

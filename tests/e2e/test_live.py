@@ -268,8 +268,8 @@ def test_a_damaged_simulation_is_named_and_never_passed_over(project: DeskProjec
         (path,) = (project.root / ".trace2evolve" / "finished").rglob("*.json")
         path.write_text(path.read_text()[:50])
         result = live(project, server, one)
-    result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines([f"*lost: ResultsError: {path}: not valid JSON *"])
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: {path}: was changed since it was stored; restore it, *"])
 
 
 def test_a_killed_run_goes_on_where_it_stopped(project: DeskProject) -> None:

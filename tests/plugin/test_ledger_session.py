@@ -56,7 +56,9 @@ def test_candidates_are_counted_and_the_same_claim_repeats(project: DeskProject)
     first, second, third = evaluations(project)
     assert [one.look for one in (first, second, third)] == [1, 2, 1]
     assert [one.repeats for one in (first, second, third)] == [None, None, first.name]
-    assert third.parents == (second.name,)
+    (drawn,) = third.parents
+    drawn_entry = Ledger(project.root / "ledger").read().entries[drawn]
+    assert (drawn_entry.run, drawn_entry.parents) == (third.run, (second.name,))
 
 
 def test_the_number_does_not_depend_on_workers(project: DeskProject) -> None:
@@ -91,12 +93,12 @@ def test_what_decides_nothing_is_not_written_down(project: DeskProject, argument
     project.baseline("v0")
     project.baseline("v1")
     project.run(*arguments)
-    assert kinds(project) == []
+    assert evaluations(project) == []
 
 
 def test_without_a_baseline_nothing_is_written_down(project: DeskProject) -> None:
     project.run("--candidate=v1")
-    assert not (project.root / "ledger").exists()
+    assert evaluations(project) == []
 
 
 def test_a_split_that_can_only_discard_is_not_written_down(project: DeskProject) -> None:
@@ -104,7 +106,7 @@ def test_a_split_that_can_only_discard_is_not_written_down(project: DeskProject)
     project.lock()
     project.baseline("v1")
     assert project.run("--candidate=v2").ret == 1
-    assert kinds(project) == []
+    assert evaluations(project) == []
 
 
 def test_a_run_that_only_holds_claims_nothing(project: DeskProject) -> None:
@@ -143,7 +145,7 @@ def test_after_a_look_only_what_was_frozen_before_it_is_clean(project: DeskProje
 def test_a_look_at_a_task_that_may_be_read_changes_nothing(project: DeskProject) -> None:
     project.baseline("v0")
     look(project, "idle")
-    assert kinds(project) == []
+    assert evaluations(project) == []
     project.run("--candidate=v1").stdout.fnmatch_lines(["*clean evidence*"])
 
 
@@ -181,7 +183,9 @@ def test_a_ledger_that_cannot_be_written_keeps_the_verdict_from_counting(project
     project.write("ledger", "no folder")
     result = project.run("--candidate=v1")
     assert result.ret == 3
-    result.stdout.fnmatch_lines(["the evidence could not be kept whole (*); the verdict does not count"])
+    result.stdout.fnmatch_lines(
+        ["no verdict: */ledger: cannot be written (*); make room or allow writing, *"]
+    )
     assert not (project.root / "results").exists()
 
 
@@ -213,6 +217,10 @@ def test_the_story_of_a_split(project: DeskProject, capsys: pytest.CaptureFixtur
     project.run("--candidate=v2", "--t2e-baseline=v0", "--t2e-goal=hold")
     status, lines, errors = told(project, capsys, "--suite", "desk", "--split", "heldout")
     assert (status, errors) == (0, [])
+    drawn = [line for line in lines if " was drawn · " in line]
+    assert drawn[1].endswith(f"v1 was drawn · by an agent without a store, whole, gated · run {first}")
+    assert [line.split(" UTC  ")[1].split()[0] for line in drawn] == ["v0", "v1", "v2"]
+    lines = [line for line in lines if line not in drawn]
     assert lines[:2] == ["desk · heldout", "  candidate v7 was informed by it, as its front matter says"]
     assert [line[2:6] for line in lines[2:5]] == ["20" + line[4:6] for line in lines[2:5]]
     assert lines[2].endswith(
@@ -231,10 +239,14 @@ def test_the_story_as_json(project: DeskProject, capsys: pytest.CaptureFixture[s
     project.run("--candidate=v1")
     status, lines, _ = told(project, capsys, "--json")
     record: dict[str, Any] = json.loads("\n".join(lines))
-    assert (status, record["entries"], record["problems"]) == (0, 2, [])
+    assert (status, record["entries"], record["problems"]) == (0, 3, [])
     (split,) = record["splits"]
     assert set(split) == {"suite", "split", "lock", "informed", "entries", "next"}
-    (entry,) = split["entries"]
+    *drawn, entry = split["entries"]
+    assert [(one["kind"], one["candidate"]["id"], one["made"]) for one in drawn] == [
+        ("draw", "v0", "unstored"),
+        ("draw", "v1", "unstored"),
+    ]
     assert (entry["kind"], entry["candidate"]["id"], entry["look"]) == ("evaluation", "v1", 1)
     assert entry["lock"] == split["lock"]
     assert entry["analysis"] == 1
@@ -508,6 +520,7 @@ def test_more_trials_continue_a_test_and_spend_no_other(
     assert len({one.baseline_identity for one in entries}) == 1
     assert [one.repeats for one in entries] == [None, None, None, entries[2].name]
     _, lines, _ = told(project, capsys)
+    lines = [line for line in lines if " was drawn · " not in line]
     assert "test 1, analysis 2 (2 trials), level 0.0057, policy calibrated" in lines[2]
     assert "test 1, analysis 3 (4 trials), level 0.0014, policy calibrated, goal improve, repeats" in lines[4]
     assert lines[5].startswith("  the next new candidate is test 2: ")

@@ -12,8 +12,10 @@ import pytest
 from pytest_trace2evolve.cases.case import case_line, generate
 from pytest_trace2evolve.cli import main
 from pytest_trace2evolve.errors import MissingExtraError
+from pytest_trace2evolve.evidence.draws import DrawStore
 from pytest_trace2evolve.records.rules import Rules
 from pytest_trace2evolve.records.script import Content
+from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.workflow.findings import Linted
 from pytest_trace2evolve.workflow.lint import lint
 from pytest_trace2evolve.workflow.project import Project
@@ -457,3 +459,17 @@ def test_the_command_reports_rules_in_a_process_of_its_own(inn: DeskProject) -> 
     done = subprocess.run(command, cwd=inn.root, env=surroundings, capture_output=True, text=True)
     assert done.returncode == 1, done.stderr
     assert "identify: the agent has no tool 'find_gest'" in done.stdout
+
+
+def test_a_stored_simulation_that_was_deleted_is_named(project: DeskProject) -> None:
+    folder = project.root / ".trace2evolve" / "finished"
+    store = DrawStore(folder, folder / "draws", ("candidate", "agent"), "run-1")
+    simulation = {"id": "s", "task_id": "t", "termination_reason": "user_stop", "messages": []}
+    store.put(store.key("a"), Simulation.model_validate(simulation))
+    linted = Linted(Project(project.root, project.root / "suites"), worlds=Worlds({"fake": FakeWorld}))
+    assert lint(linted) == []
+    (path,) = folder.glob("*/*.json")
+    path.unlink()
+    (finding,) = lint(linted)
+    assert finding.path == path
+    assert finding.text.startswith("was deleted, and the account of its draw names it; restore it, give ")

@@ -171,7 +171,7 @@ def test_other_code_cannot_run_the_baselines_side(
 
 
 def test_every_agent_that_ships_has_nothing_to_confirm() -> None:
-    assert set(BUILT_IN_AGENTS) <= confirm._SCRIPTED
+    assert set(BUILT_IN_AGENTS) <= confirm.SCRIPTED
 
 
 def test_fresh_trials_are_possible_where_there_is_a_side_and_a_budget(candidates: Candidates) -> None:

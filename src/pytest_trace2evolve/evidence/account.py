@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from pytest_trace2evolve.errors import BudgetError, EndpointError
+from pytest_trace2evolve.errors import BudgetError, EndpointError, StorageError
 from pytest_trace2evolve.records.account import DONE, NO_BUDGETS, Budgets, Claim, Entry, State, Totals
 from pytest_trace2evolve.records.completion import NOTHING_USED, Usage
 from pytest_trace2evolve.records.storable import storable_text
@@ -24,7 +24,8 @@ _TABLES = """
 CREATE TABLE IF NOT EXISTS run (
     one INTEGER PRIMARY KEY CHECK (one = 1),
     started REAL NOT NULL, next_slot REAL NOT NULL,
-    stopped TEXT NOT NULL DEFAULT '', refused TEXT NOT NULL DEFAULT '', told INTEGER NOT NULL DEFAULT 0,
+    stopped TEXT NOT NULL DEFAULT '', refused TEXT NOT NULL DEFAULT '', unstored TEXT NOT NULL DEFAULT '',
+    told INTEGER NOT NULL DEFAULT 0,
     calls INTEGER NOT NULL DEFAULT 0, prompt_tokens INTEGER NOT NULL DEFAULT 0,
     cached_tokens INTEGER NOT NULL DEFAULT 0, completion_tokens INTEGER NOT NULL DEFAULT 0,
     cost REAL NOT NULL DEFAULT 0, unpriced INTEGER NOT NULL DEFAULT 0
@@ -104,6 +105,7 @@ class Account:
         Raises:
             BudgetError: a budget is spent, or the run was stopped.
             EndpointError: an endpoint refused what every further request would ask too.
+            StorageError: the run could not store its evidence.
         """
         with self._lock:
             self.stand()
@@ -121,12 +123,14 @@ class Account:
         """Raise where nothing more may be sent or started.
 
         Raises:
-            BudgetError, EndpointError: as `admit`.
+            BudgetError, EndpointError, StorageError: as `admit`.
         """
         with self._lock:
-            stopped, refused, tokens, cost, started = self._database.execute(
-                "SELECT stopped, refused, prompt_tokens + completion_tokens, cost, started FROM run"
+            stopped, refused, unstored, tokens, cost, started = self._database.execute(
+                "SELECT stopped, refused, unstored, prompt_tokens + completion_tokens, cost, started FROM run"
             ).fetchone()
+        if unstored:
+            raise StorageError(unstored)
         if refused:
             raise EndpointError(refused)
         budgets = self.budgets
@@ -150,8 +154,8 @@ class Account:
             expected: What it is likely to use; nothing where that is not known.
 
         Raises:
-            BudgetError, EndpointError: as `admit`; the former also where nothing runs any more and what is
-                left does not suffice for one more.
+            BudgetError, EndpointError, StorageError: as `admit`; the first also if nothing runs any more and
+                what is left does not suffice for one more.
         """
         tokens, cost = expected.tokens, expected.cost or 0.0
         with self._lock:
@@ -298,15 +302,25 @@ class Account:
             (started,) = self._database.execute("SELECT started FROM run").fetchone()
         return max(0.0, float(started) + self.budgets.minutes * 60.0 - time.time())
 
-    def stop(self, reason: str, *, refused: bool = False) -> None:
+    @property
+    def unstored(self) -> str:
+        """Why the run could not store its evidence; empty if it could."""
+        with self._lock:
+            (reason,) = self._database.execute("SELECT unstored FROM run").fetchone()
+        return str(reason)
+
+    def stop(self, reason: str, *, refused: bool = False, unstored: bool = False) -> None:
         """Let nothing more be started; the first reason stays.
 
         Args:
             reason: Why, in one line.
             refused: An endpoint refused what every further request would ask too.
+            unstored: The evidence could not be stored, whatever else stopped the run before.
         """
         with self._lock, self._transaction():
             self._stop(reason, refused=refused)
+            if unstored:
+                self._database.execute("UPDATE run SET unstored = ? WHERE unstored = ''", (reason,))
 
     def first_to_tell(self) -> bool:
         """Whether this process is the first to report why the run was stopped."""

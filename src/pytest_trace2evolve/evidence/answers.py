@@ -12,12 +12,15 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from pytest_trace2evolve.errors import ConfigError, InfrastructureError
+from pytest_trace2evolve.errors import ConfigError, InfrastructureError, StorageError
 from pytest_trace2evolve.records.answer import Answer
 from pytest_trace2evolve.records.base import complaint
 
 FORMAT = 1
 """Version of the file's layout and of the keys in it."""
+
+_UNWRITABLE = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY)
+"""Codes of errors that say that nothing can be written, and nothing of the file."""
 
 PATIENCE = 30.0
 """Seconds to wait for another process that writes."""
@@ -73,12 +76,18 @@ class AnswerFile:
         """Keep an answer unless there is one already; returns the one that is kept.
 
         Raises:
-            InfrastructureError: the file is damaged or cannot be written.
+            InfrastructureError: the file is damaged.
+            StorageError: it cannot be written, as on a full disk.
         """
         text = answer.model_dump_json(exclude_defaults=True)
         try:
             done = self._connection.execute("INSERT OR IGNORE INTO answers VALUES (?, ?)", (key, text))
         except sqlite3.Error as error:
+            if getattr(error, "sqlite_errorcode", None) in _UNWRITABLE:
+                raise StorageError(
+                    f"{self.path}: cannot be written ({error}); make room or allow writing, then run the "
+                    "same again"
+                ) from None
             raise InfrastructureError(self._damaged(error)) from None
         return answer if done.rowcount else self.get(key) or answer
 

@@ -28,7 +28,7 @@ def write_parts(path: Path, parts: Iterable[str], *, exclusive: bool = False) ->
     What making a part raises goes through, and nothing is written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    staged = _stage(path, parts)
+    staged = stage(path, parts)
     try:
         if exclusive:
             os.link(staged, path)
@@ -59,7 +59,7 @@ def write_together(files: Mapping[Path, str]) -> None:
     try:
         for path, text in files.items():
             _make_folder(path.parent, made)
-            staged[path] = _stage(path, [text])
+            staged[path] = stage(path, [text])
             if path.exists():
                 second = staged[path].with_suffix(".kept")
                 os.link(path, second)
@@ -84,8 +84,13 @@ def write_together(files: Mapping[Path, str]) -> None:
 
 
 @contextlib.contextmanager
-def alone_in(folder: Path, *, wait: bool = True) -> Iterator[None]:
+def alone_in(folder: Path, *, wait: bool = True, if_possible: bool = False) -> Iterator[None]:
     """Hold a folder's lock: others who take it wait, and nothing is written for it.
+
+    Args:
+        folder: The folder.
+        wait: Wait for another process that holds it.
+        if_possible: Go on without the lock on a file system that has none.
 
     Raises:
         BlockingIOError: another process holds it, and `wait` is false.
@@ -98,14 +103,19 @@ def alone_in(folder: Path, *, wait: bool = True) -> Iterator[None]:
         return
     handle = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        with contextlib.suppress(OSError) if if_possible else contextlib.nullcontext():
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         yield
     finally:
         os.close(handle)
 
 
-def _stage(path: Path, parts: Iterable[str]) -> Path:
-    """A temporary file beside `path` that holds the parts, on the disk."""
+def stage(path: Path, parts: Iterable[str]) -> Path:
+    """A temporary file next to `path` that holds the parts, on the disk.
+
+    Raises:
+        OSError: it could not be written; nothing is left behind.
+    """
     handle, name = tempfile.mkstemp(prefix=f".{path.name[:100]}.", suffix=".tmp", dir=path.parent)
     staged = Path(name)
     try:

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from pytest_trace2evolve._canonical import digest, digest_text
 from pytest_trace2evolve.errors import ResultsError
-from pytest_trace2evolve.evidence.atomic import write_atomic
+from pytest_trace2evolve.evidence.atomic import alone_in, write_atomic
 from pytest_trace2evolve.evidence.ledger_check import ahead_of_their_time, problems_among
 from pytest_trace2evolve.reading import RECORDS, cause_of, parse_json, read_bytes, text_of
 from pytest_trace2evolve.records.base import complaint
@@ -146,24 +146,43 @@ class Ledger:
             OSError: it could not be written; nothing is left behind.
         """
         with self._turn():
-            while True:
-                history = self.read()
-                root = history.root or self._begin()
-                parents = history.heads or (root,)
-                before = {name: history.entries[name].at for name in parents if name in history.entries}
-                now = datetime.now(UTC)
-                # An entry is dated after its parents, whose machine's clock may be a little ahead. Much later
-                # ones are listed: a date like theirs would be wrong for this entry and all that follow.
-                ahead = tuple(name for name, at in before.items() if at > now + CLOCK_TOLERANCE)
-                after = [at + timedelta(microseconds=1) for name, at in before.items() if name not in ahead]
-                entry = make(root, parents, max([now, *after]))
-                if ahead:
-                    entry = entry.model_copy(update={"ahead": ahead})
-                try:
-                    write_atomic(self.folder / f"{entry.name}.json", render(entry), exclusive=True)
-                except FileExistsError:
-                    continue  # a writer that took no turn wrote the same in the same microsecond
-                return entry
+            return self._written(make)
+
+    def append_once(
+        self, make: Callable[[str, tuple[str, ...], datetime], Made], same: Callable[[Dated], bool]
+    ) -> None:
+        """Write an entry unless there is one that is the same; of several processes only one writes it.
+
+        Args:
+            make: As in `append`.
+            same: Whether an entry makes this one superfluous.
+
+        Raises:
+            OSError: as in `append`.
+        """
+        with self._turn():
+            if not any(same(entry) for entry in self.read().entries.values()):
+                self._written(make)
+
+    def _written(self, make: Callable[[str, tuple[str, ...], datetime], Made]) -> Made:
+        while True:
+            history = self.read()
+            root = history.root or self._begin()
+            parents = history.heads or (root,)
+            before = {name: history.entries[name].at for name in parents if name in history.entries}
+            now = datetime.now(UTC)
+            # An entry is dated after its parents, whose machine's clock may be a little ahead. Much later
+            # ones are listed: a date like theirs would be wrong for this entry and all that follow.
+            ahead = tuple(name for name, at in before.items() if at > now + CLOCK_TOLERANCE)
+            after = [at + timedelta(microseconds=1) for name, at in before.items() if name not in ahead]
+            entry = make(root, parents, max([now, *after]))
+            if ahead:
+                entry = entry.model_copy(update={"ahead": ahead})
+            try:
+                write_atomic(self.folder / f"{entry.name}.json", render(entry), exclusive=True)
+            except FileExistsError:
+                continue  # a writer that took no turn wrote the same in the same microsecond
+            return entry
 
     def _own_root(self, roots: Mapping[str, Root], claimed: Counter[str]) -> str | None:
         """The root that is this project's: the only one, or the repository's own, or that of most entries."""
@@ -185,20 +204,10 @@ class Ledger:
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
-        """Hold the folder, where the system can: else entries may come to lie beside each other."""
+        """Hold the folder if the system can: otherwise entries may come to lie beside each other."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        try:
-            import fcntl
-        except ImportError:
+        with alone_in(self.folder, if_possible=True):
             yield
-            return
-        handle = os.open(self.folder, os.O_RDONLY)
-        try:
-            with contextlib.suppress(OSError):  # a file system without locks
-                fcntl.flock(handle, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(handle)
 
     def _named(self) -> str:
         return self.folder.name

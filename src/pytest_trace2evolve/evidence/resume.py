@@ -32,9 +32,18 @@ def simulation_key(parts: dict[str, Any]) -> str:
     return digest({"format": FORMAT, **parts})
 
 
+def simulation_text(simulation: Simulation) -> str:
+    """What is stored of a simulation."""
+    record = simulation.model_dump(mode="json", exclude_unset=True)
+    return json.dumps(record, ensure_ascii=False, allow_nan=False)
+
+
 @dataclass(frozen=True)
 class FinishedStore:
-    """A folder of simulations, a file each; writers of many processes do not disturb one another."""
+    """A folder of simulations, a file each; writers of many processes do not disturb one another.
+
+    The simulations of suites lie in a `draws.DrawStore`.
+    """
 
     folder: Path
 
@@ -64,8 +73,7 @@ class FinishedStore:
         Raises:
             OSError: it could not be written.
         """
-        record = simulation.model_dump(mode="json", exclude_unset=True)
-        write_atomic(self._path(key), json.dumps(record, ensure_ascii=False, allow_nan=False))
+        write_atomic(self._path(key), simulation_text(simulation))
 
     def _path(self, key: str) -> Path:
         return self.folder / key[:2] / f"{key}.json"

@@ -1,15 +1,16 @@
 """From pairs and a policy to a verdict, and from several verdicts to one."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 
 from pytest_trace2evolve.gate.bounds import bounds
 from pytest_trace2evolve.gate.columns import KINDS, Floats
 from pytest_trace2evolve.gate.judgement import Judgement, Policy, Question
-from pytest_trace2evolve.gate.looks import share
+from pytest_trace2evolve.gate.looks import share, uncounted_share
 from pytest_trace2evolve.gate.pairs import Pairs, told
 from pytest_trace2evolve.gate.planning import DETECTED
 from pytest_trace2evolve.gate.tally import Tally, pass_hat
@@ -25,10 +26,15 @@ from pytest_trace2evolve.records.verdict import (
     Verdict,
 )
 
+LOST_AGAIN = "lost_again"
+"""Id of the check of tasks whose simulations keep being lost."""
+
+SIDES = ("baseline", "candidate")
+
 MIN_MEASURED = 0.9
 """Below this share of measured simulations on a side nothing is promoted."""
 
-_COMPARED, _MEASURED = "compared", "measured"
+_COMPARED, _MEASURED, _BEST_CASE = "compared", "measured", "best_case"
 
 
 def decide(
@@ -44,6 +50,8 @@ def decide(
     expected: int | None = None,
     look: int | None = None,
     analysis: int | None = None,
+    abandoned: int = 0,
+    lost: Mapping[str, str] = MappingProxyType({}),
     stage_alpha: float | None = None,
     schedule: tuple[int, ...] = (),
 ) -> Verdict:
@@ -63,18 +71,24 @@ def decide(
         expected: How many tasks should have been compared; below 90 % of them nothing is promoted.
         look: The number of the test of this split that the candidate's clean claim is; None claims none.
         analysis: The number of the analysis within that test; None gives it the test's whole level.
+        abandoned: How many draws could have been judged instead and were not; of a claim with a test number,
+            `analysis` counts them. They lower the level of what is claimed, never that of harm.
+        lost: Tasks of which a simulation is lost again and again, with the side: such a loss may depend on
+            what the agent does, so nothing is promoted.
         stage_alpha: Level of this stage, where there are several at growing numbers of trials.
         schedule: Trials of all these stages.
 
     Returns:
         Discard on any failed check; else promote, unless a check is undecided. A promotion also holds
-        with every missing simulation filled in at its worst, and needs 90 % measured on both sides.
+        with every missing simulation filled in at its worst, and needs 90 % measured on both sides. A discard
+        also holds with every missing simulation filled in at its best; otherwise it is inconclusive.
     """
+    whole = 1.0 if goal is Goal.NO_REGRESSION else uncounted_share(abandoned)
     question = Question(
         goal=Goal.HOLD if guard and goal is not Goal.NO_REGRESSION else goal,
         guard=guard,
-        share=1.0 if look is None else share(look, analysis),
-        next_share=1.0 if look is None else share(look, (analysis or 0) + 1),
+        share=whole if look is None else share(look, analysis),
+        next_share=whole if look is None else share(look, (analysis or 0) + 1),
         stage_alpha=stage_alpha,
         schedule=schedule,
     )
@@ -86,7 +100,8 @@ def decide(
     elif partial:
         decision = Decision.INCONCLUSIVE
     else:
-        results += [*_coverage(pairs, expected), *_missing_data(pairs, policy, question)]
+        results += [*_coverage(pairs, expected), *_missing_data(pairs, policy, question, results)]
+        results += _lost_again(pairs, lost)
         decision = _decision(results)
     answer, drop = None, None
     if guard or goal is Goal.NO_REGRESSION:
@@ -100,6 +115,9 @@ def decide(
         reason = f"no regression detected; {_could_have_detected(judged)}"
     if goal is Goal.NO_REGRESSION and label is Label.CLEAN:
         label = Label.DEVELOPMENT
+    told_lost = [check.detail for check in results if check.id == LOST_AGAIN]
+    if told_lost:
+        reason = "; ".join(filter(None, (reason, f"lost in every attempt: simulations of {told_lost[0]}")))
     return Verdict(
         decision=decision,
         policy=policy.name,
@@ -207,7 +225,8 @@ def _rank(decision: Decision) -> int:
 
 def _decision(results: Sequence[CheckResult]) -> Decision:
     statuses = {result.status for result in results}
-    if CheckStatus.FAIL in statuses:
+    withheld = any(result.id == _BEST_CASE and result.status is CheckStatus.UNDECIDED for result in results)
+    if CheckStatus.FAIL in statuses and not withheld:
         return Decision.DISCARD
     return Decision.INCONCLUSIVE if CheckStatus.UNDECIDED in statuses else Decision.PROMOTE
 
@@ -228,8 +247,15 @@ def _coverage(pairs: Pairs, expected: int | None) -> list[CheckResult]:
     ]
 
 
-def _missing_data(pairs: Pairs, policy: Policy, question: Question) -> list[CheckResult]:
-    """Two checks that can withhold a promotion, asked only where simulations have no reward."""
+def _missing_data(
+    pairs: Pairs, policy: Policy, question: Question, judged: Sequence[CheckResult]
+) -> list[CheckResult]:
+    """Checks that can withhold a promotion or a discard, asked only if simulations have no reward.
+
+    Args:
+        pairs, policy, question: As in `decide`.
+        judged: What the policy's checks answer.
+    """
     shares = [_measured_share(side) for side in pairs.sides]
     fresh, worst_fresh = pairs.fresh, pairs.fresh_worst
     lost_fresh = (
@@ -250,6 +276,8 @@ def _missing_data(pairs: Pairs, policy: Policy, question: Question) -> list[Chec
                 detail=f"{shares[0]:.1%} and {shares[1]:.1%} of runs",
             )
         )
+    if any(result.status is CheckStatus.FAIL for result in judged):
+        results.append(_best_case(policy.judge(pairs.best_case(), replace(question, filled=True)), judged))
     filled = policy.judge(pairs.worst_case(), replace(question, filled=True))
     open_ = (CheckStatus.FAIL, CheckStatus.UNDECIDED)
     lost = [result.id for result in filled.results if result.status in open_]
@@ -261,6 +289,31 @@ def _missing_data(pairs: Pairs, policy: Policy, question: Question) -> list[Chec
         )
     )
     return results
+
+
+def _best_case(filled: Judgement, judged: Sequence[CheckResult]) -> CheckResult:
+    """Withholds a discard if no check fails any more once the missing simulations are at their best."""
+    failed = [result.id for result in judged if result.status is CheckStatus.FAIL]
+    still = [
+        result.id for result in filled.results if result.status is CheckStatus.FAIL and result.id in failed
+    ]
+    return CheckResult(
+        id=_BEST_CASE,
+        status=CheckStatus.PASS if still else CheckStatus.UNDECIDED,
+        detail=f"still fails: {', '.join(still)}" if still else f"would not fail: {', '.join(failed)}",
+    )
+
+
+def _lost_again(pairs: Pairs, lost: Mapping[str, str]) -> list[CheckResult]:
+    """A check that withholds a promotion if a task's simulations keep being lost; absent if none does."""
+    found = {name: side for name, side in lost.items() if name in pairs.names}
+    for side, name in zip(pairs.sides, SIDES, strict=True):
+        for task in pairs.named((side.trials > 1) & (side.measured == 0)):
+            found.setdefault(task, name)
+    if not found:
+        return []
+    told = ", ".join(f"{task} ({side})" for task, side in found.items())
+    return [CheckResult(id=LOST_AGAIN, status=CheckStatus.UNDECIDED, detail=told)]
 
 
 def _measured_share(side: Tally) -> float:

@@ -8,14 +8,17 @@ More trials of the same claim continue its test. Analysis j of test k has level 
 add up to α_k. The number of analyses is not known beforehand (as in Lan and DeMets, Biometrika 1983), and a
 later analysis may hold the data of an earlier one or fresh data alone. Bonferroni's inequality holds for any
 dependence between them. Decision page 0006 gives the reasons for these weights.
+
+A draw of the same split that was not judged, and that the claim could have been made on instead, is one more
+chance to be wrong. So each such draw takes the place of an analysis: see `abandoned_draws`.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from pytest_trace2evolve.records.ledger import Dated, Evaluation, Repair
-from pytest_trace2evolve.records.verdict import Decision
+from pytest_trace2evolve.records.ledger import Dated, Draw, Evaluation, Origin, Repair
+from pytest_trace2evolve.records.verdict import Decision, Goal
 
 FIRST_SHARE = 0.75
 """The first analysis' share of its test's level. Each further one has a quarter of the share before it."""
@@ -35,6 +38,12 @@ class Claim:
         most: Those at the last stage of its run; 0 without stages.
         evidence: Digest of the baseline's evidence on the split, by which entries without `baseline_identity`
             name their baseline.
+        goal: What is claimed. Only `improve` on clean evidence is a test with a number.
+        counts: Whether it is such a claim.
+        draw: The id of the draw that is judged; empty if it is not known.
+        recorded_run: Whether the draw was made before this run, and not read from the store: a replay, or a
+            cassette.
+        measured: Digests of the baseline's candidate and agent; empty if they are not known.
     """
 
     suite: str
@@ -47,6 +56,11 @@ class Claim:
     trials: int
     most: int = 0
     evidence: str = ""
+    goal: Goal = Goal.IMPROVE
+    counts: bool = True
+    draw: str = ""
+    recorded_run: bool = False
+    measured: tuple[str, str] = ("", "")
 
 
 @dataclass(frozen=True)
@@ -54,19 +68,21 @@ class Look:
     """A claim's place among the tests of its split.
 
     Attributes:
-        number: The number of its test, from 1.
+        number: The number of its test, from 1; None for a claim that is no test with a number.
         analysis: The number of the analysis within the test, from 1; None for a repeat of a test that was
             recorded before analyses were counted and has spent its whole level at once.
         recorded: The recorded verdict that this run repeats; None if it is a new analysis.
         continued: The recorded inconclusive verdict whose test this run continues with more trials.
         trials: The most trials a task of this claim, earlier runs included: more continue its test.
+        abandoned: Draws that the claim could have been made on instead, and that were not judged.
     """
 
-    number: int
+    number: int | None
     analysis: int | None = 1
     recorded: Evaluation | None = None
     continued: Evaluation | None = None
     trials: int = 0
+    abandoned: tuple[Draw, ...] = ()
 
 
 def share(number: int, analysis: int | None = None) -> float:
@@ -78,6 +94,11 @@ def share(number: int, analysis: int | None = None) -> float:
     """
     whole = 6.0 / (math.pi * number) ** 2
     return whole if analysis is None else whole * FIRST_SHARE * (1.0 - FIRST_SHARE) ** (analysis - 1)
+
+
+def uncounted_share(abandoned: int) -> float:
+    """The share of α of a claim without a test number: all of it, unless draws were abandoned before it."""
+    return FIRST_SHARE * (1.0 - FIRST_SHARE) ** abandoned if abandoned else 1.0
 
 
 def look_of(entries: Iterable[Dated], claim: Claim) -> Look:
@@ -98,23 +119,132 @@ def look_of(entries: Iterable[Dated], claim: Claim) -> Look:
         test after it has a lower number than one that is recorded.
     """
     entries = list(entries)
+    if not claim.counts:
+        return _uncounted(entries, claim)
     made = claims_on(entries, claim.suite, claim.split, claim.lock)
     same = [entry for entry in made if _is_same(entry, claim) and entry.has_verdict]
     trials = max(claim.trials, claim.most)
+    abandoned = abandoned_draws(entries, claim, same)
     if same:
         recorded = _standing(same)
         analysed = max(entry.trials for entry in same)
         if recorded.decision is not Decision.INCONCLUSIVE or trials <= analysed:
             most = max(trials, analysed)
-            return Look(_number(recorded), recorded.analysis, recorded=recorded, trials=most)
+            return Look(
+                _number(recorded), recorded.analysis, recorded=recorded, trials=most, abandoned=abandoned
+            )
         # Branches may have made the same analysis at once: each has spent.
         analyses = [entry for entry in same if entry.analysis is not None and entry.repeats is None]
         if analyses:
             number = max(_number(entry) for entry in analyses)
             last = max(entry.analysis or 0 for entry in analyses)
-            return Look(number, 1 + max(last, len(analyses)), continued=recorded, trials=trials)
+            analysis = 1 + max(last, len(analyses) + len(abandoned))
+            return Look(number, analysis, continued=recorded, trials=trials, abandoned=abandoned)
+    number = _next_number(made, claim.candidate, _unfinished(entries, claim))
+    number += _other_agents(entries, made, claim)
     repairs = [entry for entry in entries if isinstance(entry, Repair) and claim.lock in entry.locks]
-    return Look(_after_repairs(_next_number(made, claim.candidate), made, repairs), trials=trials)
+    number = _after_repairs(number, made, repairs)
+    return Look(number, 1 + len(abandoned), trials=trials, abandoned=abandoned)
+
+
+def _uncounted(entries: Sequence[Dated], claim: Claim) -> Look:
+    """The place of a claim without a test number: it repeats the same claim, as one with a number does."""
+    same = [
+        entry
+        for entry in _on_split(entries, claim.suite, claim.split, claim.lock)
+        if isinstance(entry, Evaluation)
+        and not entry.claims_clean
+        and entry.goal is claim.goal
+        and entry.has_verdict
+        and _is_same(entry, claim)
+    ]
+    trials = max(claim.trials, claim.most)
+    analysed = max((entry.trials for entry in same), default=0)
+    # A run with more trials supersedes what is not final.
+    since = min((entry.at for entry in same if entry.trials == analysed), default=None)
+    final = [entry for entry in same if entry.decision is Decision.DISCARD or entry.at >= (since or entry.at)]
+    recorded = min(final, key=lambda entry: entry.decision.rank, default=None)
+    if recorded is None or (recorded.decision is Decision.INCONCLUSIVE and trials > analysed):
+        # Its verdict does not count any more, so its draw is one that could be chosen instead.
+        return Look(None, None, trials=trials, abandoned=abandoned_draws(entries, claim, ()))
+    abandoned = abandoned_draws(entries, claim, same)
+    return Look(None, None, recorded=recorded, trials=max(trials, analysed), abandoned=abandoned)
+
+
+def abandoned_draws(entries: Iterable[Dated], claim: Claim, same: Iterable[Evaluation]) -> tuple[Draw, ...]:
+    """Draws that a claim could have been made on instead of its own, and that no verdict names; oldest first.
+
+    Of the candidate these are the first draws of a store (it was deleted since, or is another machine's) and
+    the whole draws of gated runs that ended without a verdict. If a recorded draw is judged, all whole draws
+    could have been recorded and judged. Of the baseline they are all whole draws of a model that were not
+    judged when it was a candidate, but one.
+
+    Args:
+        entries: All that the ledger holds.
+        claim: What is claimed now, and on which draw.
+        same: The verdicts of the same claim: what they judged was not abandoned.
+    """
+    entries = list(entries)
+    here = _on_split(entries, claim.suite, claim.split, claim.lock)
+    first: dict[str, Draw] = {}
+    for entry in sorted((one for one in here if isinstance(one, Draw)), key=lambda one: (one.at, one.name)):
+        first.setdefault(entry.draw, entry)
+    judged = {entry.draw for entry in same}
+    ended = {entry.draw for entry in here if isinstance(entry, Evaluation) and entry.has_verdict}
+    own = [
+        draw
+        for draw in first.values()
+        if (draw.candidate.digest, draw.agent) == (claim.candidate, claim.agent)
+        and draw.draw not in judged | {claim.draw}
+        and _could_be_judged(draw, claim, ended)
+    ]
+    if claim.recorded_run and claim.draw not in first:
+        own = own[:-1]  # one of them is what was recorded
+    measured = [
+        draw
+        for draw in first.values()
+        if (draw.candidate.digest, draw.agent) == claim.measured
+        and draw.made in (Origin.KEPT, Origin.FRESH)
+        and (draw.whole or draw.made is Origin.KEPT)
+        and draw.draw not in ended | {claim.draw}
+    ]
+    if claim.measured == (claim.candidate, claim.agent):
+        own = own[:-1]  # the baseline is one of them, and the candidate's own is not among them
+        return tuple(own)
+    return tuple(sorted([*own, *measured[:-1]], key=lambda one: (one.at, one.name)))
+
+
+def _could_be_judged(draw: Draw, claim: Claim, ended: Collection[str | None]) -> bool:
+    if draw.made in (Origin.KEPT, Origin.PLAYED):
+        return True
+    if claim.recorded_run:
+        return draw.whole
+    return draw.gated and draw.whole and draw.draw not in ended
+
+
+def _on_split(entries: Iterable[Dated], suite: str, split: str, lock: str) -> list[Draw | Evaluation]:
+    return [
+        entry
+        for entry in entries
+        if isinstance(entry, Draw | Evaluation)
+        and (entry.suite, entry.split, entry.lock) == (suite, split, lock)
+    ]
+
+
+def _other_agents(entries: Iterable[Dated], made: Iterable[Evaluation], claim: Claim) -> int:
+    """Further agents that a candidate was drawn with and that claimed nothing: each could have claimed.
+
+    Only draws of models count: a setting of a model changes an agent, and need not change what it does.
+    """
+    claimed = {entry.agent for entry in made if entry.candidate.digest == claim.candidate}
+    drawn = {
+        draw.agent
+        for draw in _on_split(entries, claim.suite, claim.split, claim.lock)
+        if isinstance(draw, Draw)
+        and draw.candidate.digest == claim.candidate
+        and draw.made is not Origin.UNSTORED
+    }
+    return len(drawn - claimed - {claim.agent, claim.measured[1]})
 
 
 def claims_on(entries: Iterable[Dated], suite: str, split: str, lock: str) -> list[Evaluation]:
@@ -149,10 +279,21 @@ def _standing(same: Sequence[Evaluation]) -> Evaluation:
     return min(final, key=lambda entry: entry.decision.rank)
 
 
-def _next_number(made: Sequence[Evaluation], candidate: str) -> int:
-    """The number of a new test of a candidate, after these claims."""
+def _unfinished(entries: Iterable[Dated], claim: Claim) -> set[str]:
+    """Candidates with a whole draw of a gated run that ended before its verdict: each could have claimed."""
+    here = _on_split(entries, claim.suite, claim.split, claim.lock)
+    named = {entry.draw for entry in here if isinstance(entry, Evaluation) and entry.has_verdict}
+    return {
+        entry.candidate.digest
+        for entry in here
+        if isinstance(entry, Draw) and entry.gated and entry.whole and entry.draw not in named
+    }
+
+
+def _next_number(made: Sequence[Evaluation], candidate: str, unfinished: Collection[str]) -> int:
+    """The number of a new test of a candidate, after these claims and those that were not finished."""
     verdicts = {entry.name for entry in made if entry.has_verdict}
-    tests: dict[str, set[tuple[object, ...]]] = {}
+    tests: dict[str, set[tuple[object, ...]]] = {digest: set() for digest in unfinished}
     for entry in made:
         spent = tests.setdefault(entry.candidate.digest, set())
         if entry.alpha is not None and entry.repeats not in verdicts:

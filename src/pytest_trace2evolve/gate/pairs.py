@@ -89,6 +89,18 @@ class Pairs:
             fresh_worst=np.array([one.worst for one in found], dtype=np.float64),
         )
 
+    def best_case(self) -> "Pairs":
+        """Every simulation without a reward filled in, as well for the candidate as it could have been.
+
+        This is a bound that a discard must survive, never a score. `fresh` counts lost trials against a fall
+        already.
+        """
+        return replace(
+            self,
+            baseline=self.baseline.filled(self.asks, in_favour=False),
+            candidate=self.candidate.filled(self.asks, in_favour=True),
+        )
+
     def worst_case(self) -> "Pairs":
         """Every simulation without a reward filled in, as badly for the candidate as it could have been.
 

@@ -86,7 +86,7 @@ CALIBRATED = Calibrated()
 POLICIES: Mapping[str, Policy] = {policy.name: policy for policy in (CALIBRATED, STRICT)}
 DEFAULT_POLICY = CALIBRATED.name
 
-_OWN = frozenset({*METRICS, DROP, "measured", "compared", "worst_case"}).union(
+_OWN = frozenset({*METRICS, DROP, "measured", "compared", "worst_case", "best_case", "lost_again"}).union(
     check.id for goal in Goal for check in STRICT.checks(goal)
 )
 """Ids that no check of others may have."""

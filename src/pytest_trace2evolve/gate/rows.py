@@ -47,7 +47,7 @@ def ranks(
         asks: By kind, whether a task may name such actions, shape (R, N); needed where simulations were lost.
     """
     answers = policy.answers(compared, question)
-    undecided = (answers == UNDECIDED).any(axis=0)
+    undecided, failed = (answers == UNDECIDED).any(axis=0), answers == FAIL
     lost = (compared.baseline.missing > 0).any(axis=1) | (compared.candidate.missing > 0).any(axis=1)
     if lost.any():
         assert asks is not None, "what a lost simulation was asked to do must be known"
@@ -56,6 +56,16 @@ def ranks(
             baseline=compared.baseline.filled(asks, in_favour=True),
             candidate=compared.candidate.filled(asks, in_favour=False),
         )
+        best = replace(
+            compared,
+            baseline=compared.baseline.filled(asks, in_favour=False),
+            candidate=compared.candidate.filled(asks, in_favour=True),
+        )
+        still = policy.answers(best, replace(question, filled=True)) == FAIL
+        withheld = lost & failed.any(axis=0) & ~(failed & still).any(axis=0)
+        failed, undecided = failed & ~withheld, undecided | withheld
+        for side in (compared.baseline, compared.candidate):
+            undecided |= ((side.trials > 1) & (side.measured == 0)).any(axis=1)
         bound = policy.answers(filled, replace(question, filled=True))
         shares = np.minimum(_measured(compared.baseline), _measured(compared.candidate))
         open_ = ((bound == UNDECIDED) | (bound == FAIL)).any(axis=0)
@@ -63,7 +73,7 @@ def ranks(
     if question.guard and question.goal is not Goal.NO_REGRESSION:
         undecided |= ~policy.detects(compared, question, DETECTED)
     rank = np.where(undecided, Decision.INCONCLUSIVE.rank, Decision.PROMOTE.rank)
-    rank = np.where((answers == FAIL).any(axis=0), Decision.DISCARD.rank, rank)
+    rank = np.where(failed.any(axis=0), Decision.DISCARD.rank, rank)
     return np.where(compared.both.any(axis=1), rank, Decision.INCONCLUSIVE.rank)
 
 

@@ -94,7 +94,8 @@ class StoredModel:
 
         Raises:
             ContextWindowError: the conversation does not fit the model.
-            InfrastructureError: a store could not be read or written.
+            InfrastructureError: a store could not be read.
+            StorageError: a store could not be written.
             EndpointError: see `ChatModel.complete`.
         """
         key = self._requests.key(messages, tools, trial, tool_choice)

@@ -99,7 +99,7 @@ LIVE: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
             "dest": "t2e_fresh",
             "action": "store_const",
             "const": True,
-            "help": "run every live simulation again, also those that finished in an earlier run",
+            "help": "make every live simulation again, beside those of earlier runs: a further draw",
         },
     ),
     (

@@ -1,10 +1,11 @@
-"""Entries of the ledger: accesses to traces, verdicts, saved baselines, and repairs of the ledger itself.
+"""Entries of the ledger: accesses, draws of sealed splits, verdicts, saved baselines, and repairs.
 
 An entry is named by the digest of its content and names the entries that were there before it, so that an
 entry cannot be changed, or one that others name be taken away, without its being found.
 """
 
 from datetime import date, datetime, timedelta
+from enum import StrEnum
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, AwareDatetime, Field, TypeAdapter, model_validator
@@ -168,7 +169,49 @@ class Repair(Dated):
         return name in self.files and self.files[name] == file
 
 
-_LATER = frozenset({"baseline_identity", "analysis", "baseline_evidence", "evidence", "verdict"})
+class Origin(StrEnum):
+    """How the simulations of a draw were made, and so which later runs may read them."""
+
+    KEPT = "kept"
+    """The first of a store: every run without `--t2e-fresh` reads them."""
+    FRESH = "fresh"
+    """By `--t2e-fresh` or `--t2e-record`, beside those of the store."""
+    PLAYED = "played"
+    """By a cassette."""
+    UNSTORED = "unstored"
+    """By an agent whose simulations are not stored: each run makes its own."""
+
+
+class Draw(Dated):
+    """Simulations of a candidate on a sealed split were made, and could be seen.
+
+    A draw is one set of simulations of one candidate and one agent. It is recorded before its first
+    simulation is stored or shown, once for every lock, whether or not a gate judges it.
+
+    Attributes:
+        suite, split, lock: Where: the split, and the digest of the suite's lock.
+        candidate, agent: Whose: as in `Evaluation`.
+        draw: The id of the draw. A draw that several runs complete keeps its id.
+        made: How, and so which later runs may read it.
+        gated: Whether the run that began it has a gate and a baseline.
+        whole: Whether that run selected all tasks of the split.
+        run: The id of that run.
+    """
+
+    kind: Literal["draw"] = "draw"
+    suite: Text
+    split: Text
+    lock: Text
+    candidate: Version
+    agent: Text
+    draw: Name
+    made: Origin
+    gated: bool
+    whole: bool
+    run: Text
+
+
+_LATER = frozenset({"baseline_identity", "analysis", "baseline_evidence", "evidence", "verdict", "draw"})
 """Fields of an evaluation that came after the first entries."""
 
 
@@ -196,9 +239,10 @@ class Evaluation(Dated):
             level, and its decision is the worse of that verdict and of what its own figures say.
         run: The run's id.
         baseline_evidence: Digest of all evidence of the baseline, in all splits. None in entries from before
-            this field, as are the next two.
+            this field, as are the next three.
         evidence: Digest of the run's evidence on the suite, in all splits.
         verdict: Digest of the run's `verdict.json`.
+        draw: The draw that was judged; None if it is not known, too.
     """
 
     kind: Literal["evaluation"] = "evaluation"
@@ -223,6 +267,7 @@ class Evaluation(Dated):
     baseline_evidence: Text | None = None
     evidence: Text | None = None
     verdict: Text | None = None
+    draw: Name | None = None
 
     @model_validator(mode="after")
     def _numbered_where_it_claims(self) -> Self:
@@ -262,6 +307,6 @@ class Evaluation(Dated):
         return (self.candidate, *self.ancestors)
 
 
-AnyEntry = Root | Seen | Evaluation | Saved | Repair
+AnyEntry = Root | Seen | Draw | Evaluation | Saved | Repair
 ENTRIES: TypeAdapter[AnyEntry] = TypeAdapter(Annotated[AnyEntry, Field(discriminator="kind")])
 """Reads an entry of any kind."""

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from pytest_trace2evolve._sanitize import sanitize_line
 from pytest_trace2evolve.gate.looks import share
-from pytest_trace2evolve.records.ledger import Evaluation, Seen
+from pytest_trace2evolve.records.ledger import Draw, Evaluation, Origin, Seen
 from pytest_trace2evolve.report.score import terminal
 from pytest_trace2evolve.report.terminal import rendered
 from pytest_trace2evolve.workflow.judging.ledger import Looks
@@ -15,6 +15,14 @@ from pytest_trace2evolve.workflow.judging.story import Story
 
 SHOWN_ALPHA = 0.05
 """The alpha at which the levels of the next test are shown; the policy's own may differ."""
+
+
+_MADE = {
+    Origin.KEPT: "kept for later runs",
+    Origin.FRESH: "by --t2e-fresh",
+    Origin.PLAYED: "by a cassette",
+    Origin.UNSTORED: "by an agent without a store",
+}
 
 
 def ledger_json(looks: Looks, stories: Sequence[Story]) -> dict[str, Any]:
@@ -59,11 +67,20 @@ def ledger_text(looks: Looks, stories: Sequence[Story]) -> str:
     return rendered(target)
 
 
-def _told(entry: Seen | Evaluation, story: Story) -> str:
+def _told(entry: Seen | Draw | Evaluation, story: Story) -> str:
     """An entry in a line."""
     if isinstance(entry, Seen):
         trials = ", ".join(map(str, entry.trials))
         return f"{entry.who} looked at task {entry.task}, trial {trials}, of {entry.run}"
+    if isinstance(entry, Draw):
+        facts = [
+            _MADE[entry.made],
+            "whole" if entry.whole else "in part",
+            "gated" if entry.gated else "not gated",
+        ]
+        if entry.lock != story.lock:
+            facts.append("under another lock")
+        return f"{entry.candidate.id} was drawn · {', '.join(facts)} · run {entry.run}"
     facts = [f"{entry.label.value} evidence"]
     trials = f"{entry.trials} trial{'' if entry.trials == 1 else 's'}"
     if entry.look is None:

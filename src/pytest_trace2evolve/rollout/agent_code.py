@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import errno
 import socket
 import ssl
 import traceback
@@ -35,6 +36,10 @@ _ALLOWED = (BudgetError, EndpointError, InfrastructureError, ParticipantError)
 """Errors by which an agent, or a model of this package that it asks, may end its simulation or the run."""
 
 
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
+"""Codes of errors by which a disk, and not an agent, fails."""
+
+
 async def run_agent_code(
     owner: object, name: str, call: Callable[[], Awaitable[T]], world: object = None
 ) -> T:
@@ -50,7 +55,7 @@ async def run_agent_code(
 
     Raises:
         AgentCodeError: it raised; `SystemExit` counts, and so does a cancellation that nobody asked for.
-        InfrastructureError: it could not reach a service: see `is_network_error`.
+        InfrastructureError: it could not reach a service (see `is_network_error`), or the disk is full.
     """
     context = contextvars.copy_context()
     task = asyncio.create_task(_guarded(owner, name, call, world), context=context)
@@ -102,6 +107,8 @@ async def _guarded(owner: object, name: str, call: Callable[[], Awaitable[T]], w
         said = f"{type(error).__name__}: {_message(error)}".rstrip(": ")
         if is_network_error(error):
             raise InfrastructureError(f"the agent's {name} could not reach a service: {said}") from error
+        if isinstance(error, OSError) and error.errno in _FULL:
+            raise InfrastructureError(f"the agent's {name} could not write to the disk: {said}") from error
         raise AgentCodeError(said, _frames(error)) from error
 
 

@@ -16,10 +16,12 @@ from pytest_trace2evolve.errors import (
     CaseError,
     ConfigError,
     LockError,
+    ResultsError,
     SuiteError,
     Trace2EvolveError,
     WorldError,
 )
+from pytest_trace2evolve.evidence.draws import accounts_in
 from pytest_trace2evolve.lock import LOCK_NAME, RENEW, Lock
 from pytest_trace2evolve.records.base import complaint
 from pytest_trace2evolve.records.protocols import rules_of
@@ -209,6 +211,14 @@ def _tasks(linted: Linted, suites: Sequence[Suite]) -> Iterator[Task]:
     yield from found.values()
 
 
+def _draws(linted: Linted) -> Iterator[Finding]:
+    """Stored simulations that were deleted, changed or added by hand."""
+    project = linted.project
+    for store in accounts_in(project.finished_folder, project.draws_folder):
+        for problem in store.problems():
+            yield found_in(store.path, ResultsError(problem))
+
+
 def _line(error: Exception) -> str:
     """An error in one line; one that this package does not raise itself with its name."""
     if isinstance(error, ValidationError):
@@ -227,6 +237,7 @@ CHECKS: tuple[Callable[[Linted], Iterable[Finding]], ...] = (
     run_folders,
     backdated,
     _rules,
+    _draws,
 )
 """What is checked, in the order in which it is told."""
 

@@ -75,6 +75,11 @@ class Project:
         return self.root / ".trace2evolve" / "finished"
 
     @property
+    def draws_folder(self) -> Path:
+        """Accounts of the finished simulations, one for each candidate and agent; copied with them."""
+        return self.finished_folder / "draws"
+
+    @property
     def answers_cache(self) -> Path:
         """Models' answers, which a later run with `--t2e-cache` need not ask for again."""
         return self.root / ".trace2evolve" / "cache.sqlite"

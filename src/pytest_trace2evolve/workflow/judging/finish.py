@@ -14,29 +14,21 @@ from pytest_trace2evolve.records.run_verdict import RunVerdict
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.verdict import CheckStatus, Decision, SideFigures, Verdict
 from pytest_trace2evolve.workflow.judging.ledger import DECIDING, Looks
+from pytest_trace2evolve.workflow.judging.run_verdict import VERDICT_NAME
 from pytest_trace2evolve.workflow.judging.saving import save_baseline
 from pytest_trace2evolve.workflow.judging.verdicts import SuiteOutcome, SuiteRun, claim_of, evidence
 from pytest_trace2evolve.workflow.planning.confirm import MOST_FRESH
 from pytest_trace2evolve.workflow.planning.plan import Plan, PlannedSuite
+from pytest_trace2evolve.workflow.running.draws import Draws
 from pytest_trace2evolve.workflow.running.fresh import SIDES
 from pytest_trace2evolve.workflow.running.origin import provenance_of
 from pytest_trace2evolve.worlds.registry import Worlds
 
 
 def keep(
-    plan: Plan,
-    runs: Iterable[SuiteRun],
-    outcomes: Iterable[SuiteOutcome],
-    worlds: Worlds,
-    looks: Looks,
-    record: RunVerdict | None,
-    *,
-    provisional: bool = False,
+    plan: Plan, runs: Iterable[SuiteRun], outcomes: Iterable[SuiteOutcome], worlds: Worlds, looks: Looks
 ) -> list[str]:
-    """Write the headers of the run folder, the baselines asked for, the ledger, and the scoreboard.
-
-    A provisional outcome, of a stage after which another follows, is neither an entry nor a line. `record` is
-    the run's verdict; None if its gate is off.
+    """Write the headers of the run folder and the baselines asked for, with their entries in the ledger.
 
     Returns:
         Notes for the user, a line each.
@@ -50,20 +42,46 @@ def keep(
         notes += _keep_header(plan, run, worlds)
     if plan.saving is not None:
         notes += [save_baseline(plan, run, outcome, looks) for run, outcome in pairs]
+    return notes
+
+
+def record_verdicts(
+    plan: Plan,
+    runs: Iterable[SuiteRun],
+    outcomes: Iterable[SuiteOutcome],
+    looks: Looks,
+    draws: Draws,
+    record: RunVerdict,
+) -> None:
+    """Write the verdicts to the ledger and the scoreboard, after everything else is written.
+
+    A run that cannot store its evidence is no test: it spends nothing, and no later run repeats it. A stage
+    after which another follows is not recorded either.
+
+    Args:
+        record: The run's verdict, as `verdict.json` holds it.
+
+    Raises:
+        OSError: something could not be written; if it was the ledger, there is no `verdict.json` either.
+    """
     whole = [
         (run, verdict)
-        for run, outcome in pairs
+        for run, outcome in zip(runs, outcomes, strict=True)
         for verdict in outcome.verdicts
-        if outcome.whole and not verdict.partial and not provisional
+        if not verdict.partial
     ]
     # The ledger first: a line of the scoreboard without an entry would pass for an entry taken out.
-    for run, verdict in whole:
-        split = verdict.split or ""
-        if record and verdict.decision is not None and plan.project.splits[split].role in DECIDING:
-            looks.record(plan, run.planned, verdict, claim_of(plan, run, split), record)
+    try:
+        for run, verdict in whole:
+            split = verdict.split or ""
+            if verdict.decision is not None and plan.project.splits[split].role in DECIDING:
+                claim = claim_of(plan, run, split, draws, verdict.label)
+                looks.record(plan, run.planned, verdict, claim, record)
+    except OSError:
+        (plan.run_folder / VERDICT_NAME).unlink(missing_ok=True)
+        raise
     if whole:
         append(plan.project.scoreboard, [_line(plan, run.planned, verdict) for run, verdict in whole])
-    return notes
 
 
 def keep_totals(plan: Plan, totals: Totals, stopped: str) -> None:

@@ -134,8 +134,8 @@ class Looks:
         """
         assert verdict.decision is not None
         assert planned.baseline is not None
-        clean = verdict.goal is Goal.IMPROVE and verdict.label is Label.CLEAN
-        recorded = self.look(claim).recorded if clean else None
+        sealed = plan.project.splits[claim.split].role is Role.GATE
+        recorded = self.look(claim).recorded if sealed else None
         idle = verdict.decision is Decision.INCONCLUSIVE and unmeasured(verdict)
         ancestors = tuple(Version(id=one.id, digest=one.digest) for one in plan.lineage[1:])
         fields = {
@@ -162,6 +162,7 @@ class Looks:
             "baseline_evidence": planned.baseline.digest if planned.baseline.saved else None,
             "evidence": whole.suites[claim.suite].evidence.digest,
             "verdict": digest(whole.model_dump(mode="json")),
+            "draw": claim.draw or None,
         }
 
         def make(root: str, parents: tuple[str, ...], at: datetime) -> Evaluation:

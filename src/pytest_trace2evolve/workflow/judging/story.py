@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from pytest_trace2evolve.errors import SuiteError, nearest
 from pytest_trace2evolve.gate.looks import Claim
-from pytest_trace2evolve.records.ledger import Evaluation, Seen
+from pytest_trace2evolve.records.ledger import Draw, Evaluation, Seen
 from pytest_trace2evolve.suites import Role
 from pytest_trace2evolve.workflow.judging.ledger import Looks
 from pytest_trace2evolve.workflow.project import Project
@@ -18,7 +18,7 @@ class Story:
     Attributes:
         suite, split: Which split.
         lock: The digest of the suite's lock now; None where it is no longer locked.
-        entries: Looks and evaluations, oldest first.
+        entries: Accesses, draws and evaluations, oldest first.
         informed: Ids of the candidates whose front matter says that their authors had seen the split.
         next_look: The number of the next new candidate that claims clean; None where no claim can be made.
     """
@@ -26,7 +26,7 @@ class Story:
     suite: str
     split: str
     lock: str | None
-    entries: tuple[Seen | Evaluation, ...]
+    entries: tuple[Seen | Draw | Evaluation, ...]
     informed: tuple[str, ...]
     next_look: int | None
 
@@ -42,7 +42,7 @@ def stories(
         SuiteError: no such suite or split, neither locked nor in the ledger.
         CandidateError, LockError: a candidate's file or the lock is broken.
     """
-    entries = [entry for entry in looks.entries if isinstance(entry, Seen | Evaluation)]
+    entries = [entry for entry in looks.entries if isinstance(entry, Seen | Draw | Evaluation)]
     locked = {(name, one) for name, lock in project.lock.suites.items() for one in lock.splits}
     places = locked | {(entry.suite, entry.split) for entry in entries}
     _refuse_unknown(suite, {name for name, _ in places}, "suite")
@@ -57,7 +57,7 @@ def stories(
 
 
 def _story(
-    project: Project, looks: Looks, place: tuple[str, str], entries: Sequence[Seen | Evaluation]
+    project: Project, looks: Looks, place: tuple[str, str], entries: Sequence[Seen | Draw | Evaluation]
 ) -> Story:
     suite, split = place
     lock = project.lock.suites.get(suite)

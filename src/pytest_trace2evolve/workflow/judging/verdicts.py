@@ -19,8 +19,15 @@ from pytest_trace2evolve.gate.looks import Claim, Look
 from pytest_trace2evolve.gate.pairs import natural_order, pair, told
 from pytest_trace2evolve.gate.policy import version_of
 from pytest_trace2evolve.records.compared import Compared, side_of
-from pytest_trace2evolve.records.evidence import Evidence, Fresh, SimulationEvidence, code_differences
-from pytest_trace2evolve.records.ledger import Evaluation
+from pytest_trace2evolve.records.evidence import (
+    Evidence,
+    Fresh,
+    Provenance,
+    Settings,
+    SimulationEvidence,
+    code_differences,
+)
+from pytest_trace2evolve.records.ledger import Evaluation, Origin
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label, Verdict
 from pytest_trace2evolve.scoring.metrics import Metrics, metrics
 from pytest_trace2evolve.suites import Role
@@ -28,6 +35,7 @@ from pytest_trace2evolve.workflow.judging.ledger import Looks, baseline_identity
 from pytest_trace2evolve.workflow.planning.plan import Plan, PlannedSuite
 from pytest_trace2evolve.workflow.project import Project
 from pytest_trace2evolve.workflow.recorded.baselines import Baseline
+from pytest_trace2evolve.workflow.running.draws import Draws
 from pytest_trace2evolve.workflow.running.keys import tested
 from pytest_trace2evolve.workflow.running.origin import provenance_of
 from pytest_trace2evolve.workflow.running.taskrun import TaskRun
@@ -133,7 +141,13 @@ def evidence(plan: Plan, run: SuiteRun) -> Evidence:
 
 
 def outcome(
-    plan: Plan, run: SuiteRun, looks: Looks, *, interrupted: str = "", stopped: bool = False
+    plan: Plan,
+    run: SuiteRun,
+    looks: Looks,
+    draws: Draws,
+    *,
+    interrupted: str = "",
+    stopped: bool = False,
 ) -> SuiteOutcome:
     """Judge one suite.
 
@@ -141,6 +155,7 @@ def outcome(
         plan: The run's plan.
         run: What came in of the suite; nothing, where the session ended before it.
         looks: What the ledger says.
+        draws: The draws of the run.
         interrupted: Why the session may have stopped early or been narrowed; empty where it was not.
         stopped: Whether it ended before its time: then nothing it measured decides.
     """
@@ -150,7 +165,7 @@ def outcome(
     verdicts: list[Verdict] = []
     reason = _no_gate_reason(plan, run.planned)
     if not reason:
-        verdicts = list(_verdicts(plan, run, looks, interrupted, stopped=stopped))
+        verdicts = list(_verdicts(plan, run, looks, draws, interrupted, stopped=stopped))
         if not any(verdict.decision for verdict in verdicts):
             reason = "no deciding split was run, and the guards detected no harm"
     unread = tuple(entry for split in splits for entry in told(run.left_out(split)))
@@ -169,7 +184,7 @@ def _no_gate_reason(plan: Plan, planned: PlannedSuite) -> str:
 
 
 def _verdicts(
-    plan: Plan, run: SuiteRun, looks: Looks, interrupted: str, *, stopped: bool
+    plan: Plan, run: SuiteRun, looks: Looks, draws: Draws, interrupted: str, *, stopped: bool
 ) -> Iterable[Verdict]:
     planned, policy = run.planned, plan.policy
     assert planned.baseline is not None
@@ -186,8 +201,8 @@ def _verdicts(
         partial = _partial(run, split, interrupted, stopped)
         if not partial and not guard:
             partial = _without_baseline(tasks, {record.task_id for record in baseline})
-        claims = plan.goal is Goal.IMPROVE and labelled.label is Label.CLEAN and not guard and not partial
-        look = looks.look(claim_of(plan, run, split)) if claims else None
+        claims = plan.project.splits[split].role is Role.GATE and not partial
+        look = looks.look(claim_of(plan, run, split, draws, labelled.label)) if claims else None
         pairs = pair(comparable, candidate).leaving_out(reasons)
         if plan.confirm is not None and plan.confirm.possible and planned.name in plan.confirm.sides:
             pairs = pairs.tried_again({name: fresh_result(one) for name, one in run.fresh.items()})
@@ -203,12 +218,30 @@ def _verdicts(
             expected=len(tasks),
             look=look.number if look else None,
             analysis=look.analysis if look else None,
+            abandoned=len(look.abandoned) if look else 0,
+            lost=_lost_again(run, split, draws),
             stage_alpha=plan.stage.alpha if plan.stage else None,
             schedule=plan.stage.schedule if plan.stage else (),
         )
         verdict = with_recorded(verdict, look, labelled.reason)
         sealed = plan.project.splits[split].role is Role.GATE
         yield withheld(verdict) if sealed and looks.problems else verdict
+
+
+def _lost_again(run: SuiteRun, split: str, draws: Draws) -> dict[str, str]:
+    """Tasks of a split of which this run and an earlier one lost the same trial, with the side."""
+    if run.planned.recorded is not None:
+        return {}
+    lost = {
+        task_id: [record.trial for record in run.runs[task_id].lost]
+        for task_id in run.planned.lock.splits[split]
+        if task_id in run.runs
+    }
+    return {
+        task_id: "candidate"
+        for task_id, trials in lost.items()
+        if trials and draws.lost_again(run.planned.name, task_id, trials)
+    }
 
 
 def with_recorded(verdict: Verdict, look: Look | None, reason: str = "") -> Verdict:
@@ -223,6 +256,8 @@ def with_recorded(verdict: Verdict, look: Look | None, reason: str = "") -> Verd
         The verdict; of a repeat with the worse of the recorded and the fresh decision. Its reason names both.
     """
     reasons, decision = [verdict.reason, reason], verdict.decision
+    if look is not None and look.abandoned:
+        reasons.append(_abandoned(look, verdict))
     if look is not None and look.recorded is not None and decision is not None:
         recorded = look.recorded
         told = f"recorded: {_dated(recorded)}; now: {decision.value.upper()}"
@@ -247,6 +282,19 @@ def withheld(verdict: Verdict) -> Verdict:
     return verdict.model_copy(update={"decision": Decision.INCONCLUSIVE})
 
 
+def _abandoned(look: Look, verdict: Verdict) -> str:
+    """Which draws could have been judged instead, what follows, and how to avoid that."""
+    count = len(look.abandoned)
+    named = ", ".join(f"{draw.run} ({draw.at:%Y-%m-%d})" for draw in look.abandoned[:3])
+    further = ", …" if count > 3 else ""
+    lowers = verdict.alpha is not None and verdict.goal is not Goal.NO_REGRESSION and look.recorded is None
+    return (
+        f"{count} other draw{'' if count == 1 else 's'} of this split could have been judged instead and "
+        f"{'was' if count == 1 else 'were'} not{', so the level is lower' if lowers else ''}: "
+        f"{named}{further}; keep .trace2evolve, finish runs that were begun, and leave out --t2e-fresh"
+    )
+
+
 def _dated(entry: Evaluation) -> str:
     return f"{entry.decision.value.upper()} on {entry.at:%Y-%m-%d}"
 
@@ -255,8 +303,8 @@ def _trials(number: int) -> str:
     return f"{number} trial{'' if number == 1 else 's'}"
 
 
-def claim_of(plan: Plan, run: SuiteRun, split: str) -> Claim:
-    """What is judged on a split."""
+def claim_of(plan: Plan, run: SuiteRun, split: str, draws: Draws, label: Label) -> Claim:
+    """What is judged on a split, on evidence of a label."""
     planned = run.planned
     assert planned.baseline is not None
     assert plan.policy is not None
@@ -275,7 +323,19 @@ def claim_of(plan: Plan, run: SuiteRun, split: str) -> Claim:
         trials=trials_of(run.in_split(split)),
         most=plan.stage.most if plan.stage else 0,
         evidence=evidence,
+        goal=plan.goal,
+        counts=plan.goal is Goal.IMPROVE and label is Label.CLEAN,
+        draw="" if planned.recorded is not None else draws.id,
+        recorded_run=planned.recorded is not None or draws.origin is Origin.PLAYED,
+        measured=_measured(whole.provenance, plan),
     )
+
+
+def _measured(origin: Provenance, plan: Plan) -> tuple[str, str]:
+    """Digests of a baseline's candidate and agent; empty if they were not recorded."""
+    if origin.candidate is None or origin.agent == Settings():
+        return "", ""
+    return origin.candidate.digest, tested(plan, origin)
 
 
 def refuse_incomparable(plan: Plan, planned: PlannedSuite) -> tuple[str, ...]:

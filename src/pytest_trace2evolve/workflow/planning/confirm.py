@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MOST_FRESH = 32
 """Fresh simulations of one task at most, both sides together."""
 
-_SCRIPTED = frozenset({"replay", "oracle", "nop"})
+SCRIPTED = frozenset({"replay", "oracle", "nop"})
 """Agents that have no trials that could be fresh."""
 
 SideName = Literal["baseline", "candidate"]
@@ -106,7 +106,7 @@ class Sides:
             raise _CannotRunError("the run plays a cassette back")
         if self.live is not None and self.live.record is not None:
             raise _CannotRunError("the run records a cassette, and no playback of it could confirm either")
-        if agent in _SCRIPTED:
+        if agent in SCRIPTED:
             raise _CannotRunError(f"agent {agent!r} makes no fresh trials")
         origin = baseline.evidence.provenance
         candidate = self._candidate(baseline.name, origin.candidate)

@@ -103,6 +103,8 @@ class Plan:
     stage: Stage | None = None
     talker: str | None = None
     """Who answers cases that no suite holds; None where nobody was named."""
+    draw: str = ""
+    """The id of the run's draw, if its simulations are not those of the store."""
 
     @property
     def alpha(self) -> float:
@@ -137,7 +139,8 @@ class Shared:
     """What the controller settles and its workers take over.
 
     `account` is where the run's account lies; None where no model is asked. `served` are the addresses of the
-    run's own servers, by their models' folders; `identities` are those of the suites by name.
+    run's own servers, by their models' folders; `identities` are those of the suites by name; `draw` is the
+    id of the run's own draw, equal in all its processes and stages.
     """
 
     run_id: str
@@ -148,6 +151,7 @@ class Shared:
     stage: Stage | None = None
     served: Mapping[str, "Address"] = field(default_factory=dict)
     identities: Mapping[str, Identity] = field(default_factory=dict)
+    draw: str = ""
 
 
 def baseline_copy(run_folder: Path, suite: str) -> Path:

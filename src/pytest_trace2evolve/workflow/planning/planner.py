@@ -60,6 +60,7 @@ def make_plan(
     listing: bool = False,
     stage: int = 0,
     identify: Identify | None = None,
+    draw: str = "",
 ) -> Plan:
     """Check what the user asked for and settle every choice.
 
@@ -76,6 +77,7 @@ def make_plan(
         stage: The number of the run's stage, where `options` has any.
         identify: Finds agent, user and world of a suite's simulations; a worker takes over the controller's
             result.
+        draw: The id of the draw of all stages of a run; a new one if it is empty.
 
     Raises:
         ConfigError: anything the user wrote is wrong.
@@ -93,7 +95,7 @@ def make_plan(
         verify=shared is None and not listing,
     )
     options = chosen.options
-    run = shared or _new_run(options, project, chosen.candidate.id, stage, chosen.policy)
+    run = shared or _new_run(options, project, chosen.candidate.id, stage, chosen.policy, draw or uuid4().hex)
     saving, notes = None, list(chosen.notes)
     if shared is None:
         saving = _saving(options, project, chosen.suites)
@@ -129,6 +131,7 @@ def make_plan(
         confirm=None if listing else how_to_confirm(chosen.policy, options.confirm, sides, planned),
         stage=run.stage,
         talker=None if listing else _talker(options, agents),
+        draw=run.draw,
     )
 
 
@@ -231,18 +234,18 @@ def _sides(options: Options, project: Project, talkers: Talkers) -> Sides:
 
 
 def _new_run(
-    options: Options, project: Project, candidate: str, number: int, policy: Policy | None
+    options: Options, project: Project, candidate: str, number: int, policy: Policy | None, draw: str
 ) -> Shared:
     """A fresh run's name and place; its baselines are settled later."""
     started = datetime.now(UTC).isoformat(timespec="seconds")
     run_id = f"{started[:19].replace(':', '')}-{candidate}-{uuid4().hex[:6]}"
     folder = options.run_folder or project.runs_folder / run_id
     if not options.stages or policy is None:
-        return Shared(run_id, folder, started, {})
+        return Shared(run_id, folder, started, {}, draw=draw)
     stage = stage_of(number, options.stages, policy)
     if options.run_folder is not None:
         folder /= f"stage-{stage.number}"
-    return Shared(run_id, folder, started, {}, stage=stage)
+    return Shared(run_id, folder, started, {}, stage=stage, draw=draw)
 
 
 def _talker(options: Options, agents: Sequence[str]) -> str | None:

@@ -6,7 +6,6 @@ from functools import reduce
 from operator import add
 
 from pytest_trace2evolve.errors import ConfigError
-from pytest_trace2evolve.evidence.resume import FinishedStore
 from pytest_trace2evolve.models.prices import Price
 from pytest_trace2evolve.records.account import Budgets
 from pytest_trace2evolve.records.completion import NOTHING_USED, Usage
@@ -14,8 +13,7 @@ from pytest_trace2evolve.records.evidence import SimulationEvidence
 from pytest_trace2evolve.workflow.planning.confirm import MOST_FRESH
 from pytest_trace2evolve.workflow.planning.live import LiveSettings
 from pytest_trace2evolve.workflow.planning.plan import Plan
-from pytest_trace2evolve.workflow.running.keys import key_of
-from pytest_trace2evolve.worlds.registry import Worlds
+from pytest_trace2evolve.workflow.running.draws import Draws
 
 
 @dataclass(frozen=True)
@@ -72,23 +70,21 @@ def expected_usage(plan: Plan) -> Expected:
 def estimate(
     plan: Plan,
     expected: Expected,
-    worlds: Worlds,
-    finished: FinishedStore,
+    draws: Draws,
     made: Collection[str] = (),
 ) -> Estimate:
     """What a live run has before it, from the baselines' own usage; `made` are keys that it need not make."""
     kept, used, known = 0, NOTHING_USED, True
     seen: set[str] = set()  # two suites may share tasks: what has one key is made once
     for name, planned in plan.suites.items():
-        tasks = plan.project.world(planned.suite, worlds).tasks()
         for task_id in planned.lock.tasks:
             one = expected.of(name, task_id)
             for trial in range(planned.trials):
-                key = key_of(plan, planned, tasks[task_id], trial)
+                store, key = draws.place(name, task_id, trial)
                 if key in seen:
                     continue
                 seen.add(key)
-                if key in made or (not plan.fresh and finished.holds(key)):
+                if key in made or store.holds(key):
                     kept += 1
                 elif one is None:
                     known = False

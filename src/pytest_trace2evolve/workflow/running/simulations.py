@@ -6,15 +6,25 @@ makes its own.
 """
 
 import asyncio
+import contextlib
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 
-from pytest_trace2evolve.errors import AgentCodeError, BudgetError, EndpointError, InfrastructureError
+from pytest_trace2evolve.errors import (
+    AgentCodeError,
+    BudgetError,
+    EndpointError,
+    InfrastructureError,
+    ResultsError,
+    StorageError,
+)
 from pytest_trace2evolve.evidence.account import Account
+from pytest_trace2evolve.evidence.draws import DrawStore
 from pytest_trace2evolve.evidence.resume import FinishedStore
 from pytest_trace2evolve.records.account import DONE, Claim, Entry, State
 from pytest_trace2evolve.records.completion import NOTHING_USED, Usage
@@ -25,9 +35,9 @@ from pytest_trace2evolve.rollout.agent_code import make_participants
 from pytest_trace2evolve.rollout.conversation import Limits, converse, failed_to_start
 from pytest_trace2evolve.workflow.planning.plan import Plan, PlannedSuite
 from pytest_trace2evolve.workflow.running.agents import AgentFactory
+from pytest_trace2evolve.workflow.running.draws import Draws, Place
 from pytest_trace2evolve.workflow.running.estimate import Expected
 from pytest_trace2evolve.workflow.running.guard import contained
-from pytest_trace2evolve.workflow.running.keys import key_of
 from pytest_trace2evolve.workflow.running.pool import Job, Pool
 from pytest_trace2evolve.worlds.registry import Worlds
 
@@ -44,13 +54,11 @@ class Live:
 
     Attributes:
         account: The run's, shared with its other processes.
-        finished: Where simulations are kept for later runs.
         lost: Where the traces of lost ones are kept for this run.
         expected: What simulations are likely to use.
     """
 
     account: Account
-    finished: FinishedStore
     lost: FinishedStore
     expected: Expected
 
@@ -63,6 +71,7 @@ class Simulations:
         worlds: Opens worlds.
         agents: Who can talk, by name.
         pool: Where simulations run.
+        draws: Where those of a live run are stored, and what is declared before any can be seen.
         live: What a live run shares; None where the agents are no models.
         baselines: Who talks in fresh trials of the baselines, by suite.
     """
@@ -73,6 +82,7 @@ class Simulations:
         worlds: Worlds,
         agents: Mapping[str, AgentFactory],
         pool: Pool,
+        draws: Draws,
         live: Live | None,
         baselines: Mapping[str, AgentFactory] | None = None,
     ) -> None:
@@ -81,12 +91,13 @@ class Simulations:
         self._agents = agents
         self._baselines = baselines or {}
         self._pool = pool
+        self.draws = draws
         self._live = live
         self._news = threading.Event()
         self._asked: set[Job] = set()
         self._futures: dict[Job, Future[Simulation]] = {}
         self._begun: set[Job] = set()
-        self._keys: dict[Job, str] = {}
+        self._places: dict[Job, Place] = {}
         self._broken = ""
         pool.begin(self._perform)
 
@@ -110,7 +121,7 @@ class Simulations:
     def again(self, jobs: list[Job]) -> None:
         """Ask once more for simulations that were lost."""
         if self._live is not None:
-            self._live.account.forget_lost([self._key(job) for job in jobs])
+            self._live.account.forget_lost([self._place(job).key for job in jobs])
         self.ask(jobs)
 
     def jobs(self, suite: str, task_id: str) -> list[Job]:
@@ -129,6 +140,7 @@ class Simulations:
         Raises:
             BudgetError: it is not made, since the run's budget is spent or the run was stopped.
             EndpointError: the endpoint refuses what every further simulation would ask too.
+            StorageError: it cannot be stored, or what was stored was changed.
             InfrastructureError: it was lost without a trace.
         """
         if self._live is None:
@@ -136,7 +148,10 @@ class Simulations:
                 return self._future(job).result()
             finally:
                 self._futures.pop(job, None)
-        return self._awaited(job, self._live)
+        try:
+            return self._awaited(job, self._live)
+        except sqlite3.Error as error:
+            raise StorageError(_full(self._live.account, error)) from None
 
     def first_to_tell(self) -> bool:
         """Whether this process is the first of the run to report what stopped it."""
@@ -153,29 +168,47 @@ class Simulations:
             self._pool.drain(lambda: not account.stopped)
 
     def _awaited(self, job: Job, live: Live) -> Simulation:
-        key = self._key(job)
+        key = self._place(job).key
         pause = ALONE_SECONDS if live.account.alone else POLL_SECONDS
         while True:
             self._news.clear()
             if self._broken:
-                raise InfrastructureError(self._broken)
+                raise StorageError(self._broken)
             entry = live.account.entries([key]).get(key)
             if entry is not None:
-                if (found := _settled(entry, key, live)) is not None:
+                if (found := self._settled(entry, job, live)) is not None:
                     return found
-            elif self._kept(key, live):
+            elif self._kept(job, live):
                 continue  # before the account is asked: what is finished stays, whatever stopped the run
             else:
                 live.account.stand()
                 self._ask([job])  # again, where a process died that had claimed it
             self._news.wait(pause)
 
-    def _kept(self, key: str, live: Live) -> bool:
+    def _kept(self, job: Job, live: Live) -> bool:
         """Whether an earlier run finished a simulation that this one may take."""
-        kept = not self._plan.fresh and live.finished.holds(key)
+        store, key = self._place(job)
+        with _stored():
+            kept = store.holds(key)
         if kept:
+            self._declare(job)
             live.account.keep(key)
         return kept
+
+    def _declare(self, job: Job) -> None:
+        if not job.baseline:
+            self.draws.declare(job.suite, job.task_id)
+
+    def _settled(self, entry: Entry, job: Job, live: Live) -> Simulation | None:
+        """What came of a claimed simulation; None while it runs."""
+        if entry.state is State.RUNNING:
+            return None
+        store, key = self._place(job)
+        with _stored():
+            found = (store if entry.state in DONE else live.lost).get(key)
+        if found is None:
+            raise InfrastructureError(entry.note or f"simulation {key} is gone from the store")
+        return found
 
     def _ask(self, jobs: list[Job]) -> None:
         wanted = [job for job in jobs if job not in self._asked]
@@ -191,6 +224,8 @@ class Simulations:
             await self._shared(job, self._live)
         except (BudgetError, EndpointError):
             pass  # whoever waits asks the account and is told the same
+        except StorageError as error:
+            self._stop(error, self._live.account)
         except Exception as error:
             self._lose(job, self._live.account, error)
         finally:
@@ -198,12 +233,24 @@ class Simulations:
 
     def _lose(self, job: Job, account: Account, error: Exception) -> None:
         try:
-            account.settle(self._key(job), State.LOST, note=f"{type(error).__name__}: {error}")
+            account.settle(self._place(job).key, State.LOST, note=f"{type(error).__name__}: {error}")
+            self._note_loss(job)
+        except StorageError as trouble:
+            self._stop(trouble, account)
         except sqlite3.Error as trouble:
-            self._broken = (
-                f"{account.path}: the account of the run cannot be written ({trouble}); "
-                "make room there, or set TMPDIR to another folder"
-            )
+            self._broken = _full(account, trouble)
+
+    def _stop(self, error: StorageError, account: Account) -> None:
+        try:
+            account.stop(str(error), unstored=True)
+        except sqlite3.Error:
+            self._broken = str(error)
+
+    def _note_loss(self, job: Job) -> None:
+        store, key = self._place(job)
+        if isinstance(store, DrawStore):
+            with _stored(store.path):
+                store.lose(key)
 
     async def _own(self, job: Job) -> None:
         if job in self._begun:
@@ -211,7 +258,10 @@ class Simulations:
         future = self._future(job)
         self._begun.add(job)
         try:
-            future.set_result(await self._talk(job))
+            simulation = await self._talk(job)
+            if simulation.termination_reason != TerminationReason.INFRASTRUCTURE_ERROR:
+                await asyncio.to_thread(self._declare, job)
+            future.set_result(simulation)
         except asyncio.CancelledError:
             future.cancel()
             raise
@@ -219,8 +269,8 @@ class Simulations:
             future.set_exception(error)
 
     async def _shared(self, job: Job, live: Live) -> None:
-        key, account = self._key(job), live.account
-        if self._kept(key, live):
+        key, account = self._place(job).key, live.account
+        if self._kept(job, live):
             return
         while (claim := account.claim(key, self._expected(job, live))) is Claim.LATER:
             await asyncio.sleep(POLL_SECONDS)
@@ -231,8 +281,8 @@ class Simulations:
             used = _used(simulation)
             lost = simulation.termination_reason == TerminationReason.INFRASTRUCTURE_ERROR
             # In a thread: a flush to the disk would hold up every other conversation.
-            await asyncio.to_thread((live.lost if lost else live.finished).put, key, simulation)
-        except (BudgetError, EndpointError, asyncio.CancelledError) as error:
+            await asyncio.to_thread(self._put, job, simulation, live)
+        except (BudgetError, EndpointError, StorageError, asyncio.CancelledError) as error:
             if isinstance(error, EndpointError) and job.baseline:
                 # The baseline's model may be gone; the run is the candidate's.
                 account.settle(key, State.LOST, note=f"the baseline's side: {error}")
@@ -242,6 +292,17 @@ class Simulations:
             account.unclaim(key)
             raise
         account.settle(key, State.LOST if lost else State.MADE, used)
+
+    def _put(self, job: Job, simulation: Simulation, live: Live) -> None:
+        store, key = self._place(job)
+        if simulation.termination_reason == TerminationReason.INFRASTRUCTURE_ERROR:
+            with _stored(live.lost.folder):
+                live.lost.put(key, simulation)
+            self._note_loss(job)
+            return
+        self._declare(job)
+        with _stored(self._plan.project.finished_folder):
+            store.put(key, simulation)
 
     async def _in_time(self, job: Job, account: Account) -> Simulation:
         """The simulation, given up where the run's minutes are over.
@@ -287,26 +348,37 @@ class Simulations:
             return NOTHING_USED
         return live.expected.of(job.suite, job.task_id) or live.account.mean_used()
 
-    def _key(self, job: Job) -> str:
-        if job not in self._keys:
-            planned = self._plan.suites[job.suite]
-            task = self._world(planned).tasks()[job.task_id]
-            party = self._plan.party(job.suite, baseline=job.baseline)
-            self._keys[job] = key_of(self._plan, planned, task, job.trial, party)
-        return self._keys[job]
+    def _place(self, job: Job) -> Place:
+        if job not in self._places:
+            with _stored(self._plan.project.draws_folder):
+                place = self.draws.place(job.suite, job.task_id, job.trial, baseline=job.baseline)
+            self._places[job] = place
+        return self._places[job]
 
     def _world(self, planned: PlannedSuite) -> World:
         return self._plan.project.world(planned.suite, self._worlds)
 
 
-def _settled(entry: Entry, key: str, live: Live) -> Simulation | None:
-    """What came of a claimed simulation; None while it runs."""
-    if entry.state is State.RUNNING:
-        return None
-    found = (live.finished if entry.state in DONE else live.lost).get(key)
-    if found is None:
-        raise InfrastructureError(entry.note or f"simulation {key} is gone from {live.finished.folder}")
-    return found
+def _full(account: Account, error: sqlite3.Error) -> str:
+    return (
+        f"{account.path}: the account of the run cannot be written ({error}); "
+        "make room there, or set TMPDIR to another folder"
+    )
+
+
+@contextlib.contextmanager
+def _stored(place: Path | None = None) -> Iterator[None]:
+    """Report trouble with a store as what ends the run.
+
+    Raises:
+        StorageError: a write failed, or what was stored was changed.
+    """
+    try:
+        yield
+    except ResultsError as error:
+        raise StorageError(str(error)) from None
+    except OSError as error:
+        raise StorageError.of(error, error.filename or place or "the store") from None
 
 
 def _used(simulation: Simulation) -> Usage:

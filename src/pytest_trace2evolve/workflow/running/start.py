@@ -10,6 +10,7 @@ from pytest_trace2evolve.workflow.planning.live import CHAT
 from pytest_trace2evolve.workflow.planning.plan import Plan
 from pytest_trace2evolve.workflow.running.agents import AgentFactory
 from pytest_trace2evolve.workflow.running.chat import ChatFactory, open_cache
+from pytest_trace2evolve.workflow.running.draws import Draws
 from pytest_trace2evolve.workflow.running.estimate import expected_usage
 from pytest_trace2evolve.workflow.running.pool import Pool
 from pytest_trace2evolve.workflow.running.simulations import Live, Simulations
@@ -22,6 +23,7 @@ def start(
     worlds: Worlds,
     agents: Mapping[str, AgentFactory],
     account: Account | None,
+    draws: Draws,
     *,
     concurrency: int,
 ) -> Runner:
@@ -32,6 +34,7 @@ def start(
         worlds: Opens worlds.
         agents: Who can talk, by name, agent `chat` apart.
         account: The run's, where it is live or confirms.
+        draws: Where its simulations are stored.
         concurrency: Simulations at once.
 
     Raises:
@@ -55,11 +58,10 @@ def start(
             raise
         live = Live(
             account,
-            finished=FinishedStore(plan.project.finished_folder),
             lost=FinishedStore(account.path.parent / "lost"),
             expected=expected_usage(plan),
         )
-    simulations = Simulations(plan, worlds, everyone, pool, live, baselines)
+    simulations = Simulations(plan, worlds, everyone, pool, draws, live, baselines)
     return Runner(plan, worlds, simulations, account)
 
 

@@ -1,12 +1,12 @@
 """Running one task: its trials, scored and stored, each trial either evidence or a named loss."""
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
 
-from pytest_trace2evolve.errors import BudgetError, EndpointError, LockError
+from pytest_trace2evolve.errors import BudgetError, EndpointError, LockError, StorageError
 from pytest_trace2evolve.evidence.account import Account
 from pytest_trace2evolve.evidence.store import RunStore
 from pytest_trace2evolve.evidence.tau2_format import simulation_record
@@ -51,12 +51,13 @@ class Runner:
     def run(self, suite: str, task_id: str) -> TaskRun:
         """Finish (or replay) every trial of a task, score each and store its trace; confirm a fall.
 
-        A trial that is lost (an exception in the world, a trace that could not be stored) becomes an
-        infrastructure error; nothing is scored for it.
+        A trial that is lost (an exception in the world) becomes an infrastructure error; nothing is scored
+        for it.
 
         Raises:
             EndpointError: the endpoint refuses what every further simulation would ask too.
             LockError: the world's task differs from the lock.
+            StorageError: its trace cannot be stored, or a stored one was changed.
         """
         planned = self._plan.suites[suite]
         run = (self._make if planned.recorded is None else self._replay)(planned, task_id)
@@ -89,6 +90,10 @@ class Runner:
         task = self._world(planned).tasks()[job.task_id]
         folder = self._plan.fresh_folder(job.suite, "baseline" if job.baseline else "candidate")
         return self._trial(planned, task, job.trial, partial(self._simulations.outcome, job), folder)
+
+    def select(self, tasks: Iterable[tuple[str, str]]) -> None:
+        """Take note of the tasks, each with its suite, that the run selects."""
+        self._simulations.draws.select(tasks)
 
     @property
     def shared(self) -> bool:
@@ -159,12 +164,16 @@ class Runner:
             found = found_in(simulation, result, self._rules(planned, world))
             types = world.tool_types()
             record = as_evidence(simulation, task, result, types, solo=planned.suite.solo, found=found)
-            store = RunStore(folder or self._plan.suite_folder(planned.suite.name))
-            store.write_simulation(simulation_record(simulation, result, found or ()))
-        except (BudgetError, EndpointError):
+            content = simulation_record(simulation, result, found or ())
+        except (BudgetError, EndpointError, StorageError):
             raise
         except Exception as error:
             return lost_trial(task.id, planned.lock.tasks[task.id], trial, f"{type(error).__name__}: {error}")
+        store = RunStore(folder or self._plan.suite_folder(planned.suite.name))
+        try:
+            store.write_simulation(content)
+        except OSError as error:
+            raise StorageError.of(error, store.folder) from None
         return record
 
 

@@ -1,0 +1,330 @@
+"""The first simulations of a candidate and an agent, with an account of them that is only appended to.
+
+The simulations of one candidate by one agent that a store keeps are a draw. The first simulation of a key
+stays for ever: a second one would let a run choose between them. An account next to the store names every
+simulation with the digest of its file, each line with the digest of the lines before it, so that a simulation
+that was deleted, replaced, edited or added by hand is found.
+"""
+
+import contextlib
+import json
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+from uuid import uuid4
+
+from pydantic import ValidationError
+
+from pytest_trace2evolve._canonical import digest, digest_text
+from pytest_trace2evolve.errors import ResultsError
+from pytest_trace2evolve.evidence.atomic import alone_in, stage, write_atomic
+from pytest_trace2evolve.evidence.results import decode
+from pytest_trace2evolve.evidence.resume import simulation_text
+from pytest_trace2evolve.reading import RECORDS, open_regular, text_of
+from pytest_trace2evolve.records.base import complaint
+from pytest_trace2evolve.records.trace import Simulation
+
+FORMAT = 1
+"""The version of the account's format."""
+
+_STAGED = 12
+"""Digits of the digest in the name of a file that is not yet in its place."""
+
+
+class Store(Protocol):
+    """Keeps simulations by key."""
+
+    def holds(self, key: str) -> bool:
+        """Whether there is a simulation of a key."""
+
+    def get(self, key: str) -> Simulation | None:
+        """The simulation of a key; None if there is none."""
+
+    def put(self, key: str, simulation: Simulation) -> None:
+        """Keep a simulation."""
+
+
+@dataclass
+class _Lines:
+    """What was read of an account so far: `offset` bytes, and the digest of all its lines."""
+
+    draw: str = ""
+    made: dict[str, str] = field(default_factory=dict)
+    lost: dict[str, set[str]] = field(default_factory=dict)
+    chain: str = ""
+    offset: int = 0
+    count: int = 0
+
+
+class DrawStore:
+    """The draw of one candidate and one agent; safe to use from several threads and processes.
+
+    Args:
+        simulations: The folder of all stored simulations.
+        accounts: The folder of all accounts.
+        who: The digest of the candidate and that of the agent.
+        run: The id of the run that uses it.
+    """
+
+    def __init__(self, simulations: Path, accounts: Path, who: tuple[str, str], run: str) -> None:
+        self.path = accounts / f"{digest(list(who))}.jsonl"
+        self._folder = simulations
+        self._who = who
+        self._run = run
+        self._mutex = threading.RLock()
+        self._lines = _Lines()
+
+    @property
+    def id(self) -> str:
+        """The id of the draw; it begins if there was none.
+
+        Raises:
+            OSError: its account cannot be written.
+            ResultsError: its account was changed.
+        """
+        with self._mutex:
+            if not self._lines.draw:
+                self._begin()
+                self._read()
+            return self._lines.draw
+
+    def key(self, key: str) -> str:
+        """The key under which this draw keeps a simulation: no other draw reads it."""
+        return digest([self.id, key])
+
+    def holds(self, key: str) -> bool:
+        """Whether there is a simulation of a key.
+
+        Raises:
+            ResultsError: there should be one and it is gone, or one was added by hand.
+        """
+        path = self._path(key)
+        # The file before the account: whoever stores a simulation writes the account first.
+        present = path.exists()
+        if self._known(key) is None:
+            if present:
+                raise ResultsError(
+                    f"{path}: the account of its draw does not name it, so it was added by hand; delete it"
+                )
+            return False
+        return present or self._recovered(key)
+
+    def get(self, key: str) -> Simulation | None:
+        """The simulation of a key; None if there is none.
+
+        Raises:
+            ResultsError: as in `holds`, or the file is not the one that was stored.
+        """
+        if not self.holds(key):
+            return None
+        path = self._path(key)
+        self._verify(key)
+        try:
+            return Simulation.model_validate(decode(path))
+        except ValidationError as error:
+            raise ResultsError(f"{path}: damaged at {complaint(error)}; {self._remedy}") from None
+
+    def put(self, key: str, simulation: Simulation) -> None:
+        """Keep a simulation, unless there is one of its key: the first one stays.
+
+        A process that is killed on the way leaves no trace of it, or all of it.
+
+        Raises:
+            OSError: it could not be written; nothing is kept.
+        """
+        text = simulation_text(simulation)
+        path, content = self._path(key), digest_text(text)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = stage(path, [text])
+        try:
+            with self._turn():
+                if key in self._lines.made:
+                    return
+                ready = self._ready(key, content)
+                temporary.replace(ready)
+                try:
+                    self._append({"made": key, "digest": content, "run": self._run})
+                except BaseException:
+                    ready.unlink(missing_ok=True)
+                    raise
+                ready.replace(path)
+        finally:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+
+    def lose(self, key: str) -> None:
+        """Note that this run lost the simulation of a key.
+
+        Raises:
+            OSError: it could not be written.
+        """
+        with self._turn():
+            if self._run not in self._lines.lost.get(key, ()):
+                self._append({"lost": key, "run": self._run})
+
+    def losses(self, key: str) -> int:
+        """How many runs lost the simulation of a key."""
+        self._refresh()
+        return len(self._lines.lost.get(key, ()))
+
+    def problems(self) -> Iterator[str]:
+        """What is wrong with the stored simulations, a line each; all of them are read."""
+        try:
+            self._refresh()
+            for key in sorted(self._lines.made):
+                try:
+                    self.holds(key)
+                    self._verify(key)
+                except ResultsError as error:
+                    yield str(error)
+        except ResultsError as error:
+            yield str(error)
+
+    def _verify(self, key: str) -> None:
+        """See that a stored file is the one that the account names.
+
+        Raises:
+            ResultsError: it is not.
+        """
+        path = self._path(key)
+        try:
+            content = digest_text(text_of(path, RECORDS))
+        except (OSError, ValueError) as error:
+            raise ResultsError(f"{path}: cannot be read ({error}); {self._remedy}") from None
+        if content != self._known(key):
+            raise ResultsError(f"{path}: was changed since it was stored; {self._remedy}")
+
+    def _known(self, key: str) -> str | None:
+        """The digest of the file of a key; None if the account does not name it."""
+        if key not in self._lines.made:
+            self._refresh()
+        return self._lines.made.get(key)
+
+    def _recovered(self, key: str) -> bool:
+        """Finish what a killed process began: its simulation is on the disk and not in its place.
+
+        Raises:
+            ResultsError: there is nothing to be finished: the file was deleted.
+        """
+        path = self._path(key)
+        with self._turn():
+            ready = self._ready(key, self._lines.made[key])
+            if not path.exists() and ready.exists():
+                ready.replace(path)
+        if not path.exists():
+            raise ResultsError(f"{path}: was deleted, and the account of its draw names it; {self._remedy}")
+        return True
+
+    @property
+    def _remedy(self) -> str:
+        return (
+            "restore it, give --t2e-fresh, or begin another draw by deleting "
+            f"{self.path.name} in {self.path.parent}: the ledger counts either as a further draw"
+        )
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Be the only one who appends; everything that others appended is read."""
+        _ = self.id
+        with self._mutex, alone_in(self.path.parent, if_possible=True):
+            self._read()
+            yield
+
+    def _begin(self) -> None:
+        if self.path.exists():
+            return
+        candidate, agent = self._who
+        record = {"format": FORMAT, "draw": uuid4().hex, "candidate": candidate, "agent": agent}
+        with contextlib.suppress(FileExistsError):  # another process was first
+            write_atomic(self.path, _line(record, ""), exclusive=True)
+
+    def _refresh(self) -> None:
+        with self._mutex:
+            self._read()
+
+    def _read(self) -> None:
+        """Take in what was appended.
+
+        Raises:
+            ResultsError: a line was changed, or the account is shorter than it was.
+        """
+        lines = self._lines
+        try:
+            with open_regular(self.path) as file:
+                size = file.seek(0, 2)
+                if size == lines.offset:
+                    return
+                file.seek(lines.offset)
+                fresh = file.read()
+        except FileNotFoundError:
+            if lines.offset:
+                raise self._changed("was deleted while a run used it") from None
+            return
+        if size < lines.offset:
+            raise self._changed("is shorter than it was")
+        # A line without its end was not written whole; whoever appends next takes it away.
+        for raw in fresh[: fresh.rfind(b"\n") + 1].splitlines(keepends=True):
+            self._take(raw)
+            lines.offset += len(raw)
+
+    def _take(self, raw: bytes) -> None:
+        lines = self._lines
+        lines.count += 1
+        try:
+            record = json.loads(raw)
+            chain = record.pop("chain")
+            fits = _line(record, lines.chain).encode() == raw
+        except (ValueError, AttributeError, KeyError, RecursionError):
+            fits, record, chain = False, {}, ""
+        if not fits or (lines.count == 1) != ("draw" in record):
+            raise self._changed(f"was changed at line {lines.count}")
+        lines.chain = chain
+        if "draw" in record:
+            if record.get("format") != FORMAT:
+                raise ResultsError(
+                    f"{self.path}: has format {record.get('format')!r}, and this version reads {FORMAT}; "
+                    "upgrade"
+                )
+            lines.draw = str(record["draw"])
+        elif "made" in record:
+            lines.made.setdefault(record["made"], record["digest"])
+        elif "lost" in record:
+            lines.lost.setdefault(record["lost"], set()).add(record["run"])
+
+    def _append(self, record: dict[str, Any]) -> None:
+        line = _line(record, self._lines.chain).encode()
+        with self.path.open("r+b") as file:
+            file.truncate(self._lines.offset)
+            file.seek(self._lines.offset)
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+        self._take(line)
+        self._lines.offset += len(line)
+
+    def _changed(self, how: str) -> ResultsError:
+        return ResultsError(
+            f"{self.path}: {how}; restore it, or delete it to begin another draw, which the ledger counts"
+        )
+
+    def _ready(self, key: str, content: str) -> Path:
+        return self._folder / key[:2] / f".{key}.{content[:_STAGED]}.part"
+
+    def _path(self, key: str) -> Path:
+        return self._folder / key[:2] / f"{key}.json"
+
+
+def accounts_in(simulations: Path, accounts: Path) -> Iterator[DrawStore]:
+    """All draws of a project, to see whether they are as they were stored."""
+    for path in sorted(accounts.glob("*.jsonl")):
+        store = DrawStore(simulations, accounts, ("", ""), "")
+        store.path = path
+        yield store
+
+
+def _line(record: dict[str, Any], before: str) -> str:
+    """A line of an account: the record with the digest of itself and of all lines before it."""
+    return json.dumps({**record, "chain": digest([before, record])}, sort_keys=True) + "\n"

@@ -1,0 +1,182 @@
+"""The draws of a run: where its simulations are stored, and what the ledger says of them.
+
+A sealed split is drawn once for a candidate and an agent. Whoever draws it again could choose between the
+draws, so the ledger names each of them before anything of it can be seen.
+"""
+
+import threading
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from pytest_trace2evolve._canonical import digest
+from pytest_trace2evolve.errors import ResultsError, StorageError
+from pytest_trace2evolve.evidence.draws import DrawStore, Store
+from pytest_trace2evolve.evidence.ledger import Ledger
+from pytest_trace2evolve.evidence.resume import FinishedStore
+from pytest_trace2evolve.records.ledger import Dated, Draw, Origin, Version
+from pytest_trace2evolve.suites import Role
+from pytest_trace2evolve.workflow.planning.confirm import SCRIPTED
+from pytest_trace2evolve.workflow.planning.plan import Plan
+from pytest_trace2evolve.workflow.running.keys import key_of, tested
+from pytest_trace2evolve.workflow.running.origin import provenance_of
+from pytest_trace2evolve.worlds.registry import Worlds
+
+
+class Place(NamedTuple):
+    """Where a simulation is stored: equal keys mean the same simulation of the same draw."""
+
+    store: Store
+    key: str
+
+
+class Draws:
+    """The draws of a run, in one of its processes.
+
+    Args:
+        plan: What is run.
+        worlds: Opens the suites' worlds.
+        scratch: Where a run keeps simulations that no other run reads; None in a run without a model.
+    """
+
+    def __init__(self, plan: Plan, worlds: Worlds, scratch: Path | None = None) -> None:
+        self._plan = plan
+        self._worlds = worlds
+        self._scratch = FinishedStore(scratch / "fresh") if scratch is not None else None
+        self._stores: dict[tuple[str, str], DrawStore] = {}
+        self._split_of = {
+            (name, task_id): split
+            for name, planned in plan.suites.items()
+            for split, tasks in planned.lock.splits.items()
+            for task_id in tasks
+        }
+        self._selected: frozenset[tuple[str, str]] = frozenset(self._split_of)
+        self._declared: set[tuple[str, str]] = set()
+        self._mutex = threading.Lock()
+
+    @property
+    def origin(self) -> Origin:
+        """How the simulations of the run are made."""
+        live = self._plan.live
+        if live is None:
+            return Origin.UNSTORED
+        if live.cassette is not None:
+            return Origin.PLAYED
+        return Origin.FRESH if self._plan.fresh else Origin.KEPT
+
+    @property
+    def id(self) -> str:
+        """The id of the candidate's draw.
+
+        Raises:
+            OSError: a draw that begins cannot be written.
+            ResultsError: the account of a draw was changed.
+        """
+        live = self._plan.live
+        if live is not None and live.cassette is not None:
+            return digest(["cassette", live.cassette.header.digest])
+        return self._store(baseline=False, suite="").id if self.origin is Origin.KEPT else self._plan.draw
+
+    def place(self, suite: str, task_id: str, trial: int, *, baseline: bool = False) -> Place:
+        """Where the simulation of a task's trial in a live run is stored.
+
+        Args:
+            suite: The suite's name.
+            task_id: The task.
+            trial: The trial.
+            baseline: Whether it is one of the baseline's fresh trials.
+
+        Raises:
+            OSError, ResultsError: as in `id`.
+        """
+        plan = self._plan
+        planned = plan.suites[suite]
+        task = plan.project.world(planned.suite, self._worlds).tasks()[task_id]
+        key = key_of(plan, planned, task, trial, plan.party(suite, baseline=baseline))
+        if self.origin is not Origin.KEPT:
+            assert self._scratch is not None
+            return Place(self._scratch, key)
+        store = self._store(suite, baseline=baseline)
+        return Place(store, store.key(key))
+
+    def select(self, tasks: Iterable[tuple[str, str]]) -> None:
+        """Take note of the tasks, each with its suite, that the run selects. All, until it is said."""
+        self._selected = frozenset(tasks)
+
+    def declare(self, suite: str, task_id: str) -> None:
+        """See that the ledger names the draw of a task before a simulation of it is stored or shown.
+
+        Raises:
+            StorageError: the ledger cannot be written.
+        """
+        split = self._split_of[suite, task_id]
+        with self._mutex:
+            if (suite, split) in self._declared or not self._is_drawn(suite, split):
+                return
+            try:
+                self._record(suite, split)
+            except OSError as error:
+                raise StorageError.of(error, self._plan.project.ledger_folder) from None
+            except ResultsError as error:
+                raise StorageError(str(error)) from None
+            self._declared.add((suite, split))
+
+    def lost_again(self, suite: str, task_id: str, trials: Iterable[int]) -> bool:
+        """Whether a trial among those that this run lost was lost by an earlier run, too."""
+        if self.origin is not Origin.KEPT:
+            return False
+        places = (self.place(suite, task_id, trial) for trial in trials)
+        return any(
+            place.store.losses(place.key) > 1 for place in places if isinstance(place.store, DrawStore)
+        )
+
+    def problems(self) -> Iterator[str]:
+        """What is wrong with the stored simulations that the run would read, a line each."""
+        if self.origin is not Origin.KEPT:
+            return
+        sides = self._plan.confirm.sides if self._plan.confirm and self._plan.confirm.possible else ()
+        for suite, baseline in [("", False), *((suite, True) for suite in sides)]:
+            self._store(suite, baseline=baseline)
+        for store in self._stores.values():
+            yield from store.problems()
+
+    def _is_drawn(self, suite: str, split: str) -> bool:
+        planned = self._plan.suites[suite]
+        sealed = self._plan.project.splits[split].role is Role.GATE
+        return sealed and planned.recorded is None and planned.agent not in SCRIPTED
+
+    def _record(self, suite: str, split: str) -> None:
+        plan = self._plan
+        planned = plan.suites[suite]
+        fields = {
+            "suite": suite,
+            "split": split,
+            "lock": planned.lock.digest,
+            "candidate": Version(id=plan.candidate.id, digest=plan.candidate.digest),
+            "agent": tested(plan, provenance_of(plan, planned)),
+            "draw": self.id,
+            "made": self.origin,
+            "gated": plan.policy is not None and planned.baseline is not None,
+            "whole": all((suite, task_id) in self._selected for task_id in planned.lock.splits[split]),
+            "run": plan.run_id,
+        }
+
+        def make(root: str, parents: tuple[str, ...], at: datetime) -> Draw:
+            return Draw(root=root, parents=parents, at=at, **fields)
+
+        def same(entry: Dated) -> bool:
+            named = ("suite", "split", "lock", "draw")
+            return isinstance(entry, Draw) and all(getattr(entry, name) == fields[name] for name in named)
+
+        Ledger(plan.project.ledger_folder).append_once(make, same)
+
+    def _store(self, suite: str, *, baseline: bool) -> DrawStore:
+        plan = self._plan
+        party = plan.party(suite, baseline=baseline)
+        assert party.live is not None
+        who = (party.candidate.digest, digest(party.live.agent_settings().model_dump(mode="json")))
+        if who not in self._stores:
+            project = plan.project
+            self._stores[who] = DrawStore(project.finished_folder, project.draws_folder, who, plan.run_id)
+        return self._stores[who]
