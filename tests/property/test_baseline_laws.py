@@ -9,6 +9,7 @@ import errno
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from unittest import mock
 
@@ -19,8 +20,11 @@ from hypothesis import strategies as st
 from pytest_trace2evolve.errors import Trace2EvolveError
 from pytest_trace2evolve.evidence.atomic import write_together
 from pytest_trace2evolve.evidence.baselines import evidence_digest, read_evidence, write_evidence
+from pytest_trace2evolve.evidence.integrity import verdict_digest
+from pytest_trace2evolve.evidence.ledger import Ledger
 from pytest_trace2evolve.evidence.saving import SaveMode, save, settle
 from pytest_trace2evolve.records.evidence import Evidence, Provenance, Settings
+from pytest_trace2evolve.records.ledger import Evaluation
 from pytest_trace2evolve.records.run_verdict import BaselineUsed, EvidenceKept, RunVerdict, SuiteVerdict
 from pytest_trace2evolve.records.verdict import Decision, Goal
 from pytest_trace2evolve.workflow.judging.promote import promote
@@ -28,6 +32,7 @@ from pytest_trace2evolve.workflow.project import Project
 from pytest_trace2evolve.worlds.registry import Worlds
 from tests.fake_world import FakeWorld
 from tests.gate_helpers import sim, write_candidate
+from tests.ledger_helpers import judged
 
 SUITES = ("one", "two")
 TASKS = ("close", "note", "restart", "look")
@@ -163,7 +168,19 @@ class Desk:
         )
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "verdict.json").write_text(record.model_dump_json(), encoding="utf-8")
+        for suite, judgement in suites.items():
+            self.recorded(folder, suite, judgement.evidence.digest)
         return folder
+
+    def recorded(self, folder: Path, suite: str, evidence: str) -> None:
+        """The ledger's entry of such a run."""
+
+        def make(root: str, parents: tuple[str, ...], at: datetime) -> Evaluation:
+            digests = {"evidence": evidence, "verdict": verdict_digest(folder)}
+            place = {"suite": suite, "run": folder.name, "goal": Goal.HOLD}
+            return judged(at, root=root, parents=parents, **place, **digests)
+
+        Ledger(self.project.ledger_folder).append(make)
 
 
 def check_save(step: Step, new: Evidence, before: dict[str, Evidence], after: dict[str, Evidence]) -> None:
@@ -206,7 +223,9 @@ def test_baselines_are_whole_and_as_asked(
             folder = desk.judged(step, before)
             with failing(step.fails):
                 done = promote(desk.project, str(folder), here=desk.project.root)
-        except (Trace2EvolveError, OSError):
+        except (Trace2EvolveError, OSError) as error:
+            if "the ledger" in str(error):
+                raise  # the run has its entry
             assert desk.on_disk() == before
             continue
         after = desk.on_disk()

@@ -100,7 +100,7 @@ def promote(
         ConfigError: no such run or suite, or the run was not promoted: nothing has changed.
         ResultsError: something that the verdict rested on has changed or is damaged, or the ledger is damaged
             or does not bear the verdict out: nothing has changed.
-        OSError: a baseline could not be written: nothing has changed. Or the ledger's entry of one could not.
+        OSError: a baseline or its entry of the ledger could not be written: no baseline has changed.
     """
     folder = find_run(project, run, here)
     record = read_verdict(folder)
@@ -126,11 +126,24 @@ def promote(
             _refuse_changed_lock(project, record.suites[one.suite], one)
             _refuse_changed_baseline(project, record.suites[one.suite], one, looks)
         if not dry_run:
-            write_together({one.path: render_evidence(one.evidence) for one in left})
-            for one in left:
-                looks.record_saved(one.suite, name, one.evidence, one.evidence.provenance.replaces)
+            _write(left, name, looks)
             note_verdict(project, record)
     return promotion
+
+
+def _write(baselines: Sequence[NewBaseline], name: str, looks: Looks) -> None:
+    """Write baselines with their entries of the ledger, or no baseline."""
+    before = {one.path: one.path.read_text(encoding="utf-8") for one in baselines if one.path.exists()}
+    write_together({one.path: render_evidence(one.evidence) for one in baselines})
+    try:
+        for one in baselines:
+            looks.record_saved(one.suite, name, one.evidence, one.evidence.provenance.replaces)
+    except OSError:
+        for one in baselines:
+            if one.path not in before:
+                one.path.unlink()
+        write_together(before)
+        raise
 
 
 def find_run(project: Project, run: str, here: Path) -> Path:
