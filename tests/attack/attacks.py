@@ -38,6 +38,7 @@ class Attack:
         rate: The chance of success of the baseline and the candidate.
         rates: Other chances: see `Coin.rates`.
         claimed: Whether the project claims to withstand it.
+        is_hold: Whether it claims goal `hold` for a candidate that is worse.
     """
 
     about: str
@@ -45,6 +46,7 @@ class Attack:
     rate: float = 0.2
     rates: Mapping[str, float] = field(default_factory=dict)
     claimed: bool = True
+    is_hold: bool = False
 
     def coin(self, seed: int) -> Coin:
         """The coin of the sequence of a seed."""
@@ -249,6 +251,28 @@ def settings(target: Target, rng: random.Random) -> bool:
     return target.session("v1", max(tried, key=lambda one: tried[one])).promoted
 
 
+def replay(target: Target, rng: random.Random) -> bool:
+    """Draws whole runs without a gate, and replays a folder with the best simulation of each task."""
+    runs = [target.session("v1", OFF, "--t2e-fresh").run for _ in range(6)]
+    chosen: dict[str, Path] = {}
+    for run in filter(None, runs):
+        for path in sorted(run.glob("simulations/*.json")):
+            record = json.loads(path.read_bytes())
+            if record["task_id"] not in chosen or record["reward_info"]["reward"] == 1.0:
+                chosen[record["task_id"]] = path
+    if runs[0] is None or not chosen:
+        return False
+    best = target.root / "best"
+    header = json.loads((runs[0] / "results.json").read_bytes())
+    for entry in header["simulation_index"]:
+        entry["id"] = chosen[entry["task_id"]].stem
+    (best / "simulations").mkdir(parents=True)
+    (best / "results.json").write_text(json.dumps(header), encoding="utf-8")
+    for path in chosen.values():
+        shutil.copy(path, best / "simulations")
+    return target.session("v1", "--t2e-replay=best", without_model=True).promoted
+
+
 def texts(target: Target, rng: random.Random) -> bool:
     """Tries nine candidates without a gate, and gates the one that looked best."""
     tried = {
@@ -276,10 +300,10 @@ ATTACKS = {
     "lost-files": Attack("files of failures deleted below .trace2evolve", lost_files),
     "kills": Attack("killed before a failure is stored", kills),
     "losses": Attack("failures lost to the endpoint's faults", losses),
-    "hold-fresh": Attack("goal hold: drawn again", held(fresh), 0.9, WORSE),
-    "hold-files": Attack("goal hold: files deleted", held(lost_files), 0.9, WORSE),
-    "hold-kills": Attack("goal hold: killed", held(kills), 0.9, WORSE),
-    "hold-losses": Attack("goal hold: failures lost", held(losses), 0.9, WORSE),
+    "hold-fresh": Attack("goal hold: drawn again", held(fresh), 0.9, WORSE, is_hold=True),
+    "hold-files": Attack("goal hold: files deleted", held(lost_files), 0.9, WORSE, is_hold=True),
+    "hold-kills": Attack("goal hold: killed", held(kills), 0.9, WORSE, is_hold=True),
+    "hold-losses": Attack("goal hold: failures lost", held(losses), 0.9, WORSE, is_hold=True),
     "remeasure": Attack("the baseline's successes drawn again", remeasure, rate=0.8),
     "baseline": Attack("an edited baseline", edited_baseline, rate=0.8),
     "verdict": Attack("an edited verdict.json and evidence", edited_verdict),
@@ -288,6 +312,7 @@ ATTACKS = {
     "siblings": Attack("nine names of one agent, all gated", siblings, rate=0.5),
     "settings": Attack("the best of twelve settings", settings, rate=0.5, claimed=False),
     "texts": Attack("the best of nine candidates", texts, rate=0.5, claimed=False),
+    "replay": Attack("the best of six runs of each task, replayed", replay, claimed=False),
     "history": Attack("drawn again, newest entries and lines taken out", newest_entries, claimed=False),
 }
 """All attacks by name."""

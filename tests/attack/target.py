@@ -1,5 +1,6 @@
 """A small project whose baseline and candidates have the same true rates, and sessions over it."""
 
+import atexit
 import json
 import os
 import re
@@ -111,9 +112,9 @@ class Target:
         self.baseline = self.session("v0", "--t2e-gate=off", "--t2e-save-baseline=v0", *arguments)
         return self.baseline
 
-    def session(self, candidate: str, *arguments: str) -> Outcome:
-        """A pytest session of a candidate."""
-        return self._session(candidate, arguments, None)
+    def session(self, candidate: str, *arguments: str, without_model: bool = False) -> Outcome:
+        """A pytest session of a candidate, talking to the endpoint or to nobody."""
+        return self._session(candidate, arguments, None, without_model)
 
     def killed(self, candidate: str, *arguments: str, expected: int, by: int = signal.SIGKILL) -> Outcome:
         """A session that is killed when nothing is left of it but conversations that are about to fail.
@@ -156,11 +157,18 @@ class Target:
         finally:
             self.server.release()
 
-    def _session(self, candidate: str, arguments: Sequence[str], meanwhile: Meanwhile | None) -> Outcome:
+    def _session(
+        self,
+        candidate: str,
+        arguments: Sequence[str],
+        meanwhile: Meanwhile | None,
+        without_model: bool = False,
+    ) -> Outcome:
         self.coin.next_session()
         folder = self.root / ".trace2evolve" / "runs"
         before = set(folder.iterdir()) if folder.is_dir() else set()
-        given = [f"--candidate={candidate}", "--t2e-seed=1", "--t2e-confirm=0", *self.server.arguments]
+        model = [] if without_model else ["--t2e-seed=1", "--t2e-confirm=0", *self.server.arguments]
+        given = [f"--candidate={candidate}", *model]
         done = self._sessions.run(
             self.root, "pytest", "suites", *given, *arguments, ahead=self.ahead, meanwhile=meanwhile
         )
@@ -205,7 +213,9 @@ def ended(process: int) -> bool:
 @cache
 def template() -> Path:
     """The project as all sequences begin with it, locked."""
-    root = Path(tempfile.mkdtemp(prefix="t2e-attack-")) / "project"
+    folder = tempfile.mkdtemp(prefix="t2e-attack-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    root = Path(folder) / "project"
     root.mkdir()
     hotel = HotelProject(SimpleNamespace(path=root))  # type: ignore[arg-type]
     hotel.write("suites/hotel.toml", SUITE)
