@@ -64,7 +64,7 @@ def verdict(target: Target, rng: random.Random, own: list[Path]) -> Edit | None:
     ]
     if not open_ones:
         return None
-    path = rng.choice(open_ones)
+    path = open_ones[0]  # later ones may have met edits of the baseline
     before: dict[Path, bytes | None] = {path: path.read_bytes()}
     record = json.loads(texts[path])
     if rng.randrange(2):
@@ -149,6 +149,22 @@ def trace_swap(target: Target, rng: random.Random, own: list[Path]) -> Edit | No
     return Edit(before, (one.stem, other.stem))
 
 
+def draw_account(target: Target, rng: random.Random, own: list[Path]) -> Edit | None:
+    """Changes the account of what was drawn."""
+    accounts = [
+        path for path in sorted((target.root / ".trace2evolve").rglob("*.jsonl")) if path.stat().st_size
+    ]
+    if not accounts:
+        return None
+    # The candidate's is the one that was written last.
+    path = max(accounts, key=lambda path: path.stat().st_mtime_ns)
+    before = path.read_bytes()
+    place = rng.choice([place for place, byte in enumerate(before) if chr(byte) in "0123456789abcdef"])
+    changed = b"0" if before[place : place + 1] != b"0" else b"1"
+    path.write_bytes(before[:place] + changed + before[place + 1 :])
+    return Edit({path: before}, (path.name,))
+
+
 EDITS: dict[str, Callable[[Target, random.Random, list[Path]], Edit | None]] = {
     "baseline reward": baseline_reward,
     "verdict": verdict,
@@ -157,5 +173,6 @@ EDITS: dict[str, Callable[[Target, random.Random, list[Path]], Edit | None]] = {
     "ledger copy": ledger_copy,
     "trace text": trace_text,
     "trace swap": trace_swap,
+    "draw account": draw_account,
 }
 """All edits. Each takes the files of the candidate's stored simulations; None if there is nothing to edit."""
