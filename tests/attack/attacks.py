@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from math import comb
 from pathlib import Path
 
-from pytest_trace2evolve.evidence.baselines import evidence_digest, read_evidence
 from pytest_trace2evolve.testing.faults import Fault
 from tests.attack.coin import Coin
-from tests.attack.target import TASKS, Outcome, Target
+from tests.attack.target import TASKS, Outcome, Target, edit_rewards, with_digest, without_digest
 
 ROUNDS = 12
 """How often an attack draws again at most."""
@@ -172,9 +171,10 @@ def remeasure(target: Target, rng: random.Random) -> bool:
 
 def edited_baseline(target: Target, rng: random.Random) -> bool:
     """Writes failures into the baseline."""
-    edit_rewards(target.root / "baselines/hotel/v0.json", 0.0)
-    outcome = target.session("v1")
-    return outcome.promoted
+    path = target.root / "baselines/hotel/v0.json"
+    edit_rewards(path, 0.0)
+    rng.choice((with_digest, without_digest, str))(path)
+    return target.session("v1").promoted
 
 
 def edited_verdict(target: Target, rng: random.Random) -> bool:
@@ -186,7 +186,7 @@ def edited_verdict(target: Target, rng: random.Random) -> bool:
     if rng.randrange(2):
         evidence = outcome.run / "evidence/hotel.json"
         edit_rewards(evidence, 1.0)
-        record["suites"]["hotel"]["evidence"]["digest"] = evidence_digest(read_evidence(evidence))
+        record["suites"]["hotel"]["evidence"]["digest"] = with_digest(evidence)
     text = json.dumps(record, indent=1)
     for decision in ("inconclusive", "discard"):
         text = text.replace(f'"verdict": "{decision}"', '"verdict": "promote"')
@@ -321,14 +321,6 @@ ATTACKS = {
 def unsolved(rewards: Mapping[str, float | None]) -> list[str]:
     """The tasks without a success."""
     return [task for task, reward in rewards.items() if reward != 1.0]
-
-
-def edit_rewards(path: Path, reward: float) -> None:
-    """Give every simulation of an evidence file a reward."""
-    text = path.read_text(encoding="utf-8")
-    for other in (0.0, 1.0):
-        text = text.replace(f'"reward":{other}', f'"reward":{reward}')
-    path.write_text(text, encoding="utf-8")
 
 
 def snapshot(folder: Path) -> dict[Path, bytes]:

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_trace2evolve.evidence.baselines import evidence_digest, read_evidence
-from tests.attack.target import Target
+from tests.attack.target import Target, edit_rewards, with_digest, without_digest
 
 
 @dataclass(frozen=True)
@@ -52,6 +51,7 @@ def baseline_reward(target: Target, rng: random.Random, own: list[Path]) -> Edit
             lines[place] = lines[place].replace(old, new)
             break
     path.write_text("\n".join(lines), encoding="utf-8")
+    rng.choice((with_digest, without_digest, str))(path)
     return Edit({path: before}, ("baselines/hotel/v0.json",), blocks=True)
 
 
@@ -70,9 +70,8 @@ def verdict(target: Target, rng: random.Random, own: list[Path]) -> Edit | None:
     if rng.randrange(2):
         evidence = path.parent / "evidence/hotel.json"
         before[evidence] = evidence.read_bytes()
-        text = evidence.read_text(encoding="utf-8").replace('"reward":0.0', '"reward":1.0')
-        evidence.write_text(text, encoding="utf-8")
-        record["suites"]["hotel"]["evidence"]["digest"] = evidence_digest(read_evidence(evidence))
+        edit_rewards(evidence, 1.0)
+        record["suites"]["hotel"]["evidence"]["digest"] = with_digest(evidence)
     text = json.dumps(record | {"verdict": "promote", "partial": False}, indent=1)
     for decision in ("inconclusive", "discard"):
         text = text.replace(f'"verdict": "{decision}"', '"verdict": "promote"')

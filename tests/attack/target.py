@@ -16,6 +16,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from pytest_trace2evolve.errors import ResultsError
+from pytest_trace2evolve.evidence.baselines import evidence_digest, read_evidence
 from pytest_trace2evolve.testing.faults import Fault
 from tests.attack.coin import Coin, CoinServer
 from tests.attack.sessions import Done, Sessions
@@ -200,6 +202,33 @@ def _kill(is_due: Callable[[], bool], by: int, process: int) -> None:
     until(lambda: ended(process) or is_due())
     if not ended(process):
         os.kill(process, by)
+
+
+def with_digest(path: Path) -> str:
+    """Make an edited evidence file agree with itself, as anybody can; returns the digest of its content."""
+    for _ in range(2):
+        try:
+            return evidence_digest(read_evidence(path))
+        except ResultsError as error:
+            computed, stated = re.findall(r"\b[0-9a-f]{32}\b", str(error))[-2:]
+            text = path.read_text(encoding="utf-8")
+            path.write_text(text.replace(stated, computed), encoding="utf-8")
+    raise AssertionError(f"{path} does not agree with itself")
+
+
+def without_digest(path: Path) -> None:
+    """Make an evidence file state no digest of its own, as files of earlier versions."""
+    record = json.loads(path.read_bytes())
+    record.pop("digest", None)
+    path.write_text(json.dumps(record), encoding="utf-8")
+
+
+def edit_rewards(path: Path, reward: float) -> None:
+    """Give every simulation of an evidence file a reward."""
+    text = path.read_text(encoding="utf-8")
+    for other in (0.0, 1.0):
+        text = text.replace(f'"reward":{other}', f'"reward":{reward}')
+    path.write_text(text, encoding="utf-8")
 
 
 def ended(process: int) -> bool:

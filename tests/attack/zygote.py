@@ -8,6 +8,7 @@ exit status, negative for a signal.
 import gc
 import json
 import os
+import signal
 import sys
 import time
 from datetime import date, datetime, timedelta, tzinfo
@@ -54,6 +55,8 @@ def _run(request: dict[str, Any]) -> None:
     status = 70
     try:
         os.setsid()
+        # A shell without job control hands on an ignored Ctrl-C to what it starts in the background.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         output = os.open(request["output"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         nothing = os.open(os.devnull, os.O_RDONLY)
         for source, target in ((nothing, 0), (output, 1), (output, 2)):
