@@ -18,12 +18,14 @@ class Edit:
         names: A report names the edit if it holds one of these.
         run: The run whose verdict was changed, if one was.
         blocks: Whether no candidate may be promoted meanwhile.
+        ids: The ids of stored simulations that were changed.
     """
 
     before: Mapping[Path, bytes | None]
     names: tuple[str, ...]
     run: str = ""
     blocks: bool = False
+    ids: tuple[str, ...] = ()
 
     def undo(self) -> None:
         """Put everything back."""
@@ -33,6 +35,11 @@ class Edit:
             else:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(data)
+
+    def is_used(self, run: Path | None) -> bool:
+        """Whether a run took a simulation that was changed: what is not used need not be named."""
+        made = {path.stem for path in run.rglob("simulations/*.json")} if run else set()
+        return not self.ids or not made.isdisjoint(self.ids)
 
     def is_named(self, text: str) -> bool:
         """Whether a report names it."""
@@ -133,7 +140,7 @@ def trace_text(target: Target, rng: random.Random, own: list[Path]) -> Edit | No
     said = [message for message in record["messages"] if message.get("content")]
     rng.choice(said)["content"] += " Really."
     path.write_text(json.dumps(record, ensure_ascii=False), encoding="utf-8")
-    return Edit({path: before}, (path.name, path.stem))
+    return Edit({path: before}, (path.stem,), ids=(record["id"],))
 
 
 def trace_swap(target: Target, rng: random.Random, own: list[Path]) -> Edit | None:
@@ -145,7 +152,8 @@ def trace_swap(target: Target, rng: random.Random, own: list[Path]) -> Edit | No
     before = {one: one.read_bytes(), other: other.read_bytes()}
     one.write_bytes(before[other])
     other.write_bytes(before[one])
-    return Edit(before, (one.stem, other.stem))
+    ids = tuple(json.loads(data)["id"] for data in before.values())
+    return Edit(before, (one.stem, other.stem), ids=ids)
 
 
 def draw_account(target: Target, rng: random.Random, own: list[Path]) -> Edit | None:
