@@ -310,9 +310,9 @@ ATTACKS = {
     "traces": Attack("successes of others in the store", forged_traces, rates={"This is version 2.": 1.0}),
     "ledger": Attack("drawn again, entries edited or deleted", damaged_ledger),
     "siblings": Attack("nine names of one agent, all gated", siblings, rate=0.5),
-    "settings": Attack("the best of twelve settings", settings, rate=0.5, claimed=False),
+    "settings": Attack("the best of twelve settings", settings, rate=0.5),
     "texts": Attack("the best of nine candidates", texts, rate=0.5, claimed=False),
-    "replay": Attack("the best of six runs of each task, replayed", replay, claimed=False),
+    "replay": Attack("the best of six runs of each task, replayed", replay),
     "history": Attack("drawn again, newest entries and lines taken out", newest_entries, claimed=False),
 }
 """All attacks by name."""
