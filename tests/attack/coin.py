@@ -1,8 +1,7 @@
 """A model endpoint whose bot fails by chance: each conversation is decided by a coin of its own."""
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha256
@@ -84,13 +83,6 @@ class CoinServer(ChatServer):
     def arguments(self) -> tuple[str, ...]:
         """The options of a session that talks to this endpoint."""
         return ("--t2e-model=hotel-model", f"--t2e-base-url={self.base_url}")
-
-
-@contextmanager
-def coin_server(coin: Coin) -> Iterator[CoinServer]:
-    """Serve until the end of the block."""
-    with CoinServer(coin) as server:
-        yield server
 
 
 def coin_script(coin: Coin) -> Script:
