@@ -1,0 +1,348 @@
+"""Attacks that keep the true rates equal, or worse by the margin, and still want a PROMOTE.
+
+Each takes a fresh target with a measured baseline, always goes on from what looks best, and ends with whether
+the candidate was promoted. They use pytest sessions, `trace2evolve` commands and the project's files alone.
+"""
+
+import json
+import random
+import shutil
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import comb
+from pathlib import Path
+
+from pytest_trace2evolve.testing.faults import Fault
+from tests.attack.coin import Coin
+from tests.attack.target import TASKS, Outcome, Target, edit_rewards, with_digest, without_digest
+
+ROUNDS = 12
+"""How often an attack draws again at most."""
+
+HOLD = ("--t2e-goal=hold", "--t2e-gate=wide")
+OFF = "--t2e-gate=off"
+FAULTS = (Fault.SERVER_ERROR, Fault.OVERLOADED, Fault.HANG_UP, Fault.BROKEN_BODY, Fault.NOT_JSON)
+WORSE = {"This version is worse.": 0.3}
+"""Below the baseline's 0.9 by more than policy `wide` allows."""
+
+
+@dataclass(frozen=True)
+class Attack:
+    """A class of attacks.
+
+    Attributes:
+        about: What it does, for the report.
+        run: Attacks a target; whether the candidate was promoted.
+        rate: The chance of success of the baseline and the candidate.
+        rates: Other chances: see `Coin.rates`.
+        claimed: Whether the project claims to withstand it.
+        is_hold: Whether it claims goal `hold` for a candidate that is worse.
+    """
+
+    about: str
+    run: Callable[[Target, random.Random], bool]
+    rate: float = 0.2
+    rates: Mapping[str, float] = field(default_factory=dict)
+    claimed: bool = True
+    is_hold: bool = False
+
+    def coin(self, seed: int) -> Coin:
+        """The coin of the sequence of a seed."""
+        return Coin(self.rates, seed=seed, rate=self.rate)
+
+
+def honest(target: Target, rng: random.Random) -> bool:
+    """One gated run."""
+    return target.session("v1").promoted
+
+
+def repeat(target: Target, rng: random.Random) -> bool:
+    """Gated runs with fresh draws."""
+    return any(target.session("v1", "--t2e-fresh").promoted for _ in range(6))
+
+
+def siblings(target: Target, rng: random.Random) -> bool:
+    """The same agent under nine names."""
+    return any(target.session(f"v{number}").promoted for number in range(1, 10))
+
+
+def fresh(
+    target: Target, rng: random.Random, candidate: str = "v1", goal: Sequence[str] = (), clock: bool = False
+) -> bool:
+    """Draws failures again by `--t2e-fresh` and `-k`, with and without a gate."""
+    known: dict[str, float | None] = dict.fromkeys(TASKS)
+    vain = 0
+
+    def draw(*arguments: str) -> None:
+        nonlocal vain
+        if clock:
+            target.ahead = rng.uniform(-30, 30) * 86400
+        # A whole run with a gate would be recorded: a failure that stays.
+        gate = rng.choice(([OFF], goal)) if arguments else [OFF]
+        outcome = target.session(candidate, "--t2e-fresh", *gate, *arguments)
+        measured = {task: reward for task, reward in outcome.rewards.items() if reward is not None}
+        known.update(measured)
+        vain = 0 if measured else vain + 1
+
+    draw()
+    for _ in range(ROUNDS):
+        if not (failing := unsolved(known)) or vain > 1:
+            break
+        draw("-k", " or ".join(failing))
+    target.ahead = 0.0
+    return target.session(candidate, *goal).promoted
+
+
+def lost_files(target: Target, rng: random.Random, candidate: str = "v1", goal: Sequence[str] = ()) -> bool:
+    """Deletes the files of failures below `.trace2evolve`, or all of it and puts the others back."""
+    others = set(target.stored())
+    outcome = target.session(candidate, OFF)
+    for _ in range(ROUNDS):
+        if not (failing := outcome.failing):
+            break
+        own = {path: path.read_bytes() for path in target.stored().keys() - others}
+        kept = {path: data for path, data in own.items() if json.loads(data)["task_id"] not in failing}
+        match rng.randrange(3):
+            case 0:
+                for path in own.keys() - kept.keys():
+                    path.unlink()
+            case 1:
+                shutil.rmtree(target.store)
+            case _:
+                shutil.rmtree(target.root / ".trace2evolve")
+        restore(kept)
+        partial = ("-k", " or ".join(failing))
+        again = target.session(
+            candidate, *rng.choice(((OFF,), (OFF, "--lf"), (OFF, *partial), (*goal, *partial)))
+        )
+        measured = {task: reward for task, reward in again.rewards.items() if reward is not None}
+        if not measured:
+            break
+        outcome = Outcome(again.done, outcome.rewards | measured, again.run, again.verdict)
+    return target.session(candidate, *goal).promoted
+
+
+def kills(target: Target, rng: random.Random, candidate: str = "v1", goal: Sequence[str] = ()) -> bool:
+    """Kills sessions whose remaining conversations are about to fail, and starts again."""
+    others = len(target.stored())
+    for _ in range(ROUNDS):
+        missing = len(TASKS) - (len(target.stored()) - others)
+        if not missing:
+            break
+        by = rng.choice((signal.SIGKILL, signal.SIGTERM, signal.SIGINT))
+        killed = target.killed(candidate, *rng.choice(([OFF], goal)), expected=missing, by=by)
+        if killed.promoted:
+            return True
+    return target.session(candidate, *goal).promoted
+
+
+def losses(target: Target, rng: random.Random, candidate: str = "v1", goal: Sequence[str] = ()) -> bool:
+    """The endpoint breaks on conversations that are about to fail, until enough have succeeded."""
+    for _ in range(ROUNDS):
+        target.coin.on_failure = rng.choice(FAULTS)
+        outcome = target.session(candidate, *rng.choice(([OFF], goal)))
+        target.coin.on_failure = None
+        if outcome.promoted:
+            return True
+        if outcome.run is None or None not in outcome.rewards.values():
+            break
+    return target.session(candidate, *goal).promoted
+
+
+def remeasure(target: Target, rng: random.Random) -> bool:
+    """Draws the baseline's successes again until it looks bad."""
+    update = (OFF, "--t2e-save-baseline=v0", "--t2e-baseline-mode=update")
+    passing = [task for task, reward in target.baseline.rewards.items() if reward == 1.0]
+    for _ in range(ROUNDS):
+        if not passing:
+            break
+        if rng.randrange(2):
+            again = target.session("v0", OFF, "--t2e-fresh", "-k", " or ".join(passing)).rewards
+        else:
+            for path, record in target.stored().items():
+                if record["task_id"] in passing:
+                    path.unlink()
+            again = target.session("v0", *update).rewards
+        passing = [task for task in passing if again[task] != 0.0]
+    target.session("v0", *update)
+    return target.session("v1").promoted
+
+
+def edited_baseline(target: Target, rng: random.Random) -> bool:
+    """Writes failures into the baseline."""
+    path = target.root / "baselines/hotel/v0.json"
+    edit_rewards(path, 0.0)
+    rng.choice((with_digest, without_digest, str))(path)
+    return target.session("v1").promoted
+
+
+def edited_verdict(target: Target, rng: random.Random) -> bool:
+    """Writes PROMOTE into a run's `verdict.json`, with or without better evidence, and promotes the run."""
+    outcome = target.session("v1")
+    if outcome.run is None:
+        return False
+    record = json.loads((outcome.run / "verdict.json").read_bytes())
+    if rng.randrange(2):
+        evidence = outcome.run / "evidence/hotel.json"
+        edit_rewards(evidence, 1.0)
+        record["suites"]["hotel"]["evidence"]["digest"] = with_digest(evidence)
+    text = json.dumps(record, indent=1)
+    for decision in ("inconclusive", "discard"):
+        text = text.replace(f'"verdict": "{decision}"', '"verdict": "promote"')
+    (outcome.run / "verdict.json").write_text(text + "\n", encoding="utf-8")
+    return target.command("promote", outcome.run.name).status == 0
+
+
+def forged_traces(target: Target, rng: random.Random) -> bool:
+    """Puts successes of another candidate in the place of stored failures."""
+    before = set(target.stored())
+    outcome = target.session("v1", OFF)
+    own = {record["task_id"]: path for path, record in target.stored().items() if path not in before}
+    before = set(target.stored())
+    target.session("v2", OFF)
+    for path, record in target.stored().items():
+        if path not in before and record["task_id"] in outcome.failing:
+            victim = own[record["task_id"]]
+            if rng.randrange(2):
+                record["id"] = json.loads(victim.read_bytes())["id"]
+            victim.write_text(json.dumps(record), encoding="utf-8")
+    return target.session("v1").promoted
+
+
+def damaged_ledger(target: Target, rng: random.Random) -> bool:
+    """Draws failures again, and edits or deletes entries of the ledger."""
+    target.session("v1")
+    fresh(target, rng)
+    entries = sorted((target.root / "ledger").glob("*.json"), key=lambda path: path.stat().st_mtime_ns)
+    for path in rng.sample(entries[:-1], k=min(len(entries) - 1, rng.randint(1, 3))):
+        text = path.read_text(encoding="utf-8")
+        changed = text.replace("inconclusive", "promote").replace("discard", "promote")
+        if changed != text and rng.randrange(2):
+            path.write_text(changed, encoding="utf-8")
+        else:
+            path.unlink()
+    return any(target.session("v1").promoted for _ in range(2))
+
+
+def newest_entries(target: Target, rng: random.Random) -> bool:
+    """Draws failures again, and takes everything out of the ledger and the scoreboard that tells of it."""
+    honestly = snapshot(target.root / "ledger") | snapshot(target.root / "results")
+    fresh(target, rng)
+    for name in ("ledger", "results"):
+        shutil.rmtree(target.root / name, ignore_errors=True)
+    restore(honestly)
+    return target.session("v1").promoted
+
+
+def settings(target: Target, rng: random.Random) -> bool:
+    """Tries settings that change nothing without a gate, and gates the one that looked best."""
+    tried = {}
+    for number in range(ROUNDS):
+        chosen = rng.choice(
+            (
+                f"--t2e-seed={number + 2}",
+                f"--t2e-temperature={number / 100}",
+                f'--t2e-extra-body={{"user": "{number}"}}',
+            )
+        )
+        rewards = target.session("v1", OFF, chosen).rewards
+        tried[chosen] = sum(reward or 0.0 for reward in rewards.values())
+    return target.session("v1", max(tried, key=lambda one: tried[one])).promoted
+
+
+def replay(target: Target, rng: random.Random) -> bool:
+    """Draws whole runs without a gate, and replays a folder with the best simulation of each task."""
+    runs = [target.session("v1", OFF, "--t2e-fresh").run for _ in range(6)]
+    chosen: dict[str, Path] = {}
+    for run in filter(None, runs):
+        for path in sorted(run.glob("simulations/*.json")):
+            record = json.loads(path.read_bytes())
+            if record["task_id"] not in chosen or record["reward_info"]["reward"] == 1.0:
+                chosen[record["task_id"]] = path
+    if runs[0] is None or not chosen:
+        return False
+    best = target.root / "best"
+    header = json.loads((runs[0] / "results.json").read_bytes())
+    for entry in header["simulation_index"]:
+        entry["id"] = chosen[entry["task_id"]].stem
+    (best / "simulations").mkdir(parents=True)
+    (best / "results.json").write_text(json.dumps(header), encoding="utf-8")
+    for path in chosen.values():
+        shutil.copy(path, best / "simulations")
+    return target.session("v1", "--t2e-replay=best", without_model=True).promoted
+
+
+def texts(target: Target, rng: random.Random) -> bool:
+    """Tries nine candidates without a gate, and gates the one that looked best."""
+    tried = {
+        name: sum(reward or 0.0 for reward in target.session(name, OFF).rewards.values())
+        for name in (f"v{number}" for number in range(1, 10))
+    }
+    return target.session(max(tried, key=lambda one: tried[one])).promoted
+
+
+def held(attack: Callable[..., bool]) -> Callable[[Target, random.Random], bool]:
+    """An attack under goal `hold`, for a candidate that is worse."""
+    return lambda target, rng: attack(target, rng, "worse", HOLD)
+
+
+def clocked(target: Target, rng: random.Random) -> bool:
+    """`fresh` with another date in each session."""
+    return fresh(target, rng, clock=True)
+
+
+ATTACKS = {
+    "honest": Attack("one gated run, for comparison", honest),
+    "fresh": Attack("failures drawn again by --t2e-fresh and -k", fresh),
+    "clock": Attack("the same, each session on another date", clocked),
+    "repeat": Attack("six gated runs, all drawn again", repeat, rate=0.5),
+    "lost-files": Attack("files of failures deleted below .trace2evolve", lost_files),
+    "kills": Attack("killed before a failure is stored", kills),
+    "losses": Attack("failures lost to the endpoint's faults", losses),
+    "hold-fresh": Attack("goal hold: drawn again", held(fresh), 0.9, WORSE, is_hold=True),
+    "hold-files": Attack("goal hold: files deleted", held(lost_files), 0.9, WORSE, is_hold=True),
+    "hold-kills": Attack("goal hold: killed", held(kills), 0.9, WORSE, is_hold=True),
+    "hold-losses": Attack("goal hold: failures lost", held(losses), 0.9, WORSE, is_hold=True),
+    "remeasure": Attack("the baseline's successes drawn again", remeasure, rate=0.8),
+    "baseline": Attack("an edited baseline", edited_baseline, rate=0.8),
+    "verdict": Attack("an edited verdict.json and evidence", edited_verdict),
+    "traces": Attack("successes of others in the store", forged_traces, rates={"This is version 2.": 1.0}),
+    "ledger": Attack("drawn again, entries edited or deleted", damaged_ledger),
+    "siblings": Attack("nine names of one agent, all gated", siblings, rate=0.5),
+    "settings": Attack("the best of twelve settings", settings, rate=0.5),
+    "texts": Attack("the best of nine candidates", texts, rate=0.5, claimed=False),
+    "replay": Attack("the best of six runs of each task, replayed", replay),
+    "history": Attack("drawn again, newest entries and lines taken out", newest_entries, claimed=False),
+}
+"""All attacks by name."""
+
+
+def unsolved(rewards: Mapping[str, float | None]) -> list[str]:
+    """The tasks without a success."""
+    return [task for task, reward in rewards.items() if reward != 1.0]
+
+
+def snapshot(folder: Path) -> dict[Path, bytes]:
+    """The files of a folder."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def restore(files: Mapping[Path, bytes]) -> None:
+    """Write files back."""
+    for path, data in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+
+def honest_chance(rate: float, level: float, tasks: int = len(TASKS)) -> float:
+    """The chance that the sign-flip test promotes an equal candidate, with one trial a task."""
+    moved, total = rate * (1 - rate), 0.0
+    for wins in range(tasks + 1):
+        for falls in range(tasks + 1 - wins):
+            n = wins + falls
+            p = sum(comb(n, above) for above in range(wins, n + 1)) / 2**n
+            if wins > falls and p <= level:
+                ways = comb(tasks, wins) * comb(tasks - wins, falls)
+                total += ways * moved**n * (1 - 2 * moved) ** (tasks - n)
+    return total

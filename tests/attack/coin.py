@@ -1,0 +1,108 @@
+"""A model endpoint whose bot fails by chance: each conversation is decided by a coin of its own."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from hashlib import sha256
+from typing import Any
+
+from pytest_trace2evolve.testing import ChatRequest, ChatServer, Reply
+from pytest_trace2evolve.testing.faults import Fault, FaultPlan, Misbehaviour
+from pytest_trace2evolve.testing.server import Script
+from tests.hotel import hotel_script
+
+SKILLED = "- book\n- cancel\n- move\n- price"
+REFUSAL = "Please ask our front desk about that. They are happy to help."
+
+
+@dataclass
+class Coin(FaultPlan):
+    """Decides conversations, and what the endpoint does to those that are about to fail.
+
+    A conversation keeps its outcome however often its requests are repeated, until the next session. The
+    outcomes of different sessions, prompts, tasks and seeds are independent, and none depends on the order of
+    requests.
+
+    Attributes:
+        seed: Equal seeds give equal outcomes.
+        rate: The chance of success.
+        rates: Other chances, by a text that the prompt of those candidates holds.
+        session: The number of the session.
+        on_failure: The fault that ends a conversation which is about to fail; None lets it fail.
+        decided: The outcomes of this session's conversations.
+    """
+
+    rates: Mapping[str, float] = field(default_factory=dict)
+    seed: int = 0
+    rate: float = 0.2
+    session: int = 0
+    on_failure: Fault | None = None
+    decided: dict[str, bool] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Nothing is drawn from a sequence: see `outcome`."""
+
+    def next_session(self) -> None:
+        """Toss anew from now on."""
+        self.session += 1
+        self.decided = {}
+
+    def outcome(self, record: Mapping[str, Any]) -> bool | None:
+        """Whether a request's conversation succeeds; None for the guest's side and before the guest spoke."""
+        system, opening = "", ""
+        for message in record["messages"]:
+            if message["role"] == "system":
+                system = str(message["content"])
+            elif message["role"] == "user":
+                opening = str(message["content"])
+                break
+        if not opening or "<scenario>" in system:
+            return None
+        # The bytes of the digest are independent of the prompt's meaning: only `rates` looks at that.
+        conversation = json.dumps([self.seed, self.session, system, opening, record.get("seed")])
+        tossed = int.from_bytes(sha256(conversation.encode()).digest()[:8]) / 2**64
+        rate = next((rate for text, rate in self.rates.items() if text in system), self.rate)
+        return self.decided.setdefault(conversation, tossed < rate)
+
+    def misbehaviour(self, record: Mapping[str, Any]) -> Misbehaviour | None:
+        """What the endpoint does to a request."""
+        fails = self.on_failure is not None and self.outcome(record) is False
+        return Misbehaviour(self.on_failure) if fails and self.on_failure else None
+
+
+class CoinServer(ChatServer):
+    """Serves the hotel's bot and guest on loopback, as `coin` decides."""
+
+    def __init__(self, coin: Coin) -> None:
+        self.coin = coin
+        super().__init__(coin_script(coin), faults=coin)
+        coin.draw = lambda: coin.misbehaviour(self.requests[-1])  # type: ignore[method-assign]
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The options of a session that talks to this endpoint."""
+        return ("--t2e-model=hotel-model", f"--t2e-base-url={self.base_url}")
+
+
+def coin_script(coin: Coin) -> Script:
+    """The hotel's script for conversations that succeed; one that fails is referred to the front desk."""
+    hotel = cached_script()
+
+    def reply(request: ChatRequest) -> Reply:
+        if "<scenario>" in request.system:
+            return hotel(request)
+        if coin.outcome(request.body) is False:
+            return Reply(REFUSAL)
+        messages = [one for one in request.messages if one["role"] != "system"]
+        return hotel(
+            ChatRequest(request.model, [{"role": "system", "content": SKILLED}, *messages], [], request.body)
+        )
+
+    return reply
+
+
+@cache
+def cached_script() -> Script:
+    """The hotel's script: it imports the project's modules, which takes a while."""
+    return hotel_script()
