@@ -102,7 +102,10 @@ def test_a_recording_takes_nothing_from_earlier_simulations(project: DeskProject
     project.pytester.runpytest_inprocess("--t2e-playback=tapes/copy.jsonl").assert_outcomes(passed=7)
 
 
-def test_playback_and_live_runs_take_nothing_from_one_another(project: DeskProject, tape: Path) -> None:
+def test_playback_and_live_runs_take_nothing_from_one_another(
+    project: DeskProject, tape: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "key")
     finished = project.root / ".trace2evolve" / "finished"
     assert list(finished.rglob("*.json")) == [], "what was recorded is no live run's"
     with ChatServer(SOLVED) as server:
