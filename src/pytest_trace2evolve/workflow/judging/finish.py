@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 
 from pytest_trace2evolve.evidence.atomic import write_atomic
+from pytest_trace2evolve.evidence.integrity import VERDICT_NAME
 from pytest_trace2evolve.evidence.scoreboard import ScoreboardLine, append
 from pytest_trace2evolve.evidence.store import RunStore
 from pytest_trace2evolve.evidence.tau2_format import header
@@ -14,7 +15,6 @@ from pytest_trace2evolve.records.run_verdict import RunVerdict
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.verdict import CheckStatus, Decision, SideFigures, Verdict
 from pytest_trace2evolve.workflow.judging.ledger import DECIDING, Looks
-from pytest_trace2evolve.workflow.judging.run_verdict import VERDICT_NAME
 from pytest_trace2evolve.workflow.judging.saving import save_baseline
 from pytest_trace2evolve.workflow.judging.verdicts import SuiteOutcome, SuiteRun, claim_of, evidence
 from pytest_trace2evolve.workflow.planning.confirm import MOST_FRESH
