@@ -219,7 +219,7 @@ def test_the_story_of_a_split(project: DeskProject, capsys: pytest.CaptureFixtur
     assert (status, errors) == (0, [])
     drawn = [line for line in lines if " was drawn · " in line]
     assert drawn[1].endswith(f"v1 was drawn · by an agent without a store, whole, gated · run {first}")
-    assert [line.split(" UTC  ")[1].split()[0] for line in drawn] == ["v0", "v1", "v2"]
+    assert [line.split(" UTC ")[1].split()[0] for line in drawn] == ["v0", "v1", "v2"]
     lines = [line for line in lines if line not in drawn]
     assert lines[:2] == ["desk · heldout", "  candidate v7 was informed by it, as its front matter says"]
     assert [line[2:6] for line in lines[2:5]] == ["20" + line[4:6] for line in lines[2:5]]
