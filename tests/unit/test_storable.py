@@ -266,7 +266,16 @@ def test_arguments_without_json_are_malformed() -> None:
         ({"raw": object()}, "a message that cannot be stored: "),
         ({"raw": deep(900)}, "a message that cannot be stored: "),
     ],
-    ids=lambda value: str(value)[:40],
+    ids=[
+        "role",
+        "number",
+        "mapping",
+        "text of calls",
+        "mapping of a call",
+        "user's call",
+        "object",
+        "levels",
+    ],
 )
 def test_a_message_that_no_store_takes_is_named(fields: dict[str, Any], problem: str) -> None:
     message = Message(role="assistant", content="x").model_copy(update=fields)
