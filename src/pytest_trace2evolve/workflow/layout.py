@@ -6,7 +6,6 @@ it lacks, pytest's settings the ini key, and `.gitignore` the folder of runs.
 """
 
 import importlib.util
-import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -185,12 +184,11 @@ def _place(layout: Layout, source: Path, paths: Mapping[str, str]) -> None:
 
 def _held(path: Path) -> bytes | None:
     """What lies there; None where nothing does. A link that leads nowhere is no free place."""
-    if not os.path.lexists(path):
-        return None
-    if not path.exists():
-        return b""
-    with open_regular(path) as file:
-        return file.read(RECORDS)
+    try:
+        with open_regular(path) as file:
+            return file.read(RECORDS)
+    except FileNotFoundError:
+        return b"" if path.is_symlink() else None
 
 
 def _enter(layout: Layout, path: str, state: State, detail: str = "", *, text: str | None = None) -> None:
