@@ -12,6 +12,7 @@ Every reader takes the same arguments:
 """
 
 import contextlib
+import errno
 import io
 import json
 import math
@@ -112,7 +113,7 @@ def open_regular(path: Path, limit: int | None = None) -> io.BufferedReader:
         found = os.fstat(handle)
         if not stat.S_ISREG(found.st_mode):
             kind = _KINDS.get(stat.S_IFMT(found.st_mode), "no file")
-            raise OSError(None, f"{kind}, not a regular file")
+            raise OSError(errno.EINVAL, f"{kind}, not a regular file", str(path))
         if limit is not None and found.st_size > limit:
             raise ValueError(_too_large(limit))
         return os.fdopen(handle, "rb")

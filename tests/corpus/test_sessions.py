@@ -71,7 +71,7 @@ def test_an_amount_that_is_none_is_a_usage_error(project: DeskProject, value: st
 
 @pytest.mark.parametrize(
     "option",
-    ["--t2e-run-folder", "--t2e-summary", "--t2e-record", "--t2e-playback", "--t2e-replay", "--t2e-baseline"],
+    ["--t2e-run-folder", "--t2e-summary", "--t2e-record", "--t2e-playback", "--t2e-replay"],
 )
 @pytest.mark.parametrize("value", ["a" * 5_000, "a/" * 2_500, "x" * 256])
 def test_a_path_that_is_too_long_is_one_line(project: DeskProject, option: str, value: str) -> None:

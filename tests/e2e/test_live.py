@@ -201,7 +201,7 @@ def test_no_secret_reaches_a_file_or_the_screen(project: DeskProject) -> None:
     [
         (["--t2e-agent=oracle"], "--t2e-model is for agent 'chat': agent 'oracle' does not go with it"),
         (["--t2e-replay=x"], "--t2e-model talks to a model and --t2e-replay to none: give one of them"),
-        (["--t2e-extra-body={"], "--t2e-extra-body is not JSON: *"),
+        (["--t2e-extra-body={"], "--t2e-extra-body: not valid JSON*"),
         (["--t2e-extra-body=[[]]"], "--t2e-extra-body is a JSON list, not an object"),
     ],
 )

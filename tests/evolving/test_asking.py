@@ -174,9 +174,9 @@ def everything(project: Project, session: list[str]) -> None:
             "--t2e-gate=off: an adapter is promoted by the gate's verdict alone; leave it out",
         ),
         (["--t2e-gate", "off"], "--t2e-gate=off: an adapter is promoted by the gate's verdict alone"),
-        (["--t2e-trials", "x"], "--t2e-trials x: must be a whole number of 1 or more"),
-        (["--t2e-trials=0"], "--t2e-trials 0: must be a whole number of 1 or more"),
-        (["--t2e-confirm=-1"], "--t2e-confirm -1: must be a whole number of 0 or more"),
+        (["--t2e-trials", "x"], "--t2e-trials x: must be a whole number from 1 to 1000000"),
+        (["--t2e-trials=0"], "--t2e-trials 0: must be a whole number from 1 to 1000000"),
+        (["--t2e-confirm=-1"], "--t2e-confirm -1: must be a whole number from 0 to 1000000"),
     ],
 )
 def test_what_could_come_to_no_end_is_refused(project: Project, session: list[str], told: str) -> None:

@@ -99,7 +99,7 @@ def test_a_piece_is_made_once_and_a_damaged_one_is_told(tmp_path: Path) -> None:
     assert kept(file, Found, make) == kept(file, Found, make)
     assert made == [1]
     file.write_text("{")
-    with pytest.raises(ConfigError, match="damaged; remove it, and it is made again"):
+    with pytest.raises(ConfigError, match="; remove it, and it is made again"):
         kept(file, Found, make)
 
 

@@ -143,7 +143,7 @@ def test_another_weight_of_the_divergence_is_named(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match=r"trained with beta 0\.5, and the plan says 0\.05; remove "):
         results_of(seeds)
     (job.out / MANIFEST).write_text("{")
-    with pytest.raises(ConfigError, match="damaged; remove the folder, and it is trained again"):
+    with pytest.raises(ConfigError, match="; remove the folder, and it is trained again"):
         results_of(seeds)
 
 

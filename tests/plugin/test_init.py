@@ -251,9 +251,12 @@ def test_the_next_command_is_for_where_one_stands(
             ["/proc/none"],
             "*: cannot be written (*), and nothing was laid out; mend that or name another folder",
         ),
-        (["odd"], "*odd/prices.toml: cannot be read (Is a directory), and nothing was laid out; *"),
+        (
+            ["odd"],
+            "*odd/prices.toml: cannot be read (a folder, not a regular file), and nothing was laid out; *",
+        ),
         (["blocked"], "*blocked/suites*: cannot be read (Not a directory), and nothing was laid out; *"),
-        (["damaged"], "*damaged/suites/suites.lock: damaged (*); restore it or *"),
+        (["damaged"], "*damaged/suites/suites.lock: not valid JSON*; restore it or *"),
         (
             ["elsewhere"],
             "*elsewhere/pytest.ini: t2e_suites is 'evals', and suites are laid out in 'suites'; *",

@@ -121,7 +121,7 @@ def test_a_sound_project_has_no_findings(desk: DeskProject, capsys: pytest.Captu
             SUITE,
             "suites/other.toml: not in suites.lock; run 'trace2evolve lock' and commit the result",
         ),
-        ("suites/suites.lock", "{", "suites/suites.lock: damaged (*); restore it or run *"),
+        ("suites/suites.lock", "{", "suites/suites.lock: not valid JSON*; restore it or run *"),
         ("baselines/desk/v1.json", "{", "baselines/desk/v1.json: *"),
         (
             "baselines/desk/v1.json",

@@ -65,7 +65,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     [
         (shutil.rmtree, "base: no such folder"),
         (remove("config.json"), "base: holds no config.json: not a model's folder"),
-        (cut("config.json", 20), "config.json: damaged: no JSON"),
+        (cut("config.json", 20), "config.json: not valid JSON"),
         (edit("config.json", auto_map={"AutoModel": "x.Y"}), "config.json: names custom code (auto_map)"),
         (edit("tokenizer_config.json", auto_map={"AutoTokenizer": ["x.Y", None]}), "names custom code"),
         (remove("model.safetensors"), "base: holds no weights (model.safetensors)"),

@@ -77,7 +77,7 @@ def test_a_base_without_a_template(capsys: pytest.CaptureFixture[str], base: Pat
         ("backward = 24", "backward 24 does not divide the 64 rollouts of a step (8 groups of 8)"),
         ("rate = 0", "rate: Input should be greater than 0, not 0"),
         ("lr = 0.1", "lr: Extra inputs are not permitted, not 0.1"),
-        ("rate = ", "no TOML: "),
+        ("rate = ", "not valid TOML: "),
     ],
 )
 def test_an_impossible_recipe(

@@ -36,8 +36,8 @@ _WITH_PATHS = (
 )
 
 
-PATHS = frozenset(name.removeprefix("--").replace("-", "_") for name in _WITH_PATHS) | {"t2e_save_baseline"}
-"""Destinations of options whose value is a path, or a name of which a file's name is made."""
+PATHS = frozenset(name.removeprefix("--").replace("-", "_") for name in _WITH_PATHS) - {"t2e_baseline"}
+"""Destinations of options whose value is a path; a baseline's may be a name, which is checked as one."""
 
 
 def joined(arguments: Sequence[str], folder: Path) -> list[str] | None:

@@ -6,7 +6,6 @@ it lacks, pytest's settings the ini key, and `.gitignore` the folder of runs.
 """
 
 import importlib.util
-import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from pytest_trace2evolve import shipped
 from pytest_trace2evolve.errors import ConfigError, SuiteError, nearest
 from pytest_trace2evolve.evidence.atomic import write_together
 from pytest_trace2evolve.lock import Lock, SuiteLock, render_lock
-from pytest_trace2evolve.reading import read_bytes
+from pytest_trace2evolve.reading import RECORDS, open_regular
 from pytest_trace2evolve.suites import SPLITS_NAME
 from pytest_trace2evolve.workflow.project import Project
 from pytest_trace2evolve.workflow.pytest_ini import pytest_ini
@@ -185,9 +184,11 @@ def _place(layout: Layout, source: Path, paths: Mapping[str, str]) -> None:
 
 def _held(path: Path) -> bytes | None:
     """What lies there; None where nothing does. A link that leads nowhere is no free place."""
-    if not os.path.lexists(path):
-        return None
-    return b"" if not path.exists() else bytes(read_bytes(path, ConfigError, "move it away"))
+    try:
+        with open_regular(path) as file:
+            return file.read(RECORDS)
+    except FileNotFoundError:
+        return b"" if path.is_symlink() else None
 
 
 def _enter(layout: Layout, path: str, state: State, detail: str = "", *, text: str | None = None) -> None:

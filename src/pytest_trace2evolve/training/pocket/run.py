@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_trace2evolve._optional import require
-from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.errors import ConfigError, TrainingError
 from pytest_trace2evolve.reading import check_regular, read_json
 from pytest_trace2evolve.training.pocket.loop import Encoded, group_loss
 from pytest_trace2evolve.training.pocket.network import build_network
@@ -207,9 +207,9 @@ def _load(
     safetensors: Any = require("safetensors.torch", extra="local")
     mend = f"remove {folder} to begin anew"
     try:
-        state = read_json(folder / "state.json", ConfigError, mend)
+        state = read_json(folder / "state.json", TrainingError)
         for name in ("model.safetensors", "optimizer.safetensors"):
-            check_regular(folder / name, ConfigError, mend)
+            check_regular(folder / name, TrainingError)
         if state["recipe"] != json.loads(json.dumps(asdict(recipe))):
             raise ConfigError(f"{folder}: holds a training with other settings; train with those, or {mend}")
         safetensors.load_model(network, folder / "model.safetensors")
