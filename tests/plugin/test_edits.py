@@ -5,6 +5,7 @@ import random
 import re
 import shutil
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from pytest_trace2evolve.evidence.compact import read_columns
 from pytest_trace2evolve.evidence.ledger import Ledger, render
 from pytest_trace2evolve.records.evidence import Evidence
 from pytest_trace2evolve.records.ledger import Evaluation
+from pytest_trace2evolve.records.verdict import Decision
 from pytest_trace2evolve.workflow.findings import Linted
 from pytest_trace2evolve.workflow.judging.promote import promote
 from pytest_trace2evolve.workflow.lint_ledger import run_folders, saved_baselines
@@ -221,6 +223,21 @@ def test_a_verdict_without_its_entry_is_not_promoted(promoted: DeskProject, comm
     done = command("promote", promoted.runs[-1].name)
     assert done.returncode == 2
     assert "the ledger holds no entry of run" in done.stderr
+
+
+def test_a_promotion_that_a_later_run_took_back_is_refused(promoted: DeskProject, command: Command) -> None:
+    ledger = Ledger(promoted.root / "ledger")
+    (entry,) = [one for one in ledger.read().entries.values() if isinstance(one, Evaluation)]
+
+    def repeated(root: str, parents: tuple[str, ...], at: datetime) -> Evaluation:
+        changes = {"root": root, "parents": parents, "at": at, "run": "later", "decision": Decision.DISCARD}
+        return entry.model_copy(update=changes)
+
+    ledger.append(repeated)
+    done = command("promote", entry.run)
+    assert done.returncode == 2
+    assert "run later repeated this test on desk::heldout and ended in discard" in done.stderr
+    assert not (promoted.root / "baselines" / "desk" / "v1.json").exists()
 
 
 def test_a_discard_that_was_edited_into_a_promotion_is_refused(

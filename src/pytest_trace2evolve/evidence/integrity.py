@@ -178,9 +178,11 @@ def refuse_unrecorded(
 
     Raises:
         ResultsError: the ledger has no entry of the run on one of them, an entry of the run is no promotion,
-            or the verdict or the evidence is not what the run recorded.
+            a later run of the same claim was not promoted, or the verdict or the evidence is not what the run
+            recorded.
     """
     path = folder / VERDICT_NAME
+    entries = list(entries)
     own = [entry for entry in entries if isinstance(entry, Evaluation) and entry.run == record.run]
     for suite in suites:
         if not any(entry.suite == suite for entry in own):
@@ -199,8 +201,27 @@ def refuse_unrecorded(
                 f"{path}: ledger entry {entry.name} of run {record.run} was written by an older version, "
                 "without digests of the verdict and the evidence; run it again"
             )
+        for later in entries:
+            if isinstance(later, Evaluation) and _withdraws(later, entry):
+                raise ResultsError(
+                    f"{path}: run {later.run} repeated this test on {entry.suite}::{entry.split} and ended "
+                    f"in {later.decision.value} ({later.at:%Y-%m-%d}, ledger entry {later.name}); the worse of "
+                    "the two counts"
+                )
     for wrong in edited_run(folder, own):
         raise ResultsError(str(wrong))
+
+
+def _withdraws(later: Evaluation, entry: Evaluation) -> bool:
+    """Whether a later verdict on the same claim takes back a promotion."""
+    same = ("suite", "split", "lock", "agent", "policy", "goal", "baseline_identity")
+    return (
+        later.decision is not Decision.PROMOTE
+        and later.at > entry.at
+        and later.has_verdict
+        and later.candidate.digest == entry.candidate.digest
+        and all(getattr(later, name) == getattr(entry, name) for name in same)
+    )
 
 
 def _named(entries: Iterable[Dated], suite: str, name: str) -> list[Saved | Evaluation]:
