@@ -97,10 +97,11 @@ def test_a_run_is_evidence_with_a_scripted_user_and_replays(cases: CaseProject) 
 
 def test_the_gate_compares_on_cases(cases: CaseProject) -> None:
     cases.run("nop", "--t2e-save-baseline=v0")
+    cases.desk.candidate("scripted", "Follow the script.", "v0", changes="agent")
     result = cases.desk.pytester.runpytest_inprocess(
         "suites/help.toml",
         "--t2e-agent=oracle",
-        "--candidate=v1",
+        "--candidate=scripted",
         "--t2e-baseline=v0",
         "--t2e-gate=calibrated",
     )

@@ -205,8 +205,8 @@ def refuse_unrecorded(
             if isinstance(later, Evaluation) and _withdraws(later, entry):
                 raise ResultsError(
                     f"{path}: run {later.run} repeated this test on {entry.suite}::{entry.split} and ended "
-                    f"in {later.decision.value} ({later.at:%Y-%m-%d}, ledger entry {later.name}); the worse of "
-                    "the two counts"
+                    f"in {later.decision.value} ({later.at:%Y-%m-%d}, ledger entry {later.name}); the worse "
+                    "of the two counts"
                 )
     for wrong in edited_run(folder, own):
         raise ResultsError(str(wrong))

@@ -189,8 +189,11 @@ def _verdicts(
     planned, policy = run.planned, plan.policy
     assert planned.baseline is not None
     assert policy is not None
-    for split, guard in deciding(plan.project, planned.lock.splits):
-        if not run.ran(split) and not interrupted:
+    splits = dict(deciding(plan.project, planned.lock.splits))
+    decides = any(run.ran(split) for split, guard in splits.items() if not guard)
+    for split, guard in splits.items():
+        # A guard that was left out (`-m heldout`) must not pass for one that detected no harm.
+        if not run.ran(split) and not interrupted and not (guard and decides):
             continue
         tasks = planned.lock.splits[split]
         baseline = [record for record in planned.baseline.evidence.simulations if record.task_id in tasks]
