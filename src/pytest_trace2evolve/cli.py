@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -86,23 +87,25 @@ def _project_folder(options: argparse.Namespace) -> Path | None:
 
 @contextlib.contextmanager
 def _sanitized() -> Iterator[None]:
-    """Sanitise whatever a command prints."""
+    """Sanitise whatever a command prints. A standard stream that is closed discards what it gets."""
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (
-        cast("TextIO", SanitizedStream(stream, terminal=stream.isatty())) if stream is not None else None
-        for stream in before
-    )
-    try:
-        yield
-    finally:
-        sys.stdout, sys.stderr = before
+    # Else `print` to a closed standard error would write to the standard output, which may be JSON.
+    with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
+        sys.stdout, sys.stderr = (
+            cast("TextIO", SanitizedStream(stream or nowhere, terminal=bool(stream and stream.isatty())))
+            for stream in before
+        )
+        try:
+            yield
+        finally:
+            sys.stdout, sys.stderr = before
 
 
 class _Parser(argparse.ArgumentParser):
     """Reports wrong arguments in lines that end, however long the arguments are."""
 
     def error(self, message: str) -> NoReturn:
-        super().error(sanitize_line(message, LONGEST_LINE))
+        super().error(sanitize_line(message, LONGEST_LINE - len(f"{self.prog}: error: ")))
 
 
 def _parser() -> argparse.ArgumentParser:

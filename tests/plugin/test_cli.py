@@ -196,3 +196,16 @@ def test_an_interruption_is_one_line(
     monkeypatch.setattr(f"pytest_trace2evolve.commands.{command}", interrupted)
     assert main(arguments) == 130
     assert capsys.readouterr() == ("", f"trace2evolve: interrupted{then}\n")
+
+
+def test_wrong_arguments_are_reported_in_a_line_that_ends(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["comment", "s.json", "--pr", "9" * 5000])
+    assert ended.value.code == 2
+    assert max(map(len, capsys.readouterr().err.splitlines())) <= 2_000
+
+
+def test_a_root_that_leads_to_itself_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    assert main(["ledger", "--root", str(tmp_path / "loop")]) == 2
+    assert "holds no suites/" in (said := capsys.readouterr().err) or "lead in a circle" in said

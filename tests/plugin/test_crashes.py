@@ -221,3 +221,19 @@ def test_a_command_whose_reader_has_gone_keeps_its_status(project: DeskProject, 
     assert done.wait() in (0, 141), told
     assert "Traceback" not in told
     done.stderr.close()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="closes descriptors in a shell")
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [("baselines --json", 0), ("ledger", 0), ("score nosuch", 2)],
+    ids=lambda it: str(it),
+)
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_stream_is_no_crash(project: DeskProject, arguments: str, status: int, closed: str) -> None:
+    command = f'"{sys.executable}" -m pytest_trace2evolve {arguments} {closed}'
+    done = subprocess.run(
+        ["sh", "-c", command], cwd=project.root, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == status, done.stderr
+    assert "nosuch" not in done.stdout  # an error is no output, also if nobody hears it

@@ -113,6 +113,30 @@ def test_what_is_no_json_object_is_refused(asking: Asking, body: bytes) -> None:
     refusal(response, 400, None)
 
 
+def test_a_body_of_tiny_values_is_refused_before_it_is_parsed(asking: Asking) -> None:
+    body = b'{"metadata":[' + b"[]," * 1_000_000 + b"0]}"
+    response = asking.client.post(
+        "/chat/completions", content=body, headers={"Content-Type": "application/json"}
+    )
+    assert "more than 500,000 lists and objects" in refusal(response, 413, None)
+
+
+@pytest.mark.parametrize("arguments", ['{"a": "\\ud800"}', '{"\\udfff": 1}', '{"a": NaN}'])
+def test_arguments_that_no_template_can_write_stay_text(asking: Asking, arguments: str) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "find", "arguments": arguments}}
+    said = {"role": "assistant", "content": None, "tool_calls": [call]}
+    found = {"role": "tool", "tool_call_id": "1", "content": "x"}
+    response = asking.post(messages=[*HELLO, said, found], max_tokens=2)
+    assert response.status_code in (200, 400), response.text  # templates may want objects; never a fault
+
+
+def test_a_prompt_that_cannot_fit_is_not_tokenized(asking: Asking) -> None:
+    told = asking.refused(
+        400, "context_length_exceeded", messages=[{"role": "user", "content": "a " * 1_000_000}]
+    )
+    assert "characters, too many for this model's context length" in told
+
+
 def test_missing_fields_are_named(asking: Asking) -> None:
     for fields, name in (({"messages": HELLO}, "model"), ({"model": "base"}, "messages")):
         response = asking.client.post("/chat/completions", json=fields)

@@ -252,7 +252,9 @@ async def cancels() -> None:
     await cancel_own_task_and_wait()
 
 
-@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(), OddError()])
+@pytest.mark.parametrize(
+    "error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError(), OddError()]
+)
 def test_a_conversation_ends_nothing_but_itself(error: BaseException) -> None:
     with pytest.raises(InfrastructureError, match="which ends more than one simulation"):
         asyncio.run(contained("task 'x'", ends(error)))

@@ -200,7 +200,14 @@ def test_a_lost_simulation_is_an_infrastructure_error_with_its_trace_so_far(
 
 
 @pytest.mark.parametrize(
-    "error", [ZeroDivisionError("by zero"), SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError()]
+    "error",
+    [
+        ZeroDivisionError("by zero"),
+        SystemExit(3),
+        KeyboardInterrupt(),
+        GeneratorExit(),
+        asyncio.CancelledError(),
+    ],
 )
 def test_an_exception_of_the_agents_code_is_the_agents_failure(
     desk: World, idle: Task, simulate: Simulate, error: BaseException

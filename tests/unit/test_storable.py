@@ -3,6 +3,7 @@
 import datetime
 import json
 import math
+import tracemalloc
 from typing import Any
 
 import pydantic_core
@@ -190,6 +191,14 @@ def test_bodies_that_standard_readers_refuse_are_read() -> None:
     assert read_completion(read_body(digits), 0.0).content == "x"
     no_text = b'{"choices": [{"message": {"content": "caf\xe9"}}]}'
     assert read_completion(read_body(no_text), 0.0).content == "caf\ufffd"
+
+
+def test_an_answer_of_tiny_values_is_not_parsed() -> None:
+    bomb = b'{"choices": [{"message": {"content": "x", "z": [' + b'{"":0},' * 500_000 + b"0]}}]}"
+    tracemalloc.start()
+    assert read_completion(read_body(bomb), 0.0) == Completion()
+    assert tracemalloc.get_traced_memory()[1] < len(bomb)
+    tracemalloc.stop()
 
 
 def test_content_in_parts_is_joined() -> None:

@@ -45,7 +45,10 @@ def project_of(options: argparse.Namespace) -> Project:
     Raises:
         ConfigError: there is none.
     """
-    root = options.root.resolve() if options.root else find_root(Path.cwd())
+    try:
+        root = options.root.resolve() if options.root else find_root(Path.cwd())
+    except RuntimeError:  # Python 3.11 and 3.12 raise it for a link that leads to itself
+        raise ConfigError(f"--root {options.root}: its links lead in a circle; name another folder") from None
     if root is None:
         raise ConfigError("no suites/ in this folder or above it; name the project's folder with --root DIR")
     if not (root / "suites").is_dir():

@@ -14,16 +14,22 @@ from pytest_trace2evolve.records.wire import cached_tokens, dollars, token_count
 MAX_DIGITS = 4_000
 """Digits of a whole number that is read; Python reads no more than 4,300."""
 
+MAX_CONTAINERS = 500_000
+"""Lists and objects of an answer, those in texts included. One takes 200 bytes of memory and more, and an
+answer within the limit of its bytes could hold five million."""
+
 
 def read_body(body: bytes) -> Any:
     """JSON from an endpoint, whatever a model wrote into it.
 
     Bytes that are no text become U+FFFD, and numbers of too many digits infinite. An answer that is nested
-    too deeply to be read is one of a model that said nothing.
+    too deeply to be read, or holds too many lists and objects, is one of a model that said nothing.
 
     Raises:
         ValueError: it is no JSON.
     """
+    if body.count(b"{") + body.count(b"[") > MAX_CONTAINERS:
+        return _SILENT
     try:
         text = body.decode(json.detect_encoding(body), "replace")
         record = json.loads(text, parse_int=_whole_number)

@@ -95,11 +95,14 @@ async def make_participants(
 
 async def _guarded(owner: object, name: str, call: Callable[[], Awaitable[T]], world: object) -> T:
     """Run the code, and turn what it raises into the errors of `run_agent_code`."""
+    task = asyncio.current_task()
     try:
         return await call()
     except BaseException as error:
         is_ended = isinstance(error, asyncio.CancelledError) and _is_cancelled()
-        if _is_own(owner) or is_ended or isinstance(error, GeneratorExit):
+        # Python raises GeneratorExit in a coroutine that it discards; its task is not running then.
+        is_discarded = isinstance(error, GeneratorExit) and not _is_running(task)
+        if _is_own(owner) or is_ended or is_discarded:
             raise
         is_the_worlds = isinstance(error, WorldError) and _is_raised_by(world, error)
         if isinstance(error, _ALLOWED) or is_the_worlds:
@@ -110,6 +113,13 @@ async def _guarded(owner: object, name: str, call: Callable[[], Awaitable[T]], w
         if isinstance(error, OSError) and error.errno in _FULL:
             raise InfrastructureError(f"the agent's {name} could not write to the disk: {said}") from error
         raise AgentCodeError(said, _frames(error)) from error
+
+
+def _is_running(task: asyncio.Task[object] | None) -> bool:
+    try:
+        return asyncio.current_task() is task
+    except RuntimeError:  # no event loop runs
+        return False
 
 
 def is_network_error(error: BaseException) -> bool:

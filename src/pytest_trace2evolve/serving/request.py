@@ -10,6 +10,10 @@ from pytest_trace2evolve.serving.refusals import ApiError
 MOST_TOP_LOGPROBS = 20
 MOST_STOPS = 16
 
+MAX_CONTAINERS = 500_000
+"""Lists and objects of a body, brackets in texts included; 32 MiB could hold eleven million, which take a
+minute and a gigabyte to read."""
+
 _IGNORED = {
     "user",
     "metadata",
@@ -109,14 +113,26 @@ _KNOWN = {
 
 
 def _body(raw: bytes) -> dict[str, Any]:
+    if raw.count(b"{") + raw.count(b"[") > MAX_CONTAINERS:
+        raise ApiError(f"the body has more than {MAX_CONTAINERS:,} lists and objects", status=413)
     try:
-        body = json.loads(raw, parse_constant=_refuse_constant)
-        json.dumps(body, ensure_ascii=False).encode()  # half a surrogate pair is no text
+        body = _parsed(raw)
     except (ValueError, RecursionError):
         raise ApiError("the body is no JSON that can be read") from None
     if not isinstance(body, dict):
         raise ApiError("the body is no JSON object")
     return {key: value for key, value in body.items() if value is not None}
+
+
+def _parsed(text: str | bytes) -> Any:
+    """The value of JSON whose texts are whole characters, which is all that a tokenizer takes.
+
+    Raises:
+        ValueError: it is none; the nesting may be the cause (`RecursionError`).
+    """
+    value = json.loads(text, parse_constant=_refuse_constant)
+    json.dumps(value, ensure_ascii=False).encode()  # fails on half a surrogate pair
+    return value
 
 
 def _refuse_constant(name: str) -> None:
@@ -210,7 +226,7 @@ def _call(given: Any, where: str) -> dict[str, Any]:
     if not isinstance(arguments, str):
         raise _wrong(f"{where}.function.arguments", "a string of JSON")
     try:
-        parsed = json.loads(arguments or "{}")
+        parsed = _parsed(arguments or "{}")
     except (ValueError, RecursionError):
         parsed = None
     told = parsed if isinstance(parsed, dict) else arguments

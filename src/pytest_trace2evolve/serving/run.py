@@ -22,6 +22,9 @@ anything else runs on their cores."""
 SMALL_MODEL = 50_000_000
 """Parameters below which a second thread costs more than it brings, above all where its core is busy."""
 
+EXIT_INTERRUPTED = 130
+"""Exit status after a second signal, which does not wait for requests under way."""
+
 GRACE_SECONDS = 5
 """How long requests under way may take once the server is told to end."""
 
@@ -62,7 +65,7 @@ class _Ending:
     def ask(self, number: int, frame: FrameType | None) -> None:
         """A signal came."""
         if self.asked:  # twice: now
-            os._exit(1)
+            os._exit(EXIT_INTERRUPTED)
         self.asked = True
         if not self.serving:
             raise SystemExit(0)
@@ -109,7 +112,7 @@ def _serve_on(listening: socket.socket, settings: ServerSettings, ending: _Endin
     engine = Engine(model, rows=settings.rows, waiting=settings.waiting, prefix_bytes=settings.prefix_bytes)
     chat = ChatApp(
         engine,
-        Writer(model.tokenizer, model.ends),
+        Writer(model.tokenizer, model.ends, model.context),
         name=settings.name or settings.folder.name,
         adapters=[one.name for one in settings.adapters],
         context=model.context,

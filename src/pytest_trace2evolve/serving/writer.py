@@ -41,11 +41,15 @@ class Writer:
     Args:
         tokenizer: The model's.
         ends: Tokens that end an answer; no part of what it says.
+        context: Tokens that fit the model; None if nothing says.
     """
 
-    def __init__(self, tokenizer: Any, ends: frozenset[int]) -> None:
+    def __init__(self, tokenizer: Any, ends: frozenset[int], context: int | None = None) -> None:
         self._tokenizer = tokenizer
         self._ends = ends
+        # Tokenizing megabytes takes a minute, in which no other prompt is written. A text that cannot fit
+        # even in the longest tokens is not tokenized.
+        self._max_characters = None if context is None else context * max(map(len, tokenizer.get_vocab()))
         # A tokenizer must not be used by two threads at once.
         self._lock = threading.RLock()
         marks = {
@@ -70,7 +74,7 @@ class Writer:
             settings: Further variables of the template.
 
         Raises:
-            ApiError: the template refuses the conversation, or knows no tools.
+            ApiError: the template refuses the conversation, or knows no tools; the prompt cannot fit.
         """
         if choice == "none":
             tools = ()
@@ -82,6 +86,12 @@ class Writer:
             if tools and choice != "auto":
                 name = None if isinstance(choice, str) else choice["function"]["name"]
                 opening = self._opening(text, messages, tools, settings, name)
+            if self._max_characters is not None and len(text) > self._max_characters:
+                raise ApiError(
+                    f"the prompt has {len(text)} characters, too many for this model's context length",
+                    "messages",
+                    "context_length_exceeded",
+                )
             tokens = self._tokenizer(text + opening, add_special_tokens=False)["input_ids"]
         return Prompt(text + opening, tokens, opening, tools)
 
