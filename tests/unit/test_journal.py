@@ -117,7 +117,9 @@ def test_an_edited_journal_is_named(killed: Path, tmp_path: Path, edit: object, 
     store = opened(tmp_path)
     (told,) = store.problems()
     assert told.startswith(f"{killed}: was changed at line {line}; restore it, give --t2e-fresh, or begin")
-    assert told.endswith(f"deleting {store.path.name} in {store.path.parent}: the ledger counts either as a further draw")
+    assert told.endswith(
+        f"deleting {store.path.name} in {store.path.parent}: the ledger counts either as a further draw"
+    )
     with pytest.raises(ResultsError, match=f"was changed at line {line}"):
         store.begin(store.key("a"))
 
@@ -168,7 +170,9 @@ def test_one_process_at_a_time_makes_a_simulation(tmp_path: Path, store: DrawSto
 def test_a_full_disk_ends_the_run(store: DrawStore, monkeypatch: pytest.MonkeyPatch) -> None:
     with begun(store, store.key("a")) as journal:
         monkeypatch.setattr(journals.os, "write", lambda handle, line: len(line) // 2)
-        with pytest.raises(StorageError, match=r"\.journal: cannot be written .*; make room or allow writing"):
+        with pytest.raises(
+            StorageError, match=r"\.journal: cannot be written .*; make room or allow writing"
+        ):
             journal.add(entry("1"))
 
 
