@@ -119,7 +119,7 @@ class Target:
         return self._session(candidate, arguments, None, without_model)
 
     def killed(self, candidate: str, *arguments: str, expected: int, by: int = signal.SIGKILL) -> Outcome:
-        """A session that is killed when nothing is left of it but conversations that have shown that they fail.
+        """A session that is killed when only conversations are left that have shown that they fail.
 
         Args:
             candidate: Whose session it is.

@@ -83,7 +83,7 @@ def test_a_killed_run_goes_on_with_the_answers_that_had_arrived(
             child = subprocess.Popen(
                 command, cwd=project.root, stdout=subprocess.DEVNULL, start_new_session=True
             )
-            until(lambda served=served: server.count.served == served or child.poll() is not None)
+            until(lambda served=served: server.count.served == served)
             # All that was answered has arrived, and is written down.
             until(lambda served=served: sum(map(len, written(project))) == served)
             os.killpg(child.pid, getattr(signal, by))
@@ -148,7 +148,7 @@ def test_a_lost_conversation_goes_on_where_it_was(project: DeskProject, lost: Ch
         *[True] * len(drawn),
         *[False] * (len(said) - len(drawn)),
     ]
-    used = json.loads((project.runs[-1] / "run.json").read_text())["used"]
+    used = json.loads((project.runs[-1] / "run.json").read_text())["usage"]
     assert used["calls"] == lost.count.served - served == len(said) - len(drawn)
     assert not (project.root / ".trace2evolve/finished" / name[:2] / name).exists()
 
@@ -196,14 +196,13 @@ def test_a_world_that_is_not_deterministic_is_drawn_again_and_not_measured(
     project: DeskProject, lost: ChatServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = chat.agent_prompt
-    monkeypatch.setattr(chat, "agent_prompt", lambda *texts: f"{real(*texts)}\nIt is another day.")
-    live(project, lost, "-k", "note")
+    with monkeypatch.context() as there:
+        there.setattr(chat, "agent_prompt", lambda *texts: f"{real(*texts)}\nIt is another day.")
+        live(project, lost, "-k", "note")
     note = "it was begun again after a kill or a loss, and its requests were others than before"
     (trace,) = traces(project)
     assert trace["info"]["redrawn"].startswith(note)
     assert trace["reward_info"] is None
-    monkeypatch.undo()
-    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
     result = live(project, lost, "-k", "note")  # what is stored stays as it is
     assert result.parseoutcomes().get("passed", 0) == 0
     result.stdout.fnmatch_lines([f"*{note}*"])

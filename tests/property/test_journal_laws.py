@@ -49,7 +49,7 @@ def test_what_was_drawn_stays_drawn(operations: list[tuple[Any, ...]]) -> None:
         path = Path(folder) / "one.journal"
         journal = opened(path)
         held: list[JournalEntry] = []
-        # After each whole line: the size of the file, the answers that are held, whether some were left unused.
+        # After each whole line: the size of the file, the answers that are held, whether some are unused.
         lines: list[tuple[int, list[JournalEntry], bool]] = [(0, [], False)]
         place = 0
         for name, *given_ in operations:

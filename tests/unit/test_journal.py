@@ -1,4 +1,4 @@
-"""Journals of simulations that are not stored: taken in order, held by one process, and every edit is named."""
+"""Journals of simulations: taken in order, held by one process, and every edit is named."""
 
 import multiprocessing
 import shutil
@@ -178,9 +178,8 @@ def test_a_full_disk_ends_the_run(store: DrawStore, monkeypatch: pytest.MonkeyPa
 
 def test_scratch_simulations_have_journals_too(tmp_path: Path) -> None:
     store = FinishedStore(tmp_path / "scratch")
-    with begun(store, "aabb", "1"):
-        with pytest.raises(BlockingIOError):
-            store.begin("aabb")
+    with begun(store, "aabb", "1"), pytest.raises(BlockingIOError):
+        store.begin("aabb")
     with begun(store, "aabb") as journal:
         assert journal.take("1") == entry("1")
         store.put("aabb", simulation())
