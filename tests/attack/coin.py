@@ -20,17 +20,19 @@ REFUSAL = "Please ask our front desk about that. They are happy to help."
 class Coin(FaultPlan):
     """Decides conversations, and what the endpoint does to those that are about to fail.
 
-    A conversation keeps its outcome however often its requests are repeated, until the next session. The
-    outcomes of different sessions, prompts, tasks and seeds are independent, and none depends on the order of
-    requests.
+    The coin falls with the agent's first answer, which shows the outcome: whoever fails refuses. From then on
+    the conversation keeps it. Until then it keeps it until the next session, however often its requests are
+    repeated. The outcomes of different sessions, prompts, tasks and seeds are independent, and none depends on
+    the order of requests.
 
     Attributes:
         seed: Equal seeds give equal outcomes.
         rate: The chance of success.
         rates: Other chances, by a text that the prompt of those candidates holds.
         session: The number of the session.
-        on_failure: The fault that ends a conversation which is about to fail; None lets it fail.
+        on_failure: The fault that ends a conversation that has shown that it fails; None lets it fail.
         decided: The outcomes of this session's conversations.
+        shown: Those of them that have shown that they fail.
     """
 
     rates: Mapping[str, float] = field(default_factory=dict)
@@ -39,6 +41,7 @@ class Coin(FaultPlan):
     session: int = 0
     on_failure: Fault | None = None
     decided: dict[str, bool] = field(default_factory=dict)
+    shown: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         """Nothing is drawn from a sequence: see `outcome`."""
@@ -46,29 +49,49 @@ class Coin(FaultPlan):
     def next_session(self) -> None:
         """Toss anew from now on."""
         self.session += 1
-        self.decided = {}
+        self.decided, self.shown = {}, set()
 
     def outcome(self, record: Mapping[str, Any]) -> bool | None:
-        """Whether a request's conversation succeeds; None for the guest's side and before the guest spoke."""
-        system, opening = "", ""
-        for message in record["messages"]:
-            if message["role"] == "system":
-                system = str(message["content"])
-            elif message["role"] == "user":
-                opening = str(message["content"])
-                break
-        if not opening or "<scenario>" in system:
+        """Whether a request's conversation succeeds; None if the guest is asked before the agent answered."""
+        system, opening, answers = spoken(record)
+        if not opening or (is_guests(system) and not answers):
             return None
+        named = json.dumps([opening, record.get("seed")])
+        if answers:
+            self.decided[named] = outcome = REFUSAL not in answers
+            if not outcome:
+                self.shown.add(named)
+            return outcome
         # The bytes of the digest are independent of the prompt's meaning: only `rates` looks at that.
         conversation = json.dumps([self.seed, self.session, system, opening, record.get("seed")])
         tossed = int.from_bytes(sha256(conversation.encode()).digest()[:8]) / 2**64
         rate = next((rate for text, rate in self.rates.items() if text in system), self.rate)
-        return self.decided.setdefault(conversation, tossed < rate)
+        return self.decided.setdefault(named, tossed < rate)
 
     def misbehaviour(self, record: Mapping[str, Any]) -> Misbehaviour | None:
-        """What the endpoint does to a request."""
-        fails = self.on_failure is not None and self.outcome(record) is False
-        return Misbehaviour(self.on_failure) if fails and self.on_failure else None
+        """What the endpoint does to a request; it fails no first answer, which could as well be a better one."""
+        if self.on_failure is None or not spoken(record)[2] or self.outcome(record) is not False:
+            return None
+        return Misbehaviour(self.on_failure)
+
+
+def spoken(record: Mapping[str, Any]) -> tuple[str, str, list[str]]:
+    """The system prompt of a request, the guest's first words, and the agent's messages after them."""
+    system, opening = "", ""
+    answers: list[str] = []
+    for message in record["messages"]:
+        if message["role"] == "system":
+            system = str(message["content"])
+        elif message["role"] == ("assistant" if is_guests(system) else "user"):
+            opening = opening or str(message["content"])
+        elif opening and message["role"] != "tool":
+            answers.append(str(message["content"]))
+    return system, opening, answers
+
+
+def is_guests(system: str) -> bool:
+    """Whether a system prompt is the guest's."""
+    return "<scenario>" in system
 
 
 class CoinServer(ChatServer):
@@ -90,7 +113,7 @@ def coin_script(coin: Coin) -> Script:
     hotel = cached_script()
 
     def reply(request: ChatRequest) -> Reply:
-        if "<scenario>" in request.system:
+        if is_guests(request.system):
             return hotel(request)
         if coin.outcome(request.body) is False:
             return Reply(REFUSAL)

@@ -119,7 +119,7 @@ class Target:
         return self._session(candidate, arguments, None, without_model)
 
     def killed(self, candidate: str, *arguments: str, expected: int, by: int = signal.SIGKILL) -> Outcome:
-        """A session that is killed when nothing is left of it but conversations that are about to fail.
+        """A session that is killed when only conversations are left that have shown that they fail.
 
         Args:
             candidate: Whose session it is.
@@ -137,7 +137,8 @@ class Target:
             finished = len(self.stored()) - before
             if (now := (len(self.server.requests), finished)) != progress:
                 progress, since = now, time.monotonic()
-            whole = len(decided) >= expected and finished >= sum(decided)
+            shown = len(self.coin.shown) >= len(decided) - sum(decided)
+            whole = len(decided) >= expected and finished >= sum(decided) and shown
             # A session that makes fewer conversations than `expected` is over when it stands still.
             return whole or (False in decided and time.monotonic() - since > STANDSTILL)
 

@@ -31,7 +31,10 @@ DIRECTED = {
     "kills": replace(ATTACKS["kills"], rate=0.5, rates=UNLUCKY),
     "losses": replace(ATTACKS["losses"], rate=0.5, rates=UNLUCKY),
     "ledger": replace(ATTACKS["ledger"], rate=0.5, rates=UNLUCKY),
-    **{name: ATTACKS[name] for name in ("hold-fresh", "remeasure", "baseline", "verdict", "traces")},
+    **{
+        name: ATTACKS[name]
+        for name in ("hold-fresh", "hold-kills", "hold-losses", "remeasure", "baseline", "verdict", "traces")
+    },
 }
 SEEDS = {"remeasure": 1}
 """Seeds at which an attack would succeed, where the first does not."""

@@ -35,7 +35,7 @@ completions = st.builds(
     content=st.none() | texts,
     tool_calls=st.lists(calls, max_size=2).map(tuple),
     finish_reason=st.none() | texts,
-    usage=st.builds(Usage, prompt_tokens=st.integers(0), cost=st.none() | st.floats(0, 1e9)),
+    usage=st.builds(Usage, prompt_tokens=st.integers(0, 1 << 53), cost=st.none() | st.floats(0, 1e9)),
     seconds=st.floats(0, 1e6),
 )
 answers = st.builds(

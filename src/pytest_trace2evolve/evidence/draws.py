@@ -21,6 +21,7 @@ from pydantic import ValidationError
 from pytest_trace2evolve._canonical import digest, digest_text
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.atomic import alone_in, stage, write_atomic
+from pytest_trace2evolve.evidence.journal import Journal, journal_path, read, remove_journal
 from pytest_trace2evolve.evidence.results import decode
 from pytest_trace2evolve.evidence.resume import simulation_text
 from pytest_trace2evolve.reading import RECORDS, open_regular, text_of
@@ -44,7 +45,16 @@ class Store(Protocol):
         """The simulation of a key; None if there is none."""
 
     def put(self, key: str, simulation: Simulation) -> None:
-        """Keep a simulation."""
+        """Keep a simulation; its journal is removed."""
+
+    def begin(self, key: str) -> Journal | None:
+        """The journal of a simulation; None if the simulation is there.
+
+        Raises:
+            BlockingIOError: another process is making it.
+            OSError: the journal cannot be opened.
+            ResultsError: it was changed or deleted.
+        """
 
 
 @dataclass
@@ -52,6 +62,7 @@ class _Lines:
     """What was read of an account so far: `offset` bytes, and the digest of all its lines."""
 
     draw: str = ""
+    begun: set[str] = field(default_factory=set)
     made: dict[str, str] = field(default_factory=dict)
     lost: dict[str, set[str]] = field(default_factory=dict)
     chain: str = ""
@@ -106,9 +117,7 @@ class DrawStore:
         present = path.exists()
         if self._known(key) is None:
             if present:
-                raise ResultsError(
-                    f"{path}: the account of its draw does not name it, so it was added by hand; delete it"
-                )
+                raise self._added(path)
             return False
         return present or self._recovered(key)
 
@@ -127,8 +136,43 @@ class DrawStore:
         except ValidationError as error:
             raise ResultsError(f"{path}: damaged at {complaint(error)}; {self._remedy}") from None
 
+    def begin(self, key: str) -> Journal | None:
+        """The journal of a simulation, which the account names from now on; None if the simulation is there.
+
+        Raises:
+            BlockingIOError: another process is making it.
+            OSError: the journal or the account cannot be written.
+            ResultsError: the journal or the account was changed, or the journal was deleted.
+        """
+        _ = self.id
+        if self._known(key) is not None:
+            return None
+        path = journal_path(self._folder, key)
+        begun = key in self._lines.begun
+        try:
+            journal = Journal(path, key, must_exist=begun, remedy=self._remedy)
+        except FileNotFoundError:
+            if self._known(key) is None:
+                raise self._deleted(path) from None
+            return None  # stored in the meantime
+        try:
+            with self._turn():
+                if key in self._lines.made:
+                    journal.remove()
+                    return None
+                if not journal.linked:
+                    raise self._deleted(path)
+                if key not in self._lines.begun:
+                    if not journal.empty:
+                        raise self._added(path)
+                    self._append({"begun": key, "run": self._run}, durable=False)
+        except BaseException:
+            journal.close()
+            raise
+        return journal
+
     def put(self, key: str, simulation: Simulation) -> None:
-        """Keep a simulation, unless there is one of its key: the first one stays.
+        """Keep a simulation, unless there is one of its key: the first one stays. Its journal is removed.
 
         A process that is killed on the way leaves no trace of it, or all of it.
 
@@ -151,6 +195,7 @@ class DrawStore:
                     ready.unlink(missing_ok=True)
                     raise
                 ready.replace(path)
+                remove_journal(self._folder, key)
         finally:
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
@@ -171,13 +216,17 @@ class DrawStore:
         return len(self._lines.lost.get(key, ()))
 
     def problems(self) -> Iterator[str]:
-        """What is wrong with the stored simulations, a line each; all of them are read."""
+        """What is wrong with the stored simulations and the journals, a line each; all of them are read."""
         try:
             self._refresh()
-            for key in sorted(self._lines.made):
+            for key in sorted(self._lines.made.keys() | self._lines.begun):
                 try:
-                    self.holds(key)
-                    self._verify(key)
+                    if key in self._lines.made:
+                        self.holds(key)
+                        self._verify(key)
+                        remove_journal(self._folder, key)  # a kill may have left it
+                    else:
+                        self._require_journal(key)
                 except ResultsError as error:
                     yield str(error)
         except ResultsError as error:
@@ -215,8 +264,29 @@ class DrawStore:
             if not path.exists() and ready.exists():
                 ready.replace(path)
         if not path.exists():
-            raise ResultsError(f"{path}: was deleted, and the account of its draw names it; {self._remedy}")
+            raise self._deleted(path)
         return True
+
+    def _require_journal(self, key: str) -> None:
+        """See that the journal of a simulation that was begun is there and as it was written.
+
+        Raises:
+            ResultsError: it was changed or deleted.
+        """
+        path = journal_path(self._folder, key)
+        try:
+            read(path, key, self._remedy)
+        except FileNotFoundError:
+            if self._known(key) is None:  # else its simulation was stored in the meantime
+                raise self._deleted(path) from None
+
+    def _deleted(self, path: Path) -> ResultsError:
+        return ResultsError(f"{path}: was deleted, and the account of its draw names it; {self._remedy}")
+
+    def _added(self, path: Path) -> ResultsError:
+        return ResultsError(
+            f"{path}: the account of its draw does not name it, so it was added by hand; delete it"
+        )
 
     @property
     def _remedy(self) -> str:
@@ -291,17 +361,21 @@ class DrawStore:
             lines.draw = str(record["draw"])
         elif "made" in record:
             lines.made.setdefault(record["made"], record["digest"])
+        elif "begun" in record:
+            lines.begun.add(record["begun"])
         elif "lost" in record:
             lines.lost.setdefault(record["lost"], set()).add(record["run"])
 
-    def _append(self, record: dict[str, Any]) -> None:
+    def _append(self, record: dict[str, Any], *, durable: bool = True) -> None:
+        """Append a line; `durable`: also safe from a power cut."""
         line = _line(record, self._lines.chain).encode()
         with self.path.open("r+b") as file:
             file.truncate(self._lines.offset)
             file.seek(self._lines.offset)
             file.write(line)
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         self._take(line)
         self._lines.offset += len(line)
 

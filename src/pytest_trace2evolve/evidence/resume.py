@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from pytest_trace2evolve._canonical import digest
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.atomic import write_atomic
+from pytest_trace2evolve.evidence.journal import Journal, journal_path, remove_journal
 from pytest_trace2evolve.evidence.results import decode
 from pytest_trace2evolve.records.base import complaint
 from pytest_trace2evolve.records.trace import Simulation
@@ -67,13 +68,28 @@ class FinishedStore:
                 f"{path}: damaged at {complaint(error)}; delete the file to run it again"
             ) from None
 
+    def begin(self, key: str) -> Journal | None:
+        """The journal of a simulation; None if the simulation is there.
+
+        Raises:
+            BlockingIOError: another process is making it.
+            OSError: the journal cannot be opened.
+            ResultsError: it was changed.
+        """
+        journal = Journal(journal_path(self.folder, key), key, must_exist=False, remedy="delete it")
+        if not self.holds(key):
+            return journal
+        journal.remove()
+        return None
+
     def put(self, key: str, simulation: Simulation) -> None:
-        """Keep a simulation.
+        """Keep a simulation; its journal is removed.
 
         Raises:
             OSError: it could not be written.
         """
         write_atomic(self._path(key), simulation_text(simulation))
+        remove_journal(self.folder, key)
 
     def _path(self, key: str) -> Path:
         return self.folder / key[:2] / f"{key}.json"

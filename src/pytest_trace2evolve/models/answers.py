@@ -4,18 +4,18 @@ The key of an answer is the digest of its request as it is sent and of its trial
 anything that a model can see is another answer. Secrets are no part of it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pytest_trace2evolve._canonical import digest, digest_text
+from pytest_trace2evolve._canonical import canonical_json, digest, digest_text
 from pytest_trace2evolve._secrets import without_secrets
 from pytest_trace2evolve.errors import ContextWindowError, InfrastructureError
 from pytest_trace2evolve.models.request import request_body
 from pytest_trace2evolve.models.settings import ModelSettings
-from pytest_trace2evolve.records.answer import Answer, Side
+from pytest_trace2evolve.records.answer import Answer, JournalEntry, Side
 from pytest_trace2evolve.records.completion import Completion
-from pytest_trace2evolve.records.protocols import Answers, Model, ToolSchema
+from pytest_trace2evolve.records.protocols import Answers, FirstTokens, Journal, Model, ToolSchema
 
 WHOLE_ENDS = frozenset({None, "stop", "tool_calls", "function_call"})
 """Finish reasons of a completion that nothing cut short."""
@@ -32,9 +32,14 @@ def answer_key(request: Mapping[str, Any], trial: int) -> str:
 
 
 class KeyedRequests:
-    """Keys of one model's requests."""
+    """Keys of one model's requests.
+
+    Attributes:
+        model: The model's name.
+    """
 
     def __init__(self, settings: ModelSettings) -> None:
+        self.model = settings.model
         self._settings = replace(settings, extra_body=without_secrets(settings.extra_body))
         recorded = settings.recorded()
         self._endpoint = str(recorded.get("weights") or recorded.get("endpoint", ""))
@@ -115,11 +120,125 @@ class StoredModel:
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[ToolSchema], trial: int, tool_choice: str
     ) -> Answer:
         answer = Answer.model_construct(trial=trial, side=self._side, model=self._name)
-        try:
-            completion = await self._model.complete(messages, tools, trial=trial, tool_choice=tool_choice)
-        except ContextWindowError as error:
-            return answer.model_copy(update={"context_window": str(error)})
-        return answer.model_copy(update={"completion": completion})
+        return await _answered(answer, self._model, messages, tools, tool_choice)
+
+
+class _Conversation:
+    """Digests of the requests of one side of a conversation, each of which mostly repeats the one before.
+
+    A digest depends on the request alone. What was digested for the last request is not digested again: a
+    whole request takes a tenth of a millisecond.
+    """
+
+    def __init__(self, requests: KeyedRequests) -> None:
+        self._requests = requests
+        self._frame: tuple[Sequence[ToolSchema], int, str] | None = None
+        self._frame_key = ""
+        self._messages: list[Mapping[str, Any]] = []
+        self._chain = ""
+
+    def digest(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[ToolSchema], trial: int, tool_choice: str
+    ) -> str:
+        """The digest of a request and its trial."""
+        before = self._frame
+        if before is None or before[0] is not tools or before[1:] != (trial, tool_choice):
+            self._frame = (tools, trial, tool_choice)
+            self._frame_key = self._requests.key((), tools, trial, tool_choice)
+        if list(messages[: len(self._messages)]) != self._messages:
+            self._messages, self._chain = [], ""
+        for message in messages[len(self._messages) :]:
+            self._messages.append(message)
+            self._chain = digest_text(self._chain + canonical_json(message))
+        return digest_text(self._frame_key + self._chain)
+
+
+class JournaledModel:
+    """A model in one simulation: its answers are written down before they are used.
+
+    Args:
+        model: Who answers what the journal does not hold.
+        requests: Keys of its requests.
+        side: Whose model it is.
+        journal: The simulation's. What it holds already is taken from it, marked `cached`.
+        before_use: Called before an answer is used.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        requests: KeyedRequests,
+        side: Side,
+        journal: Journal,
+        before_use: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._model = model
+        self._name = requests.model
+        self._conversation = _Conversation(requests)
+        self._side: Side = side
+        self._journal = journal
+        self._before_use = before_use
+
+    async def complete(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[ToolSchema],
+        *,
+        trial: int = 0,
+        tool_choice: str = "auto",
+    ) -> Completion:
+        """One completion, of the journal or fresh.
+
+        Raises:
+            ContextWindowError: the conversation does not fit the model.
+            StorageError: the journal cannot be written.
+            Exception: see `ChatModel.complete` and `StoredModel.complete`.
+        """
+        request = f"{self._side} {self._conversation.digest(messages, tools, trial, tool_choice)}"
+        kept = self._journal.take(request)
+        if kept is not None and kept.answer is not None:
+            await self._before_use()
+            return _told(kept.answer, cached=True)
+        answer = Answer.model_construct(trial=trial, side=self._side, model=self._name)
+        answer = await _answered(answer, self._model, messages, tools, tool_choice)
+        self._journal.add(JournalEntry(request, answer))
+        await self._before_use()
+        return _told(answer, cached=answer.completion is not None and answer.completion.cached)
+
+
+class JournaledTokens:
+    """The first tokens of a model in one simulation, written down before they are used.
+
+    Args:
+        model: Who answers what the journal does not hold.
+        requests: Keys of its requests.
+        journal: The simulation's.
+        before_use: Called before an answer is used.
+    """
+
+    def __init__(
+        self,
+        model: FirstTokens,
+        requests: KeyedRequests,
+        journal: Journal,
+        before_use: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._model = model
+        self._requests = requests
+        self._journal = journal
+        self._before_use = before_use
+
+    async def first_tokens(self, messages: Sequence[Mapping[str, Any]]) -> Mapping[str, float]:
+        """The log-probabilities of the likeliest first tokens, of the journal or fresh."""
+        request = f"first tokens {self._requests.key(messages, (), 0)}"
+        kept = self._journal.take(request)
+        if kept is not None and kept.first_tokens is not None:
+            await self._before_use()
+            return kept.first_tokens
+        tokens = await self._model.first_tokens(messages)
+        self._journal.add(JournalEntry(request, first_tokens=tokens))
+        await self._before_use()
+        return tokens
 
 
 class PlayedModel:
@@ -160,6 +279,21 @@ class PlayedModel:
                 f"to these {len(messages)} messages; record it again with --t2e-record"
             )
         return _told(answer, cached=True)
+
+
+async def _answered(
+    answer: Answer,
+    model: Model,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[ToolSchema],
+    tool_choice: str,
+) -> Answer:
+    """An answer with what a model says to a request, or with its refusal of a too long conversation."""
+    try:
+        completion = await model.complete(messages, tools, trial=answer.trial, tool_choice=tool_choice)
+    except ContextWindowError as error:
+        return answer.model_copy(update={"context_window": str(error)})
+    return answer.model_copy(update={"completion": completion})
 
 
 def _told(answer: Answer, *, cached: bool) -> Completion:

@@ -1,5 +1,7 @@
 """A model's answer as stores keep it, and what a cassette says of itself."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
@@ -33,6 +35,21 @@ class Answer(Record):
         if (self.completion is None) == (self.context_window is None):
             raise ValueError("an answer is either a completion or the refusal of a too long conversation")
         return self
+
+
+@dataclass(frozen=True)
+class JournalEntry:
+    """One answer in the journal of a simulation.
+
+    Attributes:
+        request: The side and the digest of the request that it answers.
+        answer: The completion, or the refusal of a conversation that is too long; None for first tokens.
+        first_tokens: Log-probabilities of first tokens, by text; None for a completion.
+    """
+
+    request: str
+    answer: Answer | None = None
+    first_tokens: Mapping[str, float] | None = None
 
 
 class CassetteHeader(Record):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from pytest_trace2evolve.records.answer import Answer
+from pytest_trace2evolve.records.answer import Answer, JournalEntry
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.completion import Completion, Usage
 from pytest_trace2evolve.records.environment import Reaction
@@ -162,6 +162,16 @@ class Answers(Protocol):
 
     def put(self, key: str, answer: Answer) -> Answer:
         """Keep an answer; returns what is kept, which is the first that came."""
+
+
+class Journal(Protocol):
+    """The answers of one simulation, in the order in which they arrived."""
+
+    def take(self, request: str) -> JournalEntry | None:
+        """The next answer, if it is one to this request; None if a model has to be asked."""
+
+    def add(self, entry: JournalEntry) -> None:
+        """Write an answer down."""
 
 
 class Agent(Protocol):

@@ -78,6 +78,18 @@ class Simulation(Tau2Record):
         return (self.trouble, frames) if isinstance(frames, str) else None
 
     @property
+    def redrawn(self) -> str:
+        """Why its answers are not all of its first draw; empty if they are, or nobody recorded it."""
+        info = getattr(self, "info", None)
+        told = info.get("redrawn") if isinstance(info, dict) else None
+        return told if isinstance(told, str) else ""
+
+    def as_redrawn(self, why: str) -> "Simulation":
+        """The same simulation, marked: its answers are not all of its first draw."""
+        info = getattr(self, "info", None) or {}
+        return self.model_copy(update={"info": {**info, "redrawn": why}})
+
+    @property
     def recorded_reward(self) -> float | None:
         """The reward that the file carries, if it carries one."""
         reward = (self.reward_info or {}).get("reward")

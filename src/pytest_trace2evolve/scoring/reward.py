@@ -40,6 +40,8 @@ def score(simulation: Simulation, task: Task, world: World, judge: Judge | None 
             status=Status.INFRASTRUCTURE_ERROR,
             note=simulation.trouble or "the simulation was lost to infrastructure",
         )
+    if simulation.redrawn:
+        return Score(status=Status.NOT_MEASURED, note=simulation.redrawn)
     if reason not in REGULAR_ENDS:
         return Score(status=Status.MEASURED, reward=0.0, note=f"ended early: {reason}")
     criteria = task.evaluation_criteria

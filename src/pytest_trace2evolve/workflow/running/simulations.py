@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from pytest_trace2evolve.errors import (
 )
 from pytest_trace2evolve.evidence.account import Account
 from pytest_trace2evolve.evidence.draws import DrawStore
+from pytest_trace2evolve.evidence.journal import Journal
 from pytest_trace2evolve.evidence.resume import FinishedStore
 from pytest_trace2evolve.records.account import DONE, Claim, Entry, State
 from pytest_trace2evolve.records.completion import NOTHING_USED, Usage
@@ -35,11 +37,18 @@ from pytest_trace2evolve.rollout.agent_code import make_participants
 from pytest_trace2evolve.rollout.conversation import Limits, converse, failed_to_start
 from pytest_trace2evolve.workflow.planning.plan import Plan, PlannedSuite
 from pytest_trace2evolve.workflow.running.agents import AgentFactory
+from pytest_trace2evolve.workflow.running.chat import ChatFactory
 from pytest_trace2evolve.workflow.running.draws import Draws, Place
 from pytest_trace2evolve.workflow.running.estimate import Expected
 from pytest_trace2evolve.workflow.running.guard import contained
 from pytest_trace2evolve.workflow.running.pool import Job, Pool
 from pytest_trace2evolve.worlds.registry import Worlds
+
+REDRAWN = (
+    "it was begun again after a kill or a loss, and its requests were others than before: its world is not "
+    "deterministic, or its code was changed, and its first draw is unknown"
+)
+"""The note of a simulation whose answers are not all of its first draw."""
 
 POLL_SECONDS = 0.05
 """How often a process looks for what another one makes."""
@@ -98,6 +107,7 @@ class Simulations:
         self._futures: dict[Job, Future[Simulation]] = {}
         self._begun: set[Job] = set()
         self._places: dict[Job, Place] = {}
+        self._declared: set[Job] = set()
         self._broken = ""
         pool.begin(self._perform)
 
@@ -277,11 +287,15 @@ class Simulations:
         if claim is Claim.TAKEN:
             return
         try:
-            simulation = await self._in_time(job, account)
-            used = _used(simulation)
-            lost = simulation.termination_reason == TerminationReason.INFRASTRUCTURE_ERROR
-            # In a thread: a flush to the disk would hold up every other conversation.
-            await asyncio.to_thread(self._put, job, simulation, live)
+            journal = await self._begin_journal(job, account)
+            if journal is None:
+                account.unclaim(key)
+                self._kept(job, live)
+                return
+            with journal:
+                simulation = await self._in_time(job, account, journal)
+                # In a thread: a flush to the disk would hold up every other conversation.
+                await asyncio.to_thread(self._put, job, simulation, live)
         except (BudgetError, EndpointError, StorageError, asyncio.CancelledError) as error:
             if isinstance(error, EndpointError) and job.baseline:
                 # The baseline's model may be gone; the run is the candidate's.
@@ -291,7 +305,23 @@ class Simulations:
                 account.stop(str(error), refused=True)
             account.unclaim(key)
             raise
-        account.settle(key, State.LOST if lost else State.MADE, used)
+        lost = simulation.termination_reason == TerminationReason.INFRASTRUCTURE_ERROR
+        account.settle(key, State.LOST if lost else State.MADE, _used(simulation))
+
+    async def _begin_journal(self, job: Job, account: Account) -> Journal | None:
+        """The journal of a simulation; None if another run stored the simulation in the meantime.
+
+        Raises:
+            BudgetError, EndpointError, StorageError: the run was stopped while another run made it.
+            StorageError: the journal cannot be written, or was changed.
+        """
+        store, key = self._place(job)
+        while True:
+            # Another run may be making it: this one waits, and takes what came of it or goes on with it.
+            with _stored(self._plan.project.finished_folder), contextlib.suppress(BlockingIOError):
+                return await asyncio.to_thread(store.begin, key)
+            await asyncio.sleep(POLL_SECONDS)
+            account.stand()
 
     def _put(self, job: Job, simulation: Simulation, live: Live) -> None:
         store, key = self._place(job)
@@ -304,7 +334,7 @@ class Simulations:
         with _stored(self._plan.project.finished_folder):
             store.put(key, simulation)
 
-    async def _in_time(self, job: Job, account: Account) -> Simulation:
+    async def _in_time(self, job: Job, account: Account, journal: Journal) -> Simulation:
         """The simulation, given up where the run's minutes are over.
 
         Raises:
@@ -312,32 +342,45 @@ class Simulations:
         """
         try:
             async with asyncio.timeout(account.seconds_left):
-                return await self._talk(job)
+                return await self._talk(job, journal)
         except TimeoutError:
             account.stand()
             raise
 
-    async def _talk(self, job: Job) -> Simulation:
-        return await contained(f"task {job.task_id!r}", self._conversation(job))
+    async def _talk(self, job: Job, journal: Journal | None = None) -> Simulation:
+        return await contained(f"task {job.task_id!r}", self._conversation(job, journal))
 
-    async def _conversation(self, job: Job) -> Simulation:
+    async def _conversation(self, job: Job, journal: Journal | None) -> Simulation:
         planned = self._plan.suites[job.suite]
         world = self._world(planned)
         task = world.tasks()[job.task_id]
         suite = planned.suite
-        limits = Limits(suite.max_steps, suite.max_errors, suite.timeout)
+        timeout = suite.timeout
+        if timeout is not None and journal is not None:
+            timeout = max(0.0, timeout - journal.seconds)
+        limits = Limits(suite.max_steps, suite.max_errors, timeout)
         alone = {"solo": True} if suite.solo else {}
         party = self._plan.party(job.suite, baseline=job.baseline)
         made_by = self._baselines[job.suite] if job.baseline else self._agents[planned.agent]
+        make = made_by
+        if journal is not None and isinstance(made_by, ChatFactory) and not made_by.plays:
+            make = made_by.journaled(journal, partial(self._declare_early, job))
         try:
             agent, user = await make_participants(
-                made_by, lambda: made_by(task, world, party.candidate, job.trial, **alone), world
+                made_by, lambda: make(task, world, party.candidate, job.trial, **alone), world
             )
         except AgentCodeError as error:
             return failed_to_start(task, error, trial=job.trial, seed=job.trial)
-        return await converse(
+        simulation = await converse(
             task, world, agent, user, limits=limits, trial=job.trial, seed=job.trial, **alone
         )
+        return simulation if journal is None or not journal.redrawn else simulation.as_redrawn(REDRAWN)
+
+    async def _declare_early(self, job: Job) -> None:
+        """Have the ledger name the draw before the first answer of its simulations is used."""
+        if job not in self._declared:
+            await asyncio.to_thread(self._declare, job)
+            self._declared.add(job)
 
     def _future(self, job: Job) -> Future[Simulation]:
         return self._futures.setdefault(job, Future())

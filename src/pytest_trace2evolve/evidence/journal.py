@@ -1,0 +1,237 @@
+"""The answers of a simulation that is not stored yet, in the order in which they arrived.
+
+An answer is written before it is used. A simulation that begins again, after a kill or a loss, takes the
+answers from here: to stop a run in the middle draws nothing anew. Each line carries the digest of all lines
+before it, so an edit is found. A file that ends before its time, as after a kill, is a shorter journal.
+
+Lines reach the operating system at once and the disk when it likes: they survive the end of the process, and
+not a power cut.
+"""
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import ValidationError
+
+from pytest_trace2evolve._canonical import digest, digest_text
+from pytest_trace2evolve.errors import ResultsError, StorageError
+from pytest_trace2evolve.reading import RECORDS, cause_of, open_regular
+from pytest_trace2evolve.records.answer import Answer, JournalEntry
+
+FORMAT = 1
+"""The version of the journal's format; part of the digest before the first line."""
+
+
+class Journal:
+    """The journal of one simulation, open and held by this process.
+
+    Answers are taken in order. If a request differs from the one that was answered there, the rest of the
+    journal is not used: the journal says so for ever, and new answers follow.
+
+    Attributes:
+        path: The file.
+        redrawn: Whether answers were left unused, so that the simulation is not the one that was begun.
+
+    Args:
+        path: The file; it is made if there is none.
+        key: The key of the simulation.
+        must_exist: Whether a missing file is an error.
+        remedy: What to do about a damaged file, for the error's text.
+
+    Raises:
+        BlockingIOError: another process holds it.
+        FileNotFoundError: `must_exist`, and there is none.
+        OSError: it cannot be opened.
+        ResultsError: it was changed.
+    """
+
+    def __init__(self, path: Path, key: str, *, must_exist: bool, remedy: str) -> None:
+        self._handle = -1
+        self.path = path
+        flags = os.O_RDWR | os.O_APPEND | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+        if not must_exist:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            flags |= os.O_CREAT
+        self._handle = os.open(path, flags, 0o644)
+        try:
+            _hold(self._handle)
+            found = read(path, key, remedy)
+            os.ftruncate(self._handle, found.size)  # a process that was killed left a part of a line
+        except BaseException:
+            self.close()
+            raise
+        self._entries, self.redrawn, self._chain = found.entries, found.redrawn, found.chain
+        self._place = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        """Close what was opened for somebody who no longer waits for it."""
+        self.close()
+
+    @property
+    def empty(self) -> bool:
+        """Whether it holds no line."""
+        return not self._entries and not self.redrawn
+
+    @property
+    def linked(self) -> bool:
+        """Whether the file is still in its place."""
+        try:
+            return os.path.samestat(os.fstat(self._handle), self.path.stat())
+        except FileNotFoundError:
+            return False
+
+    @property
+    def seconds(self) -> float:
+        """Seconds that the answers took which are still to be taken."""
+        answers = [entry.answer for entry in self._entries[self._place :]]
+        return sum(one.completion.seconds for one in answers if one and one.completion)
+
+    def take(self, request: str) -> JournalEntry | None:
+        """The next answer, if it is one to this request; None if a model has to be asked.
+
+        Raises:
+            StorageError: it cannot be written.
+        """
+        if self._place == len(self._entries):
+            return None
+        entry = self._entries[self._place]
+        if entry.request == request:
+            self._place += 1
+            return entry
+        self._write(f'{{"redrawn": {self._place}}}')
+        self.redrawn = True
+        del self._entries[self._place :]
+        return None
+
+    def add(self, entry: JournalEntry) -> None:
+        """Write an answer down.
+
+        Raises:
+            StorageError: it cannot be written.
+        """
+        self._write(_text(entry))
+        self._entries.append(entry)
+        self._place += 1
+
+    def close(self) -> None:
+        """Let others have the file."""
+        handle, self._handle = self._handle, -1
+        if handle >= 0:
+            os.close(handle)
+
+    def remove(self) -> None:
+        """Close and delete it."""
+        self.close()
+        self.path.unlink(missing_ok=True)
+
+    def _write(self, text: str) -> None:
+        self._chain = digest_text(self._chain + text)
+        line = f"{self._chain} {text}\n".encode()
+        try:
+            if os.write(self._handle, line) < len(line):
+                raise OSError("no room for a whole line")
+        except OSError as error:
+            raise StorageError.of(error, self.path) from None
+
+
+def journal_path(folder: Path, key: str) -> Path:
+    """The journal of a simulation in a folder of stored simulations."""
+    return folder / key[:2] / f"{key}.journal"
+
+
+def remove_journal(folder: Path, key: str) -> None:
+    """Delete the journal of a simulation that is stored; one that stays does no harm."""
+    with contextlib.suppress(OSError):
+        journal_path(folder, key).unlink()
+
+
+@dataclass(frozen=True)
+class Content:
+    """The content of a journal: `size` are the bytes of its whole lines, `chain` the digest of them."""
+
+    entries: list[JournalEntry]
+    redrawn: bool
+    chain: str
+    size: int
+
+
+def read(path: Path, key: str, remedy: str) -> Content:
+    """Read a journal, which somebody else may be writing.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ResultsError: it was changed.
+    """
+    entries: list[JournalEntry] = []
+    redrawn, size = False, 0
+    chain = digest(["journal", FORMAT, key])
+    for number, raw in enumerate(_lines(path, remedy), 1):
+        try:
+            stated, _, text = raw.decode("utf-8").rstrip("\n").partition(" ")
+            chain = digest_text(chain + text)
+            record = json.loads(text)
+            fits = stated == chain
+            if "redrawn" in record:
+                redrawn = True
+                fits = fits and record["redrawn"] in range(len(entries))
+                del entries[record["redrawn"] :]
+            else:
+                entries.append(_entry(record))
+        except (ValueError, TypeError, KeyError, RecursionError, ValidationError):
+            fits = False
+        if not fits:
+            raise ResultsError(f"{path}: was changed at line {number}; {remedy}")
+        size += len(raw)
+    return Content(entries, redrawn, chain, size)
+
+
+def _text(entry: JournalEntry) -> str:
+    request = json.dumps(entry.request)
+    if entry.answer is None:
+        return f'{{"request": {request}, "first_tokens": {json.dumps(entry.first_tokens)}}}'
+    return f'{{"request": {request}, "answer": {entry.answer.model_dump_json(exclude_defaults=True)}}}'
+
+
+def _entry(record: Mapping[str, Any]) -> JournalEntry:
+    if "answer" in record:
+        return JournalEntry(record["request"], answer=Answer.model_validate(record["answer"]))
+    return JournalEntry(record["request"], first_tokens=dict(record["first_tokens"]))
+
+
+def _lines(path: Path, remedy: str) -> Iterator[bytes]:
+    """The whole lines of a file."""
+    try:
+        with open_regular(path, RECORDS) as file:
+            yield from (raw for raw in file if raw.endswith(b"\n"))
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:
+        raise ResultsError(f"{path}: cannot be read ({cause_of(error)}); {remedy}") from None
+
+
+def _hold(handle: int) -> None:
+    """Lock a file, if there are locks; the lock ends with the process.
+
+    Raises:
+        BlockingIOError: another process holds it.
+    """
+    try:
+        import fcntl
+    except ImportError:  # no such call on Windows: there two runs at once make the same simulation twice
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if isinstance(error, BlockingIOError):  # any other: a file system without locks
+            raise
