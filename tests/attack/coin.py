@@ -20,10 +20,10 @@ REFUSAL = "Please ask our front desk about that. They are happy to help."
 class Coin(FaultPlan):
     """Decides conversations, and what the endpoint does to those that are about to fail.
 
-    The coin falls with the agent's first answer, which shows the outcome: whoever fails refuses. From then on
-    the conversation keeps it. Until then it keeps it until the next session, however often its requests are
-    repeated. The outcomes of different sessions, prompts, tasks and seeds are independent, and none depends on
-    the order of requests.
+    The coin falls with the agent's first answer, which shows the outcome: whoever fails refuses. From then
+    on the conversation keeps it. Until then it keeps it until the next session, however often its requests
+    are repeated. The outcomes of different sessions, prompts, tasks and seeds are independent, and none
+    depends on the order of requests.
 
     Attributes:
         seed: Equal seeds give equal outcomes.
@@ -69,7 +69,7 @@ class Coin(FaultPlan):
         return self.decided.setdefault(named, tossed < rate)
 
     def misbehaviour(self, record: Mapping[str, Any]) -> Misbehaviour | None:
-        """What the endpoint does to a request; it fails no first answer, which could as well be a better one."""
+        """What the endpoint does to a request. No first answer fails: it could as well be a better one."""
         if self.on_failure is None or not spoken(record)[2] or self.outcome(record) is not False:
             return None
         return Misbehaviour(self.on_failure)
