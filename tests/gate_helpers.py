@@ -130,7 +130,8 @@ NAMES = st.one_of(
 )
 """Task ids and the like, as strange as they come."""
 
-_WORDS = st.text(max_size=8)
+_NO_NUL = st.characters(exclude_categories=["Cs"], exclude_characters="\0")
+_WORDS = st.text(_NO_NUL, max_size=8)
 
 SUITE_LOCKS = st.builds(
     SuiteLock,

@@ -118,7 +118,6 @@ def test_the_picture_is_drawn_and_is_the_same_each_time(
         (["--resamples", "0"], "--resamples 0: must be 1 or more"),
         (["--seed", "-1"], "--seed -1: must be 0 or more"),
         (["--margin", "5"], "--margin 5: must lie between 0 and 1; five points are 0.05"),
-        (["--effect", "nan"], "--effect nan: must lie between 0 and 1; five points are 0.05"),
         (["--policy", "srict"], "unknown gate policy 'srict'; did you mean 'strict'?"),
         (["--picture", "a.jpg"], "--picture a.jpg: must end in .svg or .png"),
         (["--picture", "no/a.svg"], "--picture no/a.svg: its folder does not exist; make it first"),

@@ -145,7 +145,7 @@ def test_problems_before_a_damaged_line_are_told(folder: Path, capsys: pytest.Ca
     assert main(["cases", "check", str(path)]) == 2
     captured = capsys.readouterr()
     assert "the oracle performs a gold action that fails" in captured.out
-    assert f"{path}, line 5: Expecting property name" in captured.err
+    assert f"{path}, line 5: not valid JSON" in captured.err
 
 
 def test_the_frozen_cases_are_admitted(capsys: pytest.CaptureFixture[str]) -> None:

@@ -89,7 +89,7 @@ def test_a_full_disk_is_an_error_and_leaves_no_half_file(project: DeskProject) -
         "--candidate=v1", "-v", "-n1"
     )  # a worker: the limit must not hit the session's output
     result.stdout.fnmatch_lines(["*ERROR suites/desk.toml::heldout::note*"])
-    result.stdout.fnmatch_lines(["1 of 1 trial lost: OSError: *File too large*"])
+    result.stdout.fnmatch_lines(["no verdict: *: cannot be written (File too large); make room *"])
     files = sorted((project.runs[-1] / "simulations").iterdir())
     assert [path.name for path in files if not path.name.endswith(".json") or path.name[0] == "."] == []
     assert all(json.loads(path.read_text())["messages"] for path in files)

@@ -239,7 +239,7 @@ def test_the_story_as_json(project: DeskProject, capsys: pytest.CaptureFixture[s
     project.run("--candidate=v1")
     status, lines, _ = told(project, capsys, "--json")
     record: dict[str, Any] = json.loads("\n".join(lines))
-    assert (status, record["entries"], record["problems"]) == (0, 3, [])
+    assert (status, record["entries"], record["problems"]) == (0, 4, [])
     (split,) = record["splits"]
     assert set(split) == {"suite", "split", "lock", "informed", "entries", "next"}
     *drawn, entry = split["entries"]

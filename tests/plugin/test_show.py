@@ -12,7 +12,7 @@ from pytest_trace2evolve._sanitize import sanitize, sanitize_line
 from pytest_trace2evolve.cli import main
 from pytest_trace2evolve.evidence.ledger import Ledger
 from pytest_trace2evolve.records.ledger import Seen
-from pytest_trace2evolve.workflow.recorded import looks as module
+from pytest_trace2evolve.workflow.recorded.looks import user_name
 from tests.plugin.conftest import SUITE, DeskProject
 
 Shown = tuple[int, list[str], str]
@@ -75,7 +75,7 @@ def test_a_trace_is_shown_and_the_look_recorded(
     assert lines[-1] == "every recorded check is met"
     (entry,) = looks(project.root)
     assert (entry.suite, entry.split, entry.task, entry.domain) == ("desk", "heldout", "close", "desk")
-    assert (entry.trials, entry.run, entry.who) == ((0,), run.name, module._who())
+    assert (entry.trials, entry.run, entry.who) == ((0,), run.name, user_name())
 
 
 def test_a_failed_task_names_the_checks_that_failed(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,12 +90,13 @@ def test_a_task_that_may_be_read_leaves_no_entry(
 ) -> None:
     status, lines, _ = shown(capsys, str(run), "idle")
     assert (status, lines[0]) == (0, "nothing was recorded: desk::discovery may be read")
-    assert not (project.root / "ledger").exists()
+    assert looks(project.root) == []
 
 
 def test_the_look_is_recorded_before_anything_is_printed(
     run: Path, project: DeskProject, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    project.forget()
     project.write("ledger", "no folder")
     status, lines, error = shown(capsys, run.name, "close")
     assert (status, lines) == (2, [])
@@ -210,7 +211,7 @@ def test_what_is_not_there_is_one_line(
     assert (status, lines) == (2, [])
     assert told.replace("RUN", run.name) in error
     assert len(error.splitlines()) == 1
-    assert not (project.root / "ledger").exists()
+    assert looks(project.root) == []
 
 
 def test_a_run_can_be_named_by_how_it_begins(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -70,7 +70,7 @@ def test_a_record_of_another_shape_is_named(models_folder: Path, capsys: pytest.
     for text, told in (
         ("[]", "holds no 'dialogues'"),
         (json.dumps({"losses": []}), "holds no 'dialogues'"),
-        ("{", "cannot be read"),
+        ("{", "not valid JSON"),
     ):
         (models_folder / "training.json").write_text(text)
         assert cli.main(["pocket", "card", str(models_folder)]) == 2

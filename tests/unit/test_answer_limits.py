@@ -199,7 +199,7 @@ def asked(body: Body, client: str, *timeout: str) -> Iterator[tuple[int, str, st
 @pytest.mark.parametrize(
     ("body", "client"),
     [
-        *((body, "model") for body in HOSTILE),
+        *((body, "model") for body in HOSTILE if body is not deep),  # a deep answer is what the model said
         *((body, client) for body in (bomb, endless_error, deep) for client in ("judge", "github")),
     ],
     ids=lambda part: part if isinstance(part, str) else part.__name__,

@@ -23,6 +23,7 @@ LEVELS = {
         "_sanitize",
         "_scratch",
         "_secrets",
+        "option_types",
         "shipped",
     },
     1: {"records", "reading"},

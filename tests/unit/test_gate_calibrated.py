@@ -436,7 +436,7 @@ def test_a_policy_sets_margins_levels_and_what_is_watched() -> None:
     [
         ("alfa = 0.1\n", "alfa: Extra inputs are not permitted"),
         ("alpha = 0.7\n", "alpha: Input should be less than 0.5, not 0.7"),
-        ("alpha = nan\n", "alpha: Input should be a finite number, not nan"),
+        ("alpha = nan\n", "alpha: is not a finite number"),
         ("[checks.reward]\nmargin = 0\n", "checks.reward.margin: Input should be greater than 0, not 0"),
         ("[checks.reward]\nmargin = 1.5\n", "checks.reward.margin: Input should be less than 1, not 1.5"),
         ("[checks.reward]\nmagin = 0.1\n", "checks.reward.magin: Extra inputs are not permitted"),

@@ -14,8 +14,17 @@ from pytest_trace2evolve import cli, options
 PACKAGE = Path(pytest_trace2evolve.__file__).parent
 OPTION = re.compile(r"(?<![\w{}-])--[a-z][a-z0-9]*(?:-[a-z0-9]+)*(?![\w{}-])")
 OF_PYTEST = {name for names, _ in options.OPTIONS for name in names if name.startswith("--")}
-ELSEWHERE = {"--maxfail", "--lf", "--deselect", "--ignore", "--ignore-glob", "--junitxml", "--junit-xml"}
-"""pytest's own options that messages or the code name."""
+ELSEWHERE = {
+    "--maxfail",
+    "--lf",
+    "--deselect",
+    "--ignore",
+    "--ignore-glob",
+    "--junitxml",
+    "--junit-xml",
+    "--format",
+}
+"""Options of pytest and git that messages or the code name."""
 
 PARSER = cli._parser()
 

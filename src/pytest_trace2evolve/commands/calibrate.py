@@ -14,7 +14,7 @@ from pytest_trace2evolve.commands.common import (
     share,
     worlds_of,
 )
-from pytest_trace2evolve.options.types import MOST_SEED, finite, integer
+from pytest_trace2evolve.option_types import MOST_SEED, finite, integer
 
 
 def add(commands: Any) -> None:

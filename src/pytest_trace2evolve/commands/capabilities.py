@@ -16,7 +16,7 @@ from pytest_trace2evolve.commands.common import (
     worlds_of,
 )
 from pytest_trace2evolve.errors import ConfigError
-from pytest_trace2evolve.options.types import integer
+from pytest_trace2evolve.option_types import integer
 
 if TYPE_CHECKING:
     from pytest_trace2evolve.workflow.capabilities.gather import Gathered

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_trace2evolve.commands.common import at_least, environments_of, nearest_project, progress_bar
 from pytest_trace2evolve.commands.synthesize import add_synthesis
 from pytest_trace2evolve.errors import ConfigError
-from pytest_trace2evolve.options.types import MOST_SEED, finite, integer
+from pytest_trace2evolve.option_types import MOST_SEED, finite, integer
 
 if TYPE_CHECKING:
     from pytest_trace2evolve.records.calibration import Calibration

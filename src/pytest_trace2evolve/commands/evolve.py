@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_trace2evolve.commands.common import environments_of, project_of
-from pytest_trace2evolve.options.types import finite, integer
+from pytest_trace2evolve.option_types import finite, integer
 
 
 def add(commands: Any) -> None:

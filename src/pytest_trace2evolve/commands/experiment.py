@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_trace2evolve.commands.common import at_least, nearest_project, progress_bar
-from pytest_trace2evolve.options.types import integer
+from pytest_trace2evolve.option_types import integer
 
 
 def add(commands: Any) -> None:

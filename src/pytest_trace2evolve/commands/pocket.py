@@ -7,7 +7,7 @@ from typing import Any
 
 from pytest_trace2evolve._optional import require
 from pytest_trace2evolve.commands.common import at_least, progress_bar
-from pytest_trace2evolve.options.types import integer
+from pytest_trace2evolve.option_types import integer
 
 
 def add(commands: Any) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from pytest_trace2evolve.commands.common import at_least, nearest_project, share
 from pytest_trace2evolve.errors import ConfigError
-from pytest_trace2evolve.options.types import MOST_SEED, finite, integer
+from pytest_trace2evolve.option_types import MOST_SEED, finite, integer
 
 KINDS = ("reliable", "medium", "noisy")
 

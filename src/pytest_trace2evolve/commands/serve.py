@@ -8,7 +8,7 @@ from typing import Any
 
 from pytest_trace2evolve.commands.common import at_least
 from pytest_trace2evolve.errors import ConfigError
-from pytest_trace2evolve.options.types import integer
+from pytest_trace2evolve.option_types import integer
 
 
 def add(commands: Any) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_trace2evolve.commands.common import project_of
-from pytest_trace2evolve.options.types import integer
+from pytest_trace2evolve.option_types import integer
 
 
 def add(commands: Any) -> None:

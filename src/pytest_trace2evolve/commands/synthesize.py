@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_trace2evolve.commands.common import at_least, nearest_project
 from pytest_trace2evolve.errors import ConfigError
-from pytest_trace2evolve.options.types import MOST_SEED, integer
+from pytest_trace2evolve.option_types import MOST_SEED, integer
 
 if TYPE_CHECKING:
     from pytest_trace2evolve.records.calibration import Calibration

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_trace2evolve.commands.common import environments_of, nearest_project, progress_bar
-from pytest_trace2evolve.options.types import integer
+from pytest_trace2evolve.option_types import integer
 
 if TYPE_CHECKING:
     from pytest_trace2evolve.workflow.environments.registry import Environments

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pytest_trace2evolve.options.types import MOST_SEED, amount, stages, temperature, whole
+from pytest_trace2evolve.option_types import MOST_SEED, amount, stages, temperature, whole
 
 ROUTES = ("task", "turn")
 

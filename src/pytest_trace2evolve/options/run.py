@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pytest_trace2evolve.options.types import MOST_TRIALS, whole
+from pytest_trace2evolve.option_types import MOST_TRIALS, whole
 
 GOALS = ("improve", "hold", "no-regression")
 INCONCLUSIVE = ("fail", "pass")
