@@ -122,15 +122,16 @@ def write_candidate(folder: Path, name: str, *header: str, text: str = "") -> Pa
     return path
 
 
+_NO_NUL = st.characters(exclude_categories=["Cs"], exclude_characters="\0")
+
 NAMES = st.one_of(
-    st.text(min_size=1, max_size=12),
+    st.text(_NO_NUL, min_size=1, max_size=12),
     st.sampled_from(
         ["[mms_issue]a|b[PERSONA:None]", '"quoted"', "back\\slash", "100", "ünï—码", "a\nb\u2028c"]
     ),
 )
 """Task ids and the like, as strange as they come."""
 
-_NO_NUL = st.characters(exclude_categories=["Cs"], exclude_characters="\0")
 _WORDS = st.text(_NO_NUL, max_size=8)
 
 SUITE_LOCKS = st.builds(

@@ -84,9 +84,11 @@ def test_a_worker_that_dies_before_it_collects_is_replaced(project: DeskProject,
 import os
 from pathlib import Path
 
-if "PYTEST_XDIST_WORKER" in os.environ and not Path({str(once)!r}).exists():
-    Path({str(once)!r}).touch()
-    os._exit(9)
+
+def pytest_sessionstart(session):
+    if hasattr(session.config, "workerinput") and not Path({str(once)!r}).exists():
+        Path({str(once)!r}).touch()
+        os._exit(9)
 """
     project.write("conftest.py", CONFTEST + die)
     kept = tmp_path / "kept"

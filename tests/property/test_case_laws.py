@@ -42,7 +42,7 @@ def test_a_case_is_a_function_of_its_seed(seed, family):
 
 SIGNS = st.characters(exclude_categories=["Cs"], exclude_characters="\0")
 TEXTS = st.text(SIGNS, min_size=1).filter(str.strip)
-"""All that a customer can say, separators of lines and control characters too; no half of a sign and no NUL."""
+"""All that a customer can say, separators of lines and control characters too. No half of a sign, no NUL."""
 SAID = build("missing_order_id", SeededDraws("said"), Content.TRAIN).task.model_dump(mode="json")
 
 
