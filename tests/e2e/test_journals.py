@@ -208,39 +208,6 @@ def test_a_world_that_is_not_deterministic_is_drawn_again_and_not_measured(
     result.stdout.fnmatch_lines([f"*{note}*"])
 
 
-def test_fresh_trials_of_a_confirmation_have_journals(project: DeskProject) -> None:
-    """What a confirmation loses it asks for once more, in the same run: only for the rest of it."""
-    project.candidate("v3", "Be quick.", parent="v0")
-    bad = "Be quick."
-    doomed: Counter[str] = Counter()
-
-    def script(request: ChatRequest) -> Reply:
-        if "<scenario>" not in request.system and bad in request.system:
-            return Reply("I cannot help you with that.")
-        return SOLVED(request)
-
-    class Once(FaultPlan):
-        """Breaks all tries of the customer's second request, once in each conversation of the candidate."""
-
-        def draw(self) -> Misbehaviour | None:
-            body = server.requests[-1]
-            messages = body["messages"]
-            if "<scenario>" not in str(messages[0]["content"]) or "I cannot help" not in str(messages):
-                return None
-            doomed[json.dumps(messages)] += 1
-            return Misbehaviour(Fault.SERVER_ERROR) if doomed[json.dumps(messages)] <= 7 else None
-
-    with ChatServer(script, faults=Once({})) as server:
-        live(project, server, "--t2e-save-baseline=v0", "--t2e-gate=off", "-k", "note")
-        live(project, server, "--candidate=v3", "--t2e-gate=calibrated", "-k", "note", "--t2e-concurrency=1")
-    openings = Counter(
-        json.dumps([one["messages"], one.get("seed")])
-        for one in server.requests
-        if bad in str(one["messages"][0]["content"])
-    )
-    assert set(openings.values()) == {1} or not openings
-
-
 def test_a_ledger_names_a_draw_before_its_first_answer_is_used(project: DeskProject) -> None:
     """Also if nothing is ever stored: the run was lost or killed in its first conversations."""
     with ChatServer(SOLVED) as server:

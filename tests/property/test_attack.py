@@ -37,7 +37,7 @@ DIRECTED = {
     },
 }
 SEEDS = {"remeasure": 1, "kills": 1, "losses": 1}
-"""Seeds at which an attack would succeed by drawing again. At seed 0 the first draw of `kills` and `losses`,
+"""Seeds at which an honest first draw is not promoted. At seed 0 the first draw of `kills` and `losses`,
 without any attack, has six successes against a baseline without one, which is promoted."""
 
 

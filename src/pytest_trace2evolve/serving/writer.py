@@ -47,7 +47,7 @@ class Writer:
     def __init__(self, tokenizer: Any, ends: frozenset[int], context: int | None = None) -> None:
         self._tokenizer = tokenizer
         self._ends = ends
-        # Tokenizing megabytes takes a minute, in which no other prompt is written. A text that cannot fit
+        # Tokenizing megabytes takes long, and meanwhile no other prompt is written. A text that cannot fit
         # even in the longest tokens is not tokenized.
         self._max_characters = None if context is None else context * max(map(len, tokenizer.get_vocab()))
         # A tokenizer must not be used by two threads at once.
