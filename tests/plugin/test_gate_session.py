@@ -105,6 +105,26 @@ def test_the_nearest_ancestor_with_a_baseline_is_taken(project: DeskProject) -> 
     project.run("--candidate=v2").stdout.fnmatch_lines(["*candidate v2 on desk (*baseline v1)"])
 
 
+def test_a_baseline_under_an_ancestors_name_is_the_ancestors(project: DeskProject) -> None:
+    project.run("--candidate=v0", "--t2e-save-baseline=v1", "--t2e-gate=off")
+    result = project.run("--candidate=v2")
+    assert result.ret == 4
+    result.stderr.fnmatch_lines(
+        [
+            "*v1.json: has the name of candidate 'v1', and candidate 'v0' was measured; measure 'v1' again "
+            "(pytest --candidate v1 --t2e-save-baseline v1 --t2e-baseline-mode update), or name the baseline "
+            "with --t2e-baseline v1"
+        ]
+    )
+    assert project.run("--candidate=v2", "--t2e-baseline=v1").ret == 0
+    project.run("--candidate=v1", "--t2e-save-baseline=v1", "--t2e-baseline-mode=update", "--t2e-gate=off")
+    assert project.run("--candidate=v2").ret == 1
+    project.candidate("v1", "close", parent="v0")
+    result = project.run("--candidate=v2")
+    assert result.ret == 4
+    result.stderr.fnmatch_lines(["*'v1', and an earlier text of it was measured; measure 'v1' again *"])
+
+
 def test_a_candidate_informed_by_the_split_is_development_evidence(project: DeskProject) -> None:
     project.baseline("v0")
     project.candidate("v1", "close note", parent="v0", informed="desk::heldout")

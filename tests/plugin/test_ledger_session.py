@@ -497,7 +497,8 @@ def test_more_trials_continue_a_test_and_spend_no_other(
     project.write("solved.txt", "0")
     project.baseline("v0")
     for trials in (1, 2, 4):
-        grown(project, trials)
+        if trials > 1:
+            grown(project, trials)
         result = project.run("--candidate=v1", "--t2e-gate=calibrated", f"--t2e-trials={trials}")
         assert result.ret == 10
     result.stdout.fnmatch_lines(
@@ -524,6 +525,19 @@ def test_more_trials_continue_a_test_and_spend_no_other(
     assert "test 1, analysis 2 (2 trials), level 0.0057, policy calibrated" in lines[2]
     assert "test 1, analysis 3 (4 trials), level 0.0014, policy calibrated, goal improve, repeats" in lines[4]
     assert lines[5].startswith("  the next new candidate is test 2: ")
+
+
+def test_a_baseline_that_was_measured_again_before_a_test_is_one_more_draw(project: DeskProject) -> None:
+    """The agent's simulations are not stored: each measurement is another draw."""
+    project.pytester.makeconftest(SWITCHED)
+    project.write("solved.txt", "0")
+    project.baseline("v0")
+    grown(project, 1)
+    project.run("--candidate=v1", "--t2e-gate=calibrated").stdout.fnmatch_lines(
+        ["*1 other draw of this split could have been judged instead and was not, so the level is lower: *"]
+    )
+    (entry,) = evaluations(project)
+    assert (entry.look, entry.analysis) == (1, 2)
 
 
 def test_a_ledger_from_before_analyses_is_read_and_counted(project: DeskProject) -> None:

@@ -463,7 +463,7 @@ def test_the_command_reports_rules_in_a_process_of_its_own(inn: DeskProject) -> 
 
 def test_a_stored_simulation_that_was_deleted_is_named(project: DeskProject) -> None:
     folder = project.root / ".trace2evolve" / "finished"
-    store = DrawStore(folder, folder / "draws", ("candidate", "agent"), "run-1")
+    store = DrawStore(folder, folder / "draws", ("candidate", "agent", "conditions"), "run-1")
     simulation = {"id": "s", "task_id": "t", "termination_reason": "user_stop", "messages": []}
     store.put(store.key("a"), Simulation.model_validate(simulation))
     linted = Linted(Project(project.root, project.root / "suites"), worlds=Worlds({"fake": FakeWorld}))

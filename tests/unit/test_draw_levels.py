@@ -14,7 +14,7 @@ from pytest_trace2evolve.gate.looks import Claim, look_of, share, uncounted_shar
 from pytest_trace2evolve.gate.pairs import pair
 from pytest_trace2evolve.gate.policy import CALIBRATED
 from pytest_trace2evolve.records.evidence import SimulationEvidence
-from pytest_trace2evolve.records.ledger import Dated, Draw, Origin, Version
+from pytest_trace2evolve.records.ledger import Dated, Draw, Origin, Saved, Version
 from pytest_trace2evolve.records.score import Status
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label, Verdict
 from pytest_trace2evolve.workflow.judging.verdicts import with_recorded
@@ -77,8 +77,10 @@ def test_what_could_have_been_judged_instead_counts(further: dict[str, Any], cou
     assert look_of(entries, claim()).analysis == 1 + counts
 
 
-def test_a_recorded_draw_could_have_been_any_whole_one() -> None:
-    entries = [drawn(number, name, gated=False) for number, name in enumerate("abc")]
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_recorded_draw_could_have_been_any(whole: bool) -> None:
+    """Parts of several draws could have been put together."""
+    entries = [drawn(number, name, gated=False, whole=whole) for number, name in enumerate("abc")]
     assert len(look_of(entries, claim("b", recorded_run=True)).abandoned) == 2
     assert len(look_of(entries, claim("0", recorded_run=True)).abandoned) == 2, "one of three was recorded"
     assert look_of(entries, claim("f")).abandoned == ()
@@ -105,6 +107,88 @@ def test_a_run_without_a_verdict_leaves_its_draw_abandoned() -> None:
         drawn(2, "f"),
     ]
     assert look_of(entries, claim()).analysis == 2
+
+
+V2 = {"candidate": Version(id="v2", digest="text of v2")}
+
+
+@pytest.mark.parametrize(
+    ("further", "counts"),
+    [
+        ({}, True),
+        ({"whole": False}, False),
+        ({"gated": False}, False),
+        ({"gated": False, "made": KEPT}, True),
+        ({"whole": False, "made": KEPT}, True),
+        ({"gated": False, "made": UNSTORED}, False),
+        ({"lock": "lock-2"}, False),
+    ],
+)
+def test_another_candidate_that_was_only_drawn_is_a_test(further: dict[str, Any], counts: bool) -> None:
+    """Whoever draws ten candidates and claims for the luckiest has made ten tests."""
+    entries = [drawn(0, "a", **V2, **further), drawn(1, "f")]
+    assert look_of(entries, claim()).number == 1 + counts
+    assert look_of(entries, claim(recorded_run=True)).number == 1 + (further != {"lock": "lock-2"})
+    assert look_of(entries, claim(measured=("text of v2", "agent"))).number == 1, "it is the baseline"
+    claimed = judged(at(2), name="v2", draw="a" * 32)
+    assert look_of([*entries, claimed], claim()).number == 2, "its test is counted once"
+
+
+def saved(minutes: float, run: str, evidence: str, **further: Any) -> Saved:
+    """A saved baseline of desk, measured by a run."""
+    version = Version(id="v0", digest=evidence)
+    fields: dict[str, Any] = {"suite": "desk", "baseline": version, "run": run, **further}
+    return Saved(root=ROOT.name, parents=(ROOT.name,), at=at(minutes), **fields)
+
+
+V0 = {"candidate": Version(id="v0", digest="text of v0"), "gated": False, "made": UNSTORED}
+MEASURED = {"measured": ("text of v0", "agent")}
+
+
+def test_a_baseline_whose_simulations_are_not_stored_counts_where_it_was_saved() -> None:
+    entries = [
+        drawn(0, "a", **V0),
+        saved(1, "run a", "low"),
+        drawn(2, "b", **V0),
+        saved(3, "run b", "lower"),
+        drawn(4, "c", **V0),
+        drawn(5, "f", made=UNSTORED),
+    ]
+    one = look_of(entries, claim(**MEASURED, baseline_run="run b"))
+    assert ([draw.run for draw in one.abandoned], one.number, one.analysis) == (["run a"], 1, 2)
+    file = look_of(entries, claim(**MEASURED, baseline_run="a replay"))
+    assert len(file.abandoned) == 2, "a file may hold any of the three"
+
+
+def test_a_saved_baseline_that_a_test_used_does_not_count() -> None:
+    """An agent's baseline is measured again for more trials."""
+    open_ = {"decision": Decision.INCONCLUSIVE, "draw": "b" * 32}
+    entries = [
+        drawn(0, "a", **V0),
+        saved(1, "run a", "two trials"),
+        drawn(2, "b", made=UNSTORED),
+        judged(at(3), trials=2, baseline_evidence="two trials", **open_),
+        drawn(4, "c", **V0),
+        saved(5, "run c", "four trials"),
+        drawn(6, "f", made=UNSTORED),
+    ]
+    look = look_of(entries, claim(**MEASURED, baseline_run="run c"))
+    assert (look.number, look.analysis, look.abandoned) == (1, 2, ())
+    held = look_of(entries, claim(**MEASURED, baseline_run="run c", **HOLDS))
+    assert [draw.run for draw in held.abandoned] == ["run a"], "no claim to be not worse used it"
+
+
+def test_a_saved_baseline_of_another_version_of_the_agent_is_a_test() -> None:
+    entries = [drawn(0, "a", **{**V0, "agent": "edited agent"}), drawn(1, "f", made=UNSTORED)]
+    assert look_of(entries, claim(**MEASURED)).number == 1
+    assert look_of([*entries, saved(2, "run a", "low")], claim(**MEASURED)).number == 2
+
+
+def test_a_renamed_policy_is_the_same_claim() -> None:
+    entries: list[Dated] = [judged(at(1), policy="mine 12345678", goal=Goal.HOLD, decision=Decision.DISCARD)]
+    renamed = look_of(entries, claim(policy="other 12345678", **HOLDS)).recorded
+    assert renamed is not None
+    assert look_of(entries, claim(policy="mine 87654321", **HOLDS)).recorded is None
 
 
 def test_the_same_agent_under_another_setting_is_a_further_test() -> None:
@@ -280,5 +364,56 @@ def test_the_redraw_attack_promotes_no_more_often_than_the_level(how: str) -> No
     promoted = sum(one for one, _ in found)
     naive = sum(best <= 0.05 * share(1, 1) for _, best in found)
     print(f"{how}: {promoted} of 200 promoted; {naive} would be at the level of a first draw")
+    assert promoted / 200 <= 0.05 * share(1)
+    assert naive > promoted
+
+
+def luckiest(seed: int) -> tuple[bool, float]:
+    """Ten candidates that are no better are drawn with the gate off, and the luckiest claims.
+
+    Returns:
+        Whether it is promoted, and its p.
+    """
+    rng = np.random.default_rng(seed)
+    rates = rng.beta(0.7, 0.7, size=40)
+    baseline = simulated(rng, rates, "old")
+    sides = [simulated(rng, rates, f"new-{number}") for number in range(10)]
+    entries = []
+    for number in range(10):
+        version = Version(id=f"v{number}", digest=f"text {number}")
+        draw = drawn(number, "0", candidate=version, made=KEPT, gated=False)
+        entries.append(draw.model_copy(update={"draw": f"{number:032x}", "run": f"run {number}"}))
+    best = max(range(10), key=lambda number: sum(one.reward or 0 for one in sides[number]))
+    asked = Claim(
+        "desk",
+        "heldout",
+        "lock-1",
+        f"text {best}",
+        "agent",
+        "who v0 is",
+        "calibrated",
+        2,
+        draw=f"{best:032x}",
+    )
+    look = look_of(entries, asked)
+    verdict = decide(
+        pair(baseline, sides[best]),
+        CALIBRATED,
+        goal=Goal.IMPROVE,
+        label=Label.CLEAN,
+        expected=40,
+        look=look.number,
+        analysis=look.analysis,
+    )
+    p = next(one.p for one in verdict.checks if one.id == "reward_improved")
+    return verdict.decision is Decision.PROMOTE, 1.0 if p is None else p
+
+
+def test_the_luckiest_of_ten_candidates_is_promoted_no_more_often_than_the_level() -> None:
+    """At the level of a first test about a tenth of 200 would be promoted."""
+    found = [luckiest(seed) for seed in range(200)]
+    promoted = sum(one for one, _ in found)
+    naive = sum(p <= 0.05 * share(1, 1) for _, p in found)
+    print(f"{promoted} of 200 promoted; {naive} would be at the level of a first test")
     assert promoted / 200 <= 0.05 * share(1)
     assert naive > promoted

@@ -13,7 +13,7 @@ from pytest_trace2evolve.evidence import draws
 from pytest_trace2evolve.evidence.draws import DrawStore, accounts_in
 from pytest_trace2evolve.records.trace import Simulation
 
-WHO = ("candidate", "agent")
+WHO = ("candidate", "agent", "conditions")
 
 
 def simulation(note: str = "") -> Simulation:
@@ -27,7 +27,7 @@ def store(tmp_path: Path) -> DrawStore:
     return opened(tmp_path)
 
 
-def opened(folder: Path, who: tuple[str, str] = WHO, run: str = "run-1") -> DrawStore:
+def opened(folder: Path, who: tuple[str, str, str] = WHO, run: str = "run-1") -> DrawStore:
     return DrawStore(folder / "finished", folder / "draws", who, run)
 
 
@@ -50,7 +50,7 @@ def test_the_first_simulation_of_a_key_stays(tmp_path: Path, store: DrawStore) -
 
 def test_another_candidate_or_agent_has_a_draw_of_its_own(tmp_path: Path, store: DrawStore) -> None:
     store.put(store.key("a"), simulation())
-    other = opened(tmp_path, ("candidate", "another agent"))
+    other = opened(tmp_path, ("candidate", "another agent", "conditions"))
     assert other.id != store.id
     assert not other.holds(other.key("a"))
 

@@ -565,4 +565,7 @@ def test_an_edited_policy_is_another_test_of_the_same_claim() -> None:
     first, same, other = (get_policy_from(f"alpha = {alpha}\n") for alpha in (0.05, 0.05, 0.04))
     assert version_of(first) == version_of(same) != version_of(other)
     assert (version_of(CALIBRATED), version_of(STRICT)) == ("calibrated", "strict")
-    assert version_of(get_policy_from("base = 'strict'\n")).startswith("own ")
+    assert version_of(get_policy_from("base = 'strict'\n")) == "strict", (
+        "a copy under another name is the same"
+    )
+    assert version_of(other).startswith("own ")

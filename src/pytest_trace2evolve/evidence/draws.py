@@ -71,16 +71,16 @@ class _Lines:
 
 
 class DrawStore:
-    """The draw of one candidate and one agent; safe to use from several threads and processes.
+    """The draw of one candidate and one agent under the same conditions; safe to use from several threads and processes.
 
     Args:
         simulations: The folder of all stored simulations.
         accounts: The folder of all accounts.
-        who: The digest of the candidate and that of the agent.
+        who: Digests of the candidate, of the agent, and of the conditions: user, world and limits.
         run: The id of the run that uses it.
     """
 
-    def __init__(self, simulations: Path, accounts: Path, who: tuple[str, str], run: str) -> None:
+    def __init__(self, simulations: Path, accounts: Path, who: tuple[str, str, str], run: str) -> None:
         self.path = accounts / f"{digest(list(who))}.jsonl"
         self._folder = simulations
         self._who = who
@@ -306,8 +306,8 @@ class DrawStore:
     def _begin(self) -> None:
         if self.path.exists():
             return
-        candidate, agent = self._who
-        record = {"format": FORMAT, "draw": uuid4().hex, "candidate": candidate, "agent": agent}
+        named = dict(zip(("candidate", "agent", "conditions"), self._who, strict=True))
+        record = {"format": FORMAT, "draw": uuid4().hex, **named}
         with contextlib.suppress(FileExistsError):  # another process was first
             write_atomic(self.path, _line(record, ""), exclusive=True)
 
@@ -394,7 +394,7 @@ class DrawStore:
 def accounts_in(simulations: Path, accounts: Path) -> Iterator[DrawStore]:
     """All draws of a project, to see whether they are as they were stored."""
     for path in sorted(accounts.glob("*.jsonl")):
-        store = DrawStore(simulations, accounts, ("", ""), "")
+        store = DrawStore(simulations, accounts, ("", "", ""), "")
         store.path = path
         yield store
 

@@ -10,14 +10,16 @@ later analysis may hold the data of an earlier one or fresh data alone. Bonferro
 dependence between them. Decision page 0006 gives the reasons for these weights.
 
 A draw of the same split that was not judged, and that the claim could have been made on instead, is one more
-chance to be wrong. So each such draw takes the place of an analysis: see `abandoned_draws`.
+chance to be wrong. So each such draw takes the place of an analysis: see `abandoned_draws`. Each other
+candidate or agent that was drawn and claimed nothing could have been chosen instead: it counts as a test.
 """
 
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from pytest_trace2evolve.records.ledger import Dated, Draw, Evaluation, Origin, Repair
+from pytest_trace2evolve.gate.policy import settings_part
+from pytest_trace2evolve.records.ledger import Dated, Draw, Evaluation, Origin, Repair, Saved
 from pytest_trace2evolve.records.verdict import Decision, Goal
 
 FIRST_SHARE = 0.75
@@ -44,6 +46,7 @@ class Claim:
         recorded_run: Whether the draw was made before this run, and not read from the store: a replay, or a
             cassette.
         measured: Digests of the baseline's candidate and agent; empty if they are not known.
+        baseline_run: The run that measured the baseline; empty if it is not known.
     """
 
     suite: str
@@ -61,6 +64,7 @@ class Claim:
     draw: str = ""
     recorded_run: bool = False
     measured: tuple[str, str] = ("", "")
+    baseline_run: str = ""
 
 
 @dataclass(frozen=True)
@@ -112,7 +116,8 @@ def look_of(entries: Iterable[Dated], claim: Claim) -> Look:
         A repeat if the same claim has a verdict, unless that verdict is inconclusive and this run has more
         trials than all runs before: such a run is the next analysis of the same test. A claim without a
         verdict is a new test. Its number is one more than the tests so far: every other candidate that
-        claimed counts once, and so does every test of a candidate that spent α.
+        claimed counts once, and so does every test of a candidate that spent α, and every other candidate
+        and agent that was only drawn.
 
         So at least n - 1 is counted before the n-th test that spends α. Its share is at most the n-th, and
         all shares together are at most 1. Entries that were lost before a repair count as a test each, and no
@@ -140,8 +145,7 @@ def look_of(entries: Iterable[Dated], claim: Claim) -> Look:
             last = max(entry.analysis or 0 for entry in analyses)
             analysis = 1 + max(last, len(analyses) + len(abandoned))
             return Look(number, analysis, continued=recorded, trials=trials, abandoned=abandoned)
-    number = _next_number(made, claim.candidate, _unfinished(entries, claim))
-    number += _other_agents(entries, made, claim)
+    number = _next_number(made, claim.candidate) + _only_drawn(entries, made, claim)
     repairs = [entry for entry in entries if isinstance(entry, Repair) and claim.lock in entry.locks]
     number = _after_repairs(number, made, repairs)
     return Look(number, 1 + len(abandoned), trials=trials, abandoned=abandoned)
@@ -175,51 +179,76 @@ def abandoned_draws(entries: Iterable[Dated], claim: Claim, same: Iterable[Evalu
     """Draws that a claim could have been made on instead of its own, and that no verdict names; oldest first.
 
     Of the candidate these are the first draws of a store (it was deleted since, or is another machine's) and
-    the whole draws of gated runs that ended without a verdict. If a recorded draw is judged, all whole draws
-    could have been recorded and judged. Of the baseline they are all whole draws of a model that were not
-    judged when it was a candidate, but one.
+    the whole draws of gated runs that ended without a verdict. If a recorded draw is judged, every draw could
+    have been recorded and judged. Of the baseline they are all whole draws of a model that were not judged
+    when it was a candidate, but one; and of an agent whose simulations are not stored all saved baselines
+    that no test used, or, if the baseline is no saved one, all whole draws but one.
 
     Args:
         entries: All that the ledger holds.
         claim: What is claimed now, and on which draw.
         same: The verdicts of the same claim: what they judged was not abandoned.
     """
-    entries = list(entries)
+    entries, same = list(entries), list(same)
     here = _on_split(entries, claim.suite, claim.split, claim.lock)
     first: dict[str, Draw] = {}
     for entry in sorted((one for one in here if isinstance(one, Draw)), key=lambda one: (one.at, one.name)):
         first.setdefault(entry.draw, entry)
     judged = {entry.draw for entry in same}
-    ended = {entry.draw for entry in here if isinstance(entry, Evaluation) and entry.has_verdict}
+    ended = _ended(here)
     own = [
         draw
         for draw in first.values()
-        if (draw.candidate.digest, draw.agent) == (claim.candidate, claim.agent)
+        if _who(draw) == (claim.candidate, claim.agent)
         and draw.draw not in judged | {claim.draw}
         and _could_be_judged(draw, claim, ended)
     ]
     if claim.recorded_run and claim.draw not in first:
         own = own[:-1]  # one of them is what was recorded
-    measured = [
-        draw
-        for draw in first.values()
-        if (draw.candidate.digest, draw.agent) == claim.measured
-        and draw.made in (Origin.KEPT, Origin.FRESH)
-        and (draw.whole or draw.made is Origin.KEPT)
-        and draw.draw not in ended | {claim.draw}
-    ]
     if claim.measured == (claim.candidate, claim.agent):
         own = own[:-1]  # the baseline is one of them, and the candidate's own is not among them
         return tuple(own)
-    return tuple(sorted([*own, *measured[:-1]], key=lambda one: (one.at, one.name)))
+    of_baseline = [draw for draw in first.values() if _who(draw) == claim.measured]
+    measured = [
+        draw
+        for draw in of_baseline
+        if draw.draw not in ended | {claim.draw}
+        and (draw.made is Origin.KEPT or (draw.made in (Origin.FRESH, Origin.UNSTORED) and draw.whole))
+    ]
+    if claim.baseline_run in {draw.run for draw in of_baseline if draw.made is Origin.UNSTORED}:
+        saving = _saving_runs(entries, claim, same) - {claim.baseline_run}
+        measured = [draw for draw in measured if draw.made is not Origin.UNSTORED or draw.run in saving]
+    else:
+        measured = measured[:-1]
+    return tuple(sorted([*own, *measured], key=lambda one: (one.at, one.name)))
 
 
 def _could_be_judged(draw: Draw, claim: Claim, ended: Collection[str | None]) -> bool:
-    if draw.made in (Origin.KEPT, Origin.PLAYED):
+    if draw.made in (Origin.KEPT, Origin.PLAYED) or claim.recorded_run:
         return True
-    if claim.recorded_run:
-        return draw.whole
     return draw.gated and draw.whole and draw.draw not in ended
+
+
+def _saving_runs(entries: Iterable[Dated], claim: Claim, same: Iterable[Evaluation]) -> set[str]:
+    """The runs that saved a baseline of the suite which no test used; the claim's own, if it is no test."""
+    entries = list(entries)
+    tests = claims_on(entries, claim.suite, claim.split, claim.lock) if claim.counts else []
+    used = {entry.baseline_evidence for entry in [*same, *tests] if entry.has_verdict}
+    return {
+        entry.run
+        for entry in entries
+        if isinstance(entry, Saved) and entry.suite == claim.suite and entry.baseline.digest not in used
+    }
+
+
+def _who(entry: Draw | Evaluation) -> tuple[str, str]:
+    """Digests of the candidate and the agent."""
+    return entry.candidate.digest, entry.agent
+
+
+def _ended(here: Iterable[Draw | Evaluation]) -> set[str | None]:
+    """The draws that a verdict names."""
+    return {entry.draw for entry in here if isinstance(entry, Evaluation) and entry.has_verdict}
 
 
 def _on_split(entries: Iterable[Dated], suite: str, split: str, lock: str) -> list[Draw | Evaluation]:
@@ -231,20 +260,27 @@ def _on_split(entries: Iterable[Dated], suite: str, split: str, lock: str) -> li
     ]
 
 
-def _other_agents(entries: Iterable[Dated], made: Iterable[Evaluation], claim: Claim) -> int:
-    """Further agents that a candidate was drawn with and that claimed nothing: each could have claimed.
+def _only_drawn(entries: Iterable[Dated], made: Iterable[Evaluation], claim: Claim) -> int:
+    """How many other candidates and agents were drawn and claimed nothing: each could have been chosen.
 
-    Only draws of models count: a setting of a model changes an agent, and need not change what it does.
+    A setting of a model changes an agent, and need not change what it does, so the same candidate with
+    another agent counts. A saved baseline that no test used could have been the claim's. Its own does not
+    count.
     """
-    claimed = {entry.agent for entry in made if entry.candidate.digest == claim.candidate}
+    entries = list(entries)
+    here = _on_split(entries, claim.suite, claim.split, claim.lock)
+    ended, saving = _ended(here), _saving_runs(entries, claim, ())
     drawn = {
-        draw.agent
-        for draw in _on_split(entries, claim.suite, claim.split, claim.lock)
+        _who(draw)
+        for draw in here
         if isinstance(draw, Draw)
-        and draw.candidate.digest == claim.candidate
-        and draw.made is not Origin.UNSTORED
+        and (
+            _could_be_judged(draw, claim, ended)
+            or (draw.whole and draw.run in saving)
+            or (draw.whole and draw.made is Origin.FRESH and draw.candidate.digest == claim.measured[0])
+        )
     }
-    return len(drawn - claimed - {claim.agent, claim.measured[1]})
+    return len(drawn - {_who(entry) for entry in made} - {(claim.candidate, claim.agent), claim.measured})
 
 
 def claims_on(entries: Iterable[Dated], suite: str, split: str, lock: str) -> list[Evaluation]:
@@ -261,7 +297,9 @@ def claims_on(entries: Iterable[Dated], suite: str, split: str, lock: str) -> li
 
 def _is_same(entry: Evaluation, claim: Claim) -> bool:
     """Whether an entry is of the same claim: of all that identifies it, only the trials may differ."""
-    if (entry.candidate.digest, entry.agent, entry.policy) != (claim.candidate, claim.agent, claim.policy):
+    if _who(entry) != (claim.candidate, claim.agent):
+        return False
+    if settings_part(entry.policy) != settings_part(claim.policy):
         return False
     if entry.baseline_identity is None:
         return entry.baseline.digest == claim.evidence
@@ -279,21 +317,10 @@ def _standing(same: Sequence[Evaluation]) -> Evaluation:
     return min(final, key=lambda entry: entry.decision.rank)
 
 
-def _unfinished(entries: Iterable[Dated], claim: Claim) -> set[str]:
-    """Candidates with a whole draw of a gated run that ended before its verdict: each could have claimed."""
-    here = _on_split(entries, claim.suite, claim.split, claim.lock)
-    named = {entry.draw for entry in here if isinstance(entry, Evaluation) and entry.has_verdict}
-    return {
-        entry.candidate.digest
-        for entry in here
-        if isinstance(entry, Draw) and entry.gated and entry.whole and entry.draw not in named
-    }
-
-
-def _next_number(made: Sequence[Evaluation], candidate: str, unfinished: Collection[str]) -> int:
-    """The number of a new test of a candidate, after these claims and those that were not finished."""
+def _next_number(made: Sequence[Evaluation], candidate: str) -> int:
+    """The number of a new test of a candidate, after these claims."""
     verdicts = {entry.name for entry in made if entry.has_verdict}
-    tests: dict[str, set[tuple[object, ...]]] = {digest: set() for digest in unfinished}
+    tests: dict[str, set[tuple[object, ...]]] = {}
     for entry in made:
         spent = tests.setdefault(entry.candidate.digest, set())
         if entry.alpha is not None and entry.repeats not in verdicts:
@@ -315,8 +342,8 @@ def _after_repairs(number: int, made: Sequence[Evaluation], repairs: Sequence[Re
 def _test(entry: Evaluation) -> tuple[object, ...]:
     """The identity of a test. Before analyses were counted, another number of trials was another test."""
     if entry.baseline_identity is None or entry.analysis is None:
-        return entry.agent, entry.baseline.digest, entry.policy, entry.trials
-    return entry.agent, entry.baseline_identity, entry.policy
+        return entry.agent, entry.baseline.digest, settings_part(entry.policy), entry.trials
+    return entry.agent, entry.baseline_identity, settings_part(entry.policy)
 
 
 def _number(entry: Evaluation) -> int:

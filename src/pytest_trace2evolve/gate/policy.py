@@ -132,15 +132,29 @@ def get_policy(name: str, folder: Path | None = None, further: Mapping[str, Chec
 
 
 def version_of(policy: Policy) -> str:
-    """The name of a policy; of a project's own with a digest of its settings: an edited one differs."""
-    if POLICIES.get(policy.name) is policy:
-        return policy.name
+    """Names a policy by its settings: an edited one differs, and a renamed one is the same.
+
+    Returns:
+        The name of the built-in policy that has these settings; of any other its name and, after a space, a
+        digest of its settings: see `settings_part`.
+    """
+    settings = _settings_of(policy)
+    for name, known in POLICIES.items():
+        if type(known) is type(policy) and _settings_of(known) == settings:
+            return name
+    return f"{policy.name} {digest(settings)[:8]}"
+
+
+def settings_part(version: str) -> str:
+    """What of a policy's version names its settings: all of a built-in's, the digest of another's."""
+    return version.rpartition(" ")[2]
+
+
+def _settings_of(policy: Policy) -> list[object]:
     if isinstance(policy, Calibrated):
         levels = [policy.alpha, sorted(policy.margins.items()), sorted(policy.weights.items())]
-        settings = [levels, policy.block_suspected, policy.within, [check.id for check in policy.further]]
-    else:
-        settings = [check.id for check in getattr(policy, "watched", ())]
-    return f"{policy.name} {digest(settings)[:8]}"
+        return [levels, policy.block_suspected, policy.within, [check.id for check in policy.further]]
+    return [check.id for check in getattr(policy, "watched", ())]
 
 
 def read_policy(path: Path, further: Mapping[str, Check]) -> Policy:

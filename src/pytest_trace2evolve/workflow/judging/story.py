@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from pytest_trace2evolve.errors import SuiteError, nearest
 from pytest_trace2evolve.gate.looks import Claim
-from pytest_trace2evolve.records.ledger import Draw, Evaluation, Seen
+from pytest_trace2evolve.records.ledger import Draw, Evaluation, Saved, Seen
 from pytest_trace2evolve.suites import Role
 from pytest_trace2evolve.workflow.judging.ledger import Looks
 from pytest_trace2evolve.workflow.project import Project
@@ -63,7 +63,9 @@ def _story(
     lock = project.lock.suites.get(suite)
     known = project.splits.get(split)
     claims = lock is not None and split in lock.splits and known is not None and known.role is Role.GATE
-    claim = Claim(suite, split, lock.digest if lock else "", "", "", "", "", 0)
+    claim = Claim(
+        suite, split, lock.digest if lock else "", "", "", "", "", 0, measured=_latest_baseline(looks, place)
+    )
     return Story(
         suite=suite,
         split=split,
@@ -72,6 +74,20 @@ def _story(
         informed=tuple(name for name in project.candidates if project.candidates[name].saw(suite, split)),
         next_look=looks.look(claim).number if claims else None,
     )
+
+
+def _latest_baseline(looks: Looks, place: tuple[str, str]) -> tuple[str, str]:
+    """Whose the suite's latest baseline is: digests of candidate and agent; empty if no draw tells."""
+    saved = [entry for entry in looks.entries if isinstance(entry, Saved) and entry.suite == place[0]]
+    drawn = [
+        (entry.candidate.digest, entry.agent)
+        for entry in looks.entries
+        if saved
+        and isinstance(entry, Draw)
+        and (entry.suite, entry.split) == place
+        and (entry.run == saved[-1].run or entry.candidate.id == saved[-1].baseline.id)
+    ]
+    return drawn[-1] if drawn else ("", "")
 
 
 def _refuse_unknown(name: str | None, known: set[str], what: str) -> None:

@@ -328,9 +328,10 @@ def claim_of(plan: Plan, run: SuiteRun, split: str, draws: Draws, label: Label) 
         evidence=evidence,
         goal=plan.goal,
         counts=plan.goal is Goal.IMPROVE and label is Label.CLEAN,
-        draw="" if planned.recorded is not None else draws.id,
+        draw="" if planned.recorded is not None else draws.id_of(planned.name),
         recorded_run=planned.recorded is not None or draws.origin is Origin.PLAYED,
         measured=_measured(whole.provenance, plan),
+        baseline_run=whole.provenance.run_id or "",
     )
 
 

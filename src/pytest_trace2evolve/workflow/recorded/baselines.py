@@ -123,12 +123,31 @@ def _inherited(
 ) -> dict[str, Baseline]:
     found: dict[str, Baseline] = {}
     for one in suites:
-        paths = ((ancestor.id, project.baseline_path(one.name, ancestor.id)) for ancestor in lineage[1:])
-        nearest = next(((name, path) for name, path in paths if path.exists()), None)
+        paths = ((ancestor, project.baseline_path(one.name, ancestor.id)) for ancestor in lineage[1:])
+        nearest = next(((ancestor, path) for ancestor, path in paths if path.exists()), None)
         if nearest is not None:
-            name, path = nearest
-            found[one.name] = _checked(one, Baseline(name, read_evidence(path), saved=True), path)
+            ancestor, path = nearest
+            evidence = read_evidence(path)
+            _require_candidate(ancestor, evidence, path)
+            found[one.name] = _checked(one, Baseline(ancestor.id, evidence, saved=True), path)
     return found
+
+
+def _require_candidate(ancestor: Candidate, evidence: Evidence, path: Path) -> None:
+    """See that a baseline under an ancestor's name is the ancestor's.
+
+    Raises:
+        ResultsError: another candidate was measured, or the ancestor was changed since.
+    """
+    measured = evidence.provenance.candidate
+    if measured is None or measured.digest == ancestor.digest:
+        return
+    which = "an earlier text of it" if measured.id == ancestor.id else f"candidate {measured.id!r}"
+    raise ResultsError(
+        f"{path}: has the name of candidate {ancestor.id!r}, and {which} was measured; measure "
+        f"{ancestor.id!r} again (pytest --candidate {ancestor.id} --t2e-save-baseline {ancestor.id} "
+        f"--t2e-baseline-mode update), or name the baseline with --t2e-baseline {ancestor.id}"
+    )
 
 
 def _from_path(path: Path, suites: Sequence[LockedSuite], worlds: Worlds, judge: Judge | None) -> Found:

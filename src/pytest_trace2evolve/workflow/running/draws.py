@@ -18,8 +18,8 @@ from pytest_trace2evolve.evidence.resume import FinishedStore
 from pytest_trace2evolve.records.ledger import Dated, Draw, Origin, Version
 from pytest_trace2evolve.suites import Role
 from pytest_trace2evolve.workflow.planning.confirm import SCRIPTED
-from pytest_trace2evolve.workflow.planning.plan import Plan
-from pytest_trace2evolve.workflow.running.keys import key_of, tested
+from pytest_trace2evolve.workflow.planning.plan import Plan, PlannedSuite
+from pytest_trace2evolve.workflow.running.keys import conditions, key_of, tested
 from pytest_trace2evolve.workflow.running.origin import provenance_of
 from pytest_trace2evolve.worlds.registry import Worlds
 
@@ -44,7 +44,7 @@ class Draws:
         self._plan = plan
         self._worlds = worlds
         self._scratch = FinishedStore(scratch / "fresh") if scratch is not None else None
-        self._stores: dict[tuple[str, str], DrawStore] = {}
+        self._stores: dict[tuple[str, str, str], DrawStore] = {}
         self._split_of = {
             (name, task_id): split
             for name, planned in plan.suites.items()
@@ -65,9 +65,8 @@ class Draws:
             return Origin.PLAYED
         return Origin.FRESH if self._plan.fresh else Origin.KEPT
 
-    @property
-    def id(self) -> str:
-        """The id of the candidate's draw.
+    def id_of(self, suite: str) -> str:
+        """The id of the candidate's draw on a suite.
 
         Raises:
             OSError: a draw that begins cannot be written.
@@ -76,7 +75,7 @@ class Draws:
         live = self._plan.live
         if live is not None and live.cassette is not None:
             return digest(["cassette", live.cassette.header.digest])
-        return self._store(baseline=False, suite="").id if self.origin is Origin.KEPT else self._plan.draw
+        return self._store(suite, baseline=False).id if self.origin is Origin.KEPT else self._plan.draw
 
     def place(self, suite: str, task_id: str, trial: int, *, baseline: bool = False) -> Place:
         """Where the simulation of a task's trial in a live run is stored.
@@ -88,7 +87,7 @@ class Draws:
             baseline: Whether it is one of the baseline's fresh trials.
 
         Raises:
-            OSError, ResultsError: as in `id`.
+            OSError, ResultsError: as in `id_of`.
         """
         plan = self._plan
         planned = plan.suites[suite]
@@ -135,8 +134,9 @@ class Draws:
         """What is wrong with the stored simulations that the run would read, a line each."""
         if self.origin is not Origin.KEPT:
             return
+        live = [name for name, planned in self._plan.suites.items() if planned.recorded is None]
         sides = self._plan.confirm.sides if self._plan.confirm and self._plan.confirm.possible else ()
-        for suite, baseline in [("", False), *((suite, True) for suite in sides)]:
+        for suite, baseline in [*((suite, False) for suite in live), *((suite, True) for suite in sides)]:
             self._store(suite, baseline=baseline)
         for store in self._stores.values():
             yield from store.problems()
@@ -145,6 +145,11 @@ class Draws:
         planned = self._plan.suites[suite]
         sealed = self._plan.project.splits[split].role is Role.GATE
         return sealed and planned.recorded is None and planned.agent not in SCRIPTED
+
+    def _made(self, planned: PlannedSuite) -> Origin:
+        """How the draw of a suite is made: no later run reads simulations of a world without an identity."""
+        world = planned.identity.world
+        return Origin.UNSTORED if world is not None and world.unknown else self.origin
 
     def _record(self, suite: str, split: str) -> None:
         plan = self._plan
@@ -155,8 +160,8 @@ class Draws:
             "lock": planned.lock.digest,
             "candidate": Version(id=plan.candidate.id, digest=plan.candidate.digest),
             "agent": tested(plan, provenance_of(plan, planned)),
-            "draw": self.id,
-            "made": self.origin,
+            "draw": self.id_of(suite),
+            "made": self._made(planned),
             "gated": plan.policy is not None and planned.baseline is not None,
             "whole": all((suite, task_id) in self._selected for task_id in planned.lock.splits[split]),
             "run": plan.run_id,
@@ -175,7 +180,8 @@ class Draws:
         plan = self._plan
         party = plan.party(suite, baseline=baseline)
         assert party.live is not None
-        who = (party.candidate.digest, digest(party.live.agent_settings().model_dump(mode="json")))
+        agent = digest(party.live.agent_settings().model_dump(mode="json"))
+        who = (party.candidate.digest, agent, conditions(plan, plan.suites[suite]))
         if who not in self._stores:
             project = plan.project
             self._stores[who] = DrawStore(project.finished_folder, project.draws_folder, who, plan.run_id)

@@ -34,6 +34,17 @@ def key_of(plan: Plan, planned: PlannedSuite, task: Task, trial: int, party: Par
     )
 
 
+def conditions(plan: Plan, planned: PlannedSuite) -> str:
+    """Digest of what a live run of a suite depends on, apart from the tasks, the candidate and its agent.
+
+    Code that cannot be identified gives a digest that no other run has.
+    """
+    suite, world = planned.suite, planned.identity.world
+    code = None if world is None else world.digest or plan.run_id
+    user = user_settings(plan, planned).model_dump(mode="json")
+    return digest([user, code, suite.max_steps, suite.max_errors, suite.timeout])
+
+
 def tested(plan: Plan, origin: Provenance) -> str:
     """Digest of the tested agent, without the candidate's text: equal digests mean the same test.
 
