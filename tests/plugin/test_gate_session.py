@@ -109,13 +109,12 @@ def test_a_baseline_under_an_ancestors_name_is_the_ancestors(project: DeskProjec
     project.run("--candidate=v0", "--t2e-save-baseline=v1", "--t2e-gate=off")
     result = project.run("--candidate=v2")
     assert result.ret == 4
-    result.stderr.fnmatch_lines(
-        [
-            "*v1.json: has the name of candidate 'v1', and candidate 'v0' was measured; measure 'v1' again "
-            "(pytest --candidate v1 --t2e-save-baseline v1 --t2e-baseline-mode update), or name the baseline "
-            "with --t2e-baseline v1"
-        ]
+    told = (
+        "*v1.json: has the name of candidate 'v1', and candidate 'v0' was measured; measure 'v1' again "
+        "(pytest --candidate v1 --t2e-save-baseline v1 --t2e-baseline-mode update), or name the baseline "
+        "with --t2e-baseline v1"
     )
+    result.stderr.fnmatch_lines([told])
     assert project.run("--candidate=v2", "--t2e-baseline=v1").ret == 0
     project.run("--candidate=v1", "--t2e-save-baseline=v1", "--t2e-baseline-mode=update", "--t2e-gate=off")
     assert project.run("--candidate=v2").ret == 1

@@ -71,7 +71,9 @@ class _Lines:
 
 
 class DrawStore:
-    """The draw of one candidate and one agent under the same conditions; safe to use from several threads and processes.
+    """The draw of one candidate and one agent under fixed conditions.
+
+    It is safe to use from several threads and processes.
 
     Args:
         simulations: The folder of all stored simulations.
