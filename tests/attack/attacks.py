@@ -311,7 +311,7 @@ ATTACKS = {
     "ledger": Attack("drawn again, entries edited or deleted", damaged_ledger),
     "siblings": Attack("nine names of one agent, all gated", siblings, rate=0.5),
     "settings": Attack("the best of twelve settings", settings, rate=0.5),
-    "texts": Attack("the best of nine candidates", texts, rate=0.5, claimed=False),
+    "texts": Attack("the best of nine candidates", texts, rate=0.5),
     "replay": Attack("the best of six runs of each task, replayed", replay),
     "history": Attack("drawn again, newest entries and lines taken out", newest_entries, claimed=False),
 }
