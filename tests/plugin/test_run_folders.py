@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -131,10 +132,8 @@ def test_a_folder_whose_traces_were_edited_is_no_baseline(drawn: DeskProject) ->
 @pytest.mark.parametrize("side", ["replay", "baseline"])
 def test_any_edit_of_a_folder_is_named(drawn: DeskProject, edit: Callable[[Path], None], side: str) -> None:
     edit(drawn.root / "good")
-    if side == "replay":
-        result = replay(drawn, "good")
-    else:
-        result = drawn.run("--candidate=v2", "--t2e-baseline=good")
+    compared = partial(drawn.run, "--candidate=v2", "--t2e-baseline=good")
+    result = replay(drawn, "good") if side == "replay" else compared()
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([EDITED.format("good")])
 
