@@ -79,7 +79,8 @@ class Controller(Participant):
             for planned in self.plan.suites.values():
                 if planned.baseline is not None and self.plan.policy is not None:
                     self.notes += refuse_incomparable(self.plan, planned)
-            if self.plan.saving is not None or self.plan.policy is not None:
+            replays = any(planned.recorded is not None for planned in self.plan.suites.values())
+            if replays or self.plan.saving is not None or self.plan.policy is not None:
                 looks = Looks(self.plan.project)
                 refuse_unmergeable(self.plan, looks)
                 self.notes += refuse_edited(self.plan, looks)
@@ -310,7 +311,7 @@ class Controller(Participant):
                 stopped=narrowed if stopped else "",
                 others_failed=self.others_failed,
             )
-            self.notes += keep(self.plan, ran, self.outcomes, self.worlds, looks)
+            self.notes += keep(self.plan, ran, self.outcomes, self.worlds, looks, self.draws)
             if self.account is not None:
                 totals = self.account.totals()
                 keep_totals(self.plan, totals, exhausted)

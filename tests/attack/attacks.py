@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import comb
 from pathlib import Path
+from typing import Any
 
 from pytest_trace2evolve.testing.faults import Fault
 from tests.attack.coin import Coin
@@ -210,6 +211,21 @@ def forged_traces(target: Target, rng: random.Random) -> bool:
     return target.session("v1").promoted
 
 
+def forged_folder(target: Target, rng: random.Random) -> bool:
+    """Puts successes of another candidate into a run's folder, and replays the folder."""
+    good, bad = (target.session(name, OFF).run for name in ("v2", "v1"))
+    if good is None or bad is None:
+        return False
+    said = {record["task_id"]: record for record in _records(good).values()}
+    for path, record in _records(bad).items():
+        path.write_text(json.dumps({**said[record["task_id"]], "id": record["id"]}), encoding="utf-8")
+    return target.session("v1", f"--t2e-replay={bad}", without_model=True).promoted
+
+
+def _records(run: Path) -> dict[Path, dict[str, Any]]:
+    return {path: json.loads(path.read_bytes()) for path in sorted(run.glob("simulations/*.json"))}
+
+
 def damaged_ledger(target: Target, rng: random.Random) -> bool:
     """Draws failures again, and edits or deletes entries of the ledger."""
     target.session("v1")
@@ -308,6 +324,9 @@ ATTACKS = {
     "baseline": Attack("an edited baseline", edited_baseline, rate=0.8),
     "verdict": Attack("an edited verdict.json and evidence", edited_verdict),
     "traces": Attack("successes of others in the store", forged_traces, rates={"This is version 2.": 1.0}),
+    "folder": Attack(
+        "successes of others in a run's folder, replayed", forged_folder, rates={"This is version 2.": 1.0}
+    ),
     "ledger": Attack("drawn again, entries edited or deleted", damaged_ledger),
     "siblings": Attack("nine names of one agent, all gated", siblings, rate=0.5),
     "settings": Attack("the best of twelve settings", settings, rate=0.5),

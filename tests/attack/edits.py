@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_trace2evolve.evidence.ledger import Ledger
+from pytest_trace2evolve.records.ledger import Traces
 from tests.attack.target import Target, edit_rewards, with_digest, without_digest
 
 
@@ -156,6 +158,24 @@ def trace_swap(target: Target, rng: random.Random, own: list[Path]) -> Edit | No
     return Edit(before, (one.stem, other.stem), ids=ids)
 
 
+def run_folder(target: Target, rng: random.Random, own: list[Path]) -> Edit | None:
+    """Changes the recorded reward of a simulation in the folder of a run whose traces the ledger knows."""
+    known = {
+        entry.run for entry in Ledger(target.root / "ledger").read().in_time if isinstance(entry, Traces)
+    }
+    folder = target.root / ".trace2evolve/runs"
+    paths = [path for run in sorted(known) for path in sorted((folder / run).glob("simulations/*.json"))]
+    if not (present := [path for path in paths if (path.parents[1] / "results.json").exists()]):
+        return None
+    path = rng.choice(present)
+    before = path.read_bytes()
+    record = json.loads(before)
+    graded = record.get("reward_info") or {"reward": 0.0}
+    record["reward_info"] = graded | {"reward": 1.0 - graded["reward"]}
+    path.write_text(json.dumps(record), encoding="utf-8")
+    return Edit({path: before}, (f"{path.parents[1].name}: was edited: it holds traces",))
+
+
 def draw_account(target: Target, rng: random.Random, own: list[Path]) -> Edit | None:
     """Changes the account of what was drawn."""
     accounts = [
@@ -181,5 +201,6 @@ EDITS: dict[str, Callable[[Target, random.Random, list[Path]], Edit | None]] = {
     "trace text": trace_text,
     "trace swap": trace_swap,
     "draw account": draw_account,
+    "run folder": run_folder,
 }
 """All edits. Each takes the files of the candidate's stored simulations; None if there is nothing to edit."""

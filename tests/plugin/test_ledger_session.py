@@ -56,9 +56,11 @@ def test_candidates_are_counted_and_the_same_claim_repeats(project: DeskProject)
     first, second, third = evaluations(project)
     assert [one.look for one in (first, second, third)] == [1, 2, 1]
     assert [one.repeats for one in (first, second, third)] == [None, None, first.name]
-    (drawn,) = third.parents
-    drawn_entry = Ledger(project.root / "ledger").read().entries[drawn]
-    assert (drawn_entry.run, drawn_entry.parents) == (third.run, (second.name,))
+    known = Ledger(project.root / "ledger").read().entries
+    left = known[third.parents[0]]
+    drawn = known[left.parents[0]]
+    assert [(one.kind, one.run) for one in (left, drawn)] == [("traces", third.run), ("draw", third.run)]
+    assert drawn.parents == (second.name,)
 
 
 def test_the_number_does_not_depend_on_workers(project: DeskProject) -> None:
@@ -239,7 +241,7 @@ def test_the_story_as_json(project: DeskProject, capsys: pytest.CaptureFixture[s
     project.run("--candidate=v1")
     status, lines, _ = told(project, capsys, "--json")
     record: dict[str, Any] = json.loads("\n".join(lines))
-    assert (status, record["entries"], record["problems"]) == (0, 4, [])
+    assert (status, record["entries"], record["problems"]) == (0, 6, [])
     (split,) = record["splits"]
     assert set(split) == {"suite", "split", "lock", "informed", "entries", "next"}
     *drawn, entry = split["entries"]

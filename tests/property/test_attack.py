@@ -31,10 +31,8 @@ DIRECTED = {
     "kills": replace(ATTACKS["kills"], rate=0.5, rates=UNLUCKY),
     "losses": replace(ATTACKS["losses"], rate=0.5, rates=UNLUCKY),
     "ledger": replace(ATTACKS["ledger"], rate=0.5, rates=UNLUCKY),
-    **{
-        name: ATTACKS[name]
-        for name in ("hold-fresh", "hold-kills", "hold-losses", "remeasure", "baseline", "verdict", "traces")
-    },
+    **{name: ATTACKS[name] for name in ("hold-fresh", "hold-kills", "hold-losses", "remeasure")},
+    **{name: ATTACKS[name] for name in ("baseline", "verdict", "traces", "folder")},
 }
 SEEDS = {"remeasure": 1, "kills": 1, "losses": 1}
 """Seeds at which an honest first draw is not promoted. At seed 0 the first draw of `kills` and `losses`,

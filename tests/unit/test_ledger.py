@@ -229,6 +229,34 @@ def test_a_fast_clock_harms_no_later_entry(folder: Path, make: Callable[..., Dat
     }
 
 
+def test_all_entries_of_a_run_with_a_fast_clock_harm_no_later_entry(folder: Path) -> None:
+    write(folder)
+    first = last = add(folder)
+    for days in (2_000, 2_001, 2_002):
+        moment = first.at + timedelta(days=days)
+        last = seen(moment, run="2", root=first.root, parents=(last.name,))
+        write(folder, last)
+    assert len(problems(folder, datetime.now(UTC))) == 3
+    add(folder, name="v2", look=2, run="3")
+    history = Ledger(folder).read()
+    assert history.problems == ()
+    looks = [entry for entry in history.in_time if isinstance(entry, Seen)]
+    assert {entry.first_day for entry in looks} == {first.at.date()}
+
+
+def test_a_slow_clock_says_nothing_of_other_runs(folder: Path) -> None:
+    write(folder)
+    first, second = (add(folder, seen, run=run) for run in ("1", "2"))
+    moment = first.at - timedelta(days=2_000)
+    write(
+        folder,
+        judged(moment, root=first.root, parents=(second.name,), ahead=(second.name,), name="v3", run="3"),
+    )
+    known = Ledger(folder).read().entries
+    assert known[first.name].earliest is None
+    assert known[second.name].earliest == first.at
+
+
 def test_a_look_with_a_fast_clock_counts_from_the_entry_before_it(folder: Path) -> None:
     """Else a clock set ahead would let a candidate that is written after a look pass for older than it."""
     first = add(folder)

@@ -10,9 +10,9 @@ from pathlib import Path
 from pytest_trace2evolve._canonical import digest
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.baselines import RESTORE, evidence_digest, read_evidence
-from pytest_trace2evolve.evidence.results import decode
+from pytest_trace2evolve.evidence.results import decode, traces_digest
 from pytest_trace2evolve.records.evidence import Evidence, SimulationEvidence
-from pytest_trace2evolve.records.ledger import Dated, Evaluation, Saved
+from pytest_trace2evolve.records.ledger import Dated, Evaluation, Saved, Traces
 from pytest_trace2evolve.records.run_verdict import RunVerdict
 from pytest_trace2evolve.records.verdict import Decision
 
@@ -151,6 +151,60 @@ def edited_run(folder: Path, entries: Iterable[Dated]) -> Iterator[Edited]:
             )
 
 
+def edited_traces(entries: Iterable[Dated], run: str, path: Path) -> Edited | None:
+    """A results file or folder that is not what the run left that it says made it.
+
+    Args:
+        entries: All that the ledger holds, or its entries of one suite.
+        run: The id of the run that it names; empty if it names none.
+        path: The file or folder.
+
+    Returns:
+        None if it agrees, or if the ledger knows no traces of the run.
+
+    Raises:
+        ResultsError: a file of it cannot be read.
+    """
+    known = {entry.digest: entry for entry in _traces_of(entries, run)}
+    if not known or (held := traces_digest(path)) in known:
+        return None
+    *_, entry = known.values()
+    return Edited(
+        path,
+        f"was edited: it holds traces {held}, and run {run} left {entry.digest} ({entry.at:%Y-%m-%d}, "
+        f"ledger entry {entry.name}); restore it, or run it again",
+    )
+
+
+def knows_traces(entries: Iterable[Dated], run: str) -> bool:
+    """Whether the ledger can say what traces a run left."""
+    return bool(_traces_of(entries, run))
+
+
+def edited_copy(entries: Iterable[Dated], suite: str, path: Path, evidence: Evidence) -> Edited | None:
+    """Evidence outside of `baselines/` that is not what the ledger says of the run that it names.
+
+    Returns:
+        None if it agrees, or if the ledger knows no evidence of the run on the suite.
+    """
+    found = evidence_digest(evidence)
+    known = _evidence_on(entries, suite)
+    entry = next((one for one in known.values() if one.run == evidence.provenance.run_id), None)
+    if found in known or entry is None:
+        return None
+    told = entry.baseline.digest if isinstance(entry, Saved) else entry.evidence
+    return Edited(
+        path,
+        f"was edited: it holds evidence {found}, and run {entry.run} recorded {told} "
+        f"({entry.at:%Y-%m-%d}, ledger entry {entry.name}); restore it, or run it again",
+    )
+
+
+def knows_evidence(entries: Iterable[Dated], suite: str, evidence: Evidence) -> bool:
+    """Whether the ledger holds the digest of evidence of a suite."""
+    return evidence_digest(evidence) in _evidence_on(entries, suite)
+
+
 def evidence_place(suite: str) -> str:
     """Where a run's folder keeps its evidence of a suite."""
     return f"evidence/{suite}.json"
@@ -235,6 +289,20 @@ def _named(entries: Iterable[Dated], suite: str, name: str) -> list[Saved | Eval
     ]
     saves = [entry for entry in known if isinstance(entry, Saved)]
     return sorted(saves or known, key=lambda entry: (entry.at, entry.name))
+
+
+def _traces_of(entries: Iterable[Dated], run: str) -> list[Traces]:
+    return [entry for entry in entries if isinstance(entry, Traces) and entry.run == run]
+
+
+def _evidence_on(entries: Iterable[Dated], suite: str) -> dict[str, Saved | Evaluation]:
+    """Entries of saves and of gated runs, by the digest of the evidence that was saved or measured."""
+    return {
+        digest: entry
+        for entry in entries
+        if isinstance(entry, Saved | Evaluation) and entry.suite == suite
+        if (digest := entry.baseline.digest if isinstance(entry, Saved) else entry.evidence)
+    }
 
 
 def _evidence_of(entry: Saved | Evaluation) -> str | None:

@@ -46,14 +46,32 @@ def problems_among(
 
 
 def ahead_of_their_time(entries: Mapping[str, Dated]) -> dict[str, datetime]:
-    """The entries that a later one lists as dated after it, and when each was written at the earliest."""
+    """The entries that are dated after a later one, and when each was written at the earliest.
+
+    A later entry lists those among its parents. What the same run wrote before them is dated by the same
+    clock.
+    """
+    found: set[str] = set()
+    for entry in entries.values():
+        wrong = set[str]()
+        behind = [parent for parent in entry.ahead if parent in entry.parents and parent in entries]
+        while behind:
+            name = behind.pop()
+            wrong.add(name)
+            before = {one for one in entries[name].parents if one in entries} - wrong
+            behind += [one for one in before if entries[one].at > entry.at and _one_run(entries, name, one)]
+        found |= wrong
     start = datetime.min.replace(tzinfo=UTC)
-    listed = {parent for entry in entries.values() for parent in entry.ahead if parent in entry.parents}
-    return {
-        name: max((entries[one].at for one in entries[name].parents if one in entries), default=start)
-        for name in listed
-        if name in entries
-    }
+    earliest: dict[str, datetime] = {}
+    for name in sorted(found, key=lambda one: (entries[one].at, one)):
+        before = {one for one in entries[name].parents if one in entries}
+        earliest[name] = max((earliest.get(one, entries[one].at) for one in before), default=start)
+    return earliest
+
+
+def _one_run(entries: Mapping[str, Dated], *names: str) -> bool:
+    runs = {getattr(entries[name], "run", None) for name in names}
+    return len(runs) == 1 and None not in runs
 
 
 def _back_dated(entry: Dated, parent: str, before: Dated) -> str:

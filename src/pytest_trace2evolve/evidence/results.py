@@ -7,13 +7,15 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from pytest_trace2evolve._canonical import digest, digest_text
 from pytest_trace2evolve.errors import ResultsError
-from pytest_trace2evolve.reading import RESULTS, read_json
+from pytest_trace2evolve.evidence.tau2_format import OWN_BLOCK
+from pytest_trace2evolve.reading import RESULTS, read_bytes, read_json
 from pytest_trace2evolve.records.base import complaint
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation
 
-__all__ = ["ResultsFile", "combine", "decode", "read_results"]
+__all__ = ["ResultsFile", "combine", "decode", "read_results", "traces_digest"]
 
 SIMULATIONS = "simulations"
 
@@ -36,6 +38,13 @@ class ResultsFile:
         """The `info` block; empty where the file has none."""
         info = self.header.get("info")
         return info if isinstance(info, dict) else {}
+
+    @property
+    def run(self) -> str:
+        """The id of the run that the file says made it; empty if it names none."""
+        own = self.info.get(OWN_BLOCK)
+        named = own.get("run_id") if isinstance(own, dict) else None
+        return named if isinstance(named, str) else ""
 
     @property
     def domain(self) -> str | None:
@@ -72,6 +81,26 @@ def read_results(path: Path) -> ResultsFile:
     _refuse_unknown_tasks(path, simulations, tasks)
     _refuse_foreign_checks(path, simulations, tasks)
     return ResultsFile(path=path, header=header, tasks=tasks, simulations=simulations)
+
+
+def traces_digest(path: Path) -> str:
+    """Identifies all that `read_results` reads of a path; ends of lines do not count.
+
+    Raises:
+        ResultsError: a file is missing, too large or not a regular file.
+    """
+    meta, folder = _locate(path)
+    files = {meta: "results.json"}
+    if folder is not None:
+        files |= {file: f"{SIMULATIONS}/{file.name}" for file in folder.glob("*.json")}
+    return digest(
+        {
+            name: digest_text(
+                read_bytes(file, ResultsError, limit=RESULTS).decode("latin-1").replace("\r\n", "\n")
+            )
+            for file, name in files.items()
+        }
+    )
 
 
 def decode(path: Path) -> Any:

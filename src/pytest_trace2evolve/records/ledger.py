@@ -1,4 +1,4 @@
-"""Entries of the ledger: accesses, draws of sealed splits, verdicts, saved baselines, and repairs.
+"""Entries of the ledger: accesses, draws of sealed splits, traces, verdicts, saved baselines, and repairs.
 
 An entry is named by the digest of its content and names the entries that were there before it, so that an
 entry cannot be changed, or one that others name be taken away, without its being found.
@@ -211,6 +211,23 @@ class Draw(Dated):
     run: Text
 
 
+class Traces(Dated):
+    """A run that drew a sealed split ended, and left the traces of a suite in its folder.
+
+    Runs of versions before this entry have none, and nor has a run that was killed.
+
+    Attributes:
+        suite: The suite.
+        run: The id of the run.
+        digest: Digest of the folder's results: see `results.traces_digest`.
+    """
+
+    kind: Literal["traces"] = "traces"
+    suite: Text
+    run: Text
+    digest: Text
+
+
 _LATER = frozenset({"baseline_identity", "analysis", "baseline_evidence", "evidence", "verdict", "draw"})
 """Fields of an evaluation that came after the first entries."""
 
@@ -307,6 +324,6 @@ class Evaluation(Dated):
         return (self.candidate, *self.ancestors)
 
 
-AnyEntry = Root | Seen | Draw | Evaluation | Saved | Repair
+AnyEntry = Root | Seen | Draw | Traces | Evaluation | Saved | Repair
 ENTRIES: TypeAdapter[AnyEntry] = TypeAdapter(Annotated[AnyEntry, Field(discriminator="kind")])
 """Reads an entry of any kind."""

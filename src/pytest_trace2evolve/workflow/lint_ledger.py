@@ -7,11 +7,17 @@ from pathlib import Path
 from pytest_trace2evolve.candidates import Candidate, parse_candidate, read_candidate
 from pytest_trace2evolve.errors import CandidateError, LockError, ResultsError, nearest
 from pytest_trace2evolve.evidence.baselines import read_evidence
-from pytest_trace2evolve.evidence.integrity import edited_baseline, edited_run, is_known, other_outcomes
+from pytest_trace2evolve.evidence.integrity import (
+    edited_baseline,
+    edited_run,
+    edited_traces,
+    is_known,
+    other_outcomes,
+)
 from pytest_trace2evolve.evidence.ledger import Ledger
 from pytest_trace2evolve.lock import SuiteLock
 from pytest_trace2evolve.records.evidence import Evidence
-from pytest_trace2evolve.records.ledger import Dated, Evaluation, Seen
+from pytest_trace2evolve.records.ledger import Dated, Evaluation, Seen, Traces
 from pytest_trace2evolve.workflow.findings import Finding, Linted, found_in, git
 from pytest_trace2evolve.workflow.project import Project
 
@@ -67,15 +73,31 @@ def _edits(
 
 
 def run_folders(linted: Linted) -> Iterator[Finding]:
-    """The verdicts and the evidence of the runs that the ledger knows are as they were written."""
+    """The verdicts, evidence and traces of the runs that the ledger knows are as they were written."""
     project = linted.project
     runs: dict[str, list[Dated]] = {}
     for entry in Ledger(project.ledger_folder).read().in_time:
         if isinstance(entry, Evaluation):
             runs.setdefault(entry.run, []).append(entry)
+        elif isinstance(entry, Traces):
+            yield from _traces(project.runs_folder / entry.run, entry)
     for run, entries in runs.items():
         for edited in edited_run(project.runs_folder / run, entries):
             yield Finding(edited.path, edited.text)
+
+
+def _traces(folder: Path, entry: Traces) -> Iterator[Finding]:
+    """Whether a run's traces are what it left. Nothing is said of a folder that is gone or lies elsewhere."""
+    place = next((one for one in (folder / entry.suite, folder) if (one / "results.json").exists()), None)
+    if place is None:
+        return
+    try:
+        edited = edited_traces([entry], entry.run, place)
+    except ResultsError as error:
+        yield found_in(place, error)
+        return
+    if edited is not None:
+        yield Finding(place, edited.text)
 
 
 def backdated(linted: Linted) -> Iterator[Finding]:

@@ -12,6 +12,7 @@ from pytest_trace2evolve.evidence.store import RunStore
 from pytest_trace2evolve.evidence.tau2_format import header
 from pytest_trace2evolve.records.account import State, Totals
 from pytest_trace2evolve.records.run_verdict import RunVerdict
+from pytest_trace2evolve.records.score import Status
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.verdict import CheckStatus, Decision, SideFigures, Verdict
 from pytest_trace2evolve.workflow.judging.ledger import DECIDING, Looks
@@ -26,23 +27,43 @@ from pytest_trace2evolve.worlds.registry import Worlds
 
 
 def keep(
-    plan: Plan, runs: Iterable[SuiteRun], outcomes: Iterable[SuiteOutcome], worlds: Worlds, looks: Looks
+    plan: Plan,
+    runs: Iterable[SuiteRun],
+    outcomes: Iterable[SuiteOutcome],
+    worlds: Worlds,
+    looks: Looks,
+    draws: Draws,
 ) -> list[str]:
     """Write the headers of the run folder and the baselines asked for, with their entries in the ledger.
+
+    The ledger also names the traces of suites of which the run drew a sealed split.
 
     Returns:
         Notes for the user, a line each.
 
     Raises:
         OSError: something could not be written; what was there before is as it was.
+        ResultsError: the run's folder cannot be read again.
     """
     pairs = list(zip(runs, outcomes, strict=True))
     notes: list[str] = []
     for run, _ in pairs:
         notes += _keep_header(plan, run, worlds)
+        if _drew(run, draws):
+            looks.record_traces(run.planned.name, plan.run_id, plan.suite_folder(run.planned.name))
     if plan.saving is not None:
         notes += [save_baseline(plan, run, outcome, looks) for run, outcome in pairs]
     return notes
+
+
+def _drew(run: SuiteRun, draws: Draws) -> bool:
+    """Whether a simulation of a sealed split was made, and not lost."""
+    return any(
+        record.status is not Status.INFRASTRUCTURE_ERROR
+        for split in run.planned.lock.splits
+        if draws.is_drawn(run.planned.name, split)
+        for record in run.in_split(split)
+    )
 
 
 def record_verdicts(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
+from pathlib import Path
 
 from pytest_trace2evolve._canonical import digest
 from pytest_trace2evolve.candidates import Candidate
@@ -9,11 +10,12 @@ from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence import scoreboard
 from pytest_trace2evolve.evidence.baselines import evidence_digest as whole_digest
 from pytest_trace2evolve.evidence.ledger import Ledger
+from pytest_trace2evolve.evidence.results import traces_digest
 from pytest_trace2evolve.gate.decide import unmeasured
 from pytest_trace2evolve.gate.labels import Labelled, SealedSplit, label_of
 from pytest_trace2evolve.gate.looks import Claim, Look, look_of
 from pytest_trace2evolve.records.evidence import Evidence, Provenance, Settings, SimulationEvidence
-from pytest_trace2evolve.records.ledger import Dated, Evaluation, Repair, Saved, Version
+from pytest_trace2evolve.records.ledger import Dated, Draw, Evaluation, Repair, Saved, Traces, Version
 from pytest_trace2evolve.records.run_verdict import RunVerdict
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label, Verdict
 from pytest_trace2evolve.suites import Role
@@ -67,6 +69,10 @@ class Looks:
             )
         sealed = SealedSplit(suite.name, split, suite.suite.domain, suite.lock.splits[split].keys())
         return label_of(lineage, sealed, self.entries)
+
+    def names_draws(self, suite: str, split: str) -> bool:
+        """Whether a split was ever drawn by live runs of this project."""
+        return any(isinstance(one, Draw) and (one.suite, one.split) == (suite, split) for one in self.entries)
 
     def repair(self, who: str) -> Repair:
         """Accept all damage that there is now. Exactly these problems no longer count.
@@ -188,6 +194,20 @@ class Looks:
             return Saved(
                 root=root, parents=parents, at=at, suite=suite, baseline=version, replaces=replaces, run=run
             )
+
+        return self._ledger.append(make)
+
+    def record_traces(self, suite: str, run: str, folder: Path) -> Traces:
+        """Write down what a run left of a suite in its folder, by which an edit of it is found.
+
+        Raises:
+            OSError: it could not be written.
+            ResultsError: the folder cannot be read.
+        """
+        held = traces_digest(folder)
+
+        def make(root: str, parents: tuple[str, ...], at: datetime) -> Traces:
+            return Traces(root=root, parents=parents, at=at, suite=suite, run=run, digest=held)
 
         return self._ledger.append(make)
 

@@ -7,14 +7,20 @@ from dataclasses import dataclass, field
 from pytest_trace2evolve.candidates import source_of
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.integrity import (
+    Edited,
     edited_baseline,
+    edited_copy,
+    edited_traces,
     is_known,
+    knows_evidence,
+    knows_traces,
     other_outcomes,
     outcomes_digest,
 )
 from pytest_trace2evolve.gate.comparable import agent_changes, differences, unequal_trials, unrecorded
 from pytest_trace2evolve.gate.confirm import fresh_result
 from pytest_trace2evolve.gate.decide import decide, unmeasured, worst
+from pytest_trace2evolve.gate.labels import Labelled
 from pytest_trace2evolve.gate.looks import Claim, Look
 from pytest_trace2evolve.gate.pairs import natural_order, pair, told
 from pytest_trace2evolve.gate.policy import version_of
@@ -200,7 +206,7 @@ def _verdicts(
         comparable = [record for record in baseline if record.task_digest == tasks[record.task_id]]
         candidate = run.in_split(split)
         reasons = {**_other_content(baseline, tasks), **run.left_out(split)}
-        labelled = looks.label(plan.lineage, planned, split, plan.project.splits[split].role)
+        labelled = _labelled(plan, planned, split, looks)
         partial = _partial(run, split, interrupted, stopped)
         if not partial and not guard:
             partial = _without_baseline(tasks, {record.task_id for record in baseline})
@@ -229,6 +235,34 @@ def _verdicts(
         verdict = with_recorded(verdict, look, labelled.reason)
         sealed = plan.project.splits[split].role is Role.GATE
         yield withheld(verdict) if sealed and looks.problems else verdict
+
+
+def _labelled(plan: Plan, planned: PlannedSuite, split: str, looks: Looks) -> Labelled:
+    """What kind of evidence a split is.
+
+    Of a project that draws a sealed split live, traces that its ledger does not know are not clean: they may
+    be what such a run left, edited.
+    """
+    labelled = looks.label(plan.lineage, planned, split, plan.project.splits[split].role)
+    if labelled.label is not Label.CLEAN or not looks.names_draws(planned.name, split):
+        return labelled
+    if not (files := _unrecorded(planned, looks)):
+        return labelled
+    reason = f"the ledger names draws of {planned.name}::{split}, and not what is in {', '.join(files)}"
+    return Labelled(Label.DEVELOPMENT, reason)
+
+
+def _unrecorded(planned: PlannedSuite, looks: Looks) -> list[str]:
+    """The names of the files that a suite is judged on and whose content the ledger does not know."""
+    files = [(file.path, file.run) for file in planned.recorded.files] if planned.recorded else []
+    baseline = planned.baseline
+    if baseline is not None and not baseline.saved:
+        files += baseline.files
+    names = [path.name for path, run in files if not knows_traces(looks.entries, run)]
+    if baseline is not None and not baseline.saved and not baseline.files:
+        whole = baseline.whole or baseline.evidence
+        names += [] if knows_evidence(looks.entries, planned.name, whole) else [baseline.name]
+    return list(dict.fromkeys(names))
 
 
 def _lost_again(run: SuiteRun, split: str, draws: Draws) -> dict[str, str]:
@@ -407,26 +441,46 @@ def compared(plan: Plan, planned: PlannedSuite) -> Compared | None:
 
 
 def refuse_edited(plan: Plan, looks: Looks) -> Iterator[str]:
-    """Hold the baselines that a gated run is compared with against the ledger.
+    """Hold what a run replays, and the baselines that a gated run is compared with, against the ledger.
 
     Returns:
-        Notes on those that may have been edited.
+        Notes on what may have been edited.
 
     Raises:
-        ResultsError: one is not as it was saved, or as another run used it.
+        ResultsError: a baseline is not as it was saved, or as another run used it, or a run's folder is not
+            as the run left it.
     """
     for name, planned in plan.suites.items():
+        for file in planned.recorded.files if planned.recorded else ():
+            _refuse(edited_traces(looks.entries, file.run, file.path))
         baseline = planned.baseline
+        if plan.policy is not None and baseline is not None and not baseline.saved:
+            for path, run in baseline.files:
+                _refuse(edited_traces(looks.entries, run, path))
+            if not baseline.files and baseline.path is not None:
+                whole = baseline.whole or baseline.evidence
+                _refuse(edited_copy(looks.entries, name, baseline.path, whole))
+        sealed = any(plan.project.splits[split].role is Role.GATE for split in planned.lock.splits)
+        decides = plan.policy is not None or plan.saving is not None
+        if sealed and decides and (unrecorded := _unrecorded(planned, looks)):
+            yield (
+                f"{name}: not recorded by this project's ledger, so an edit cannot be found: "
+                f"{', '.join(unrecorded)}"
+            )
         if plan.policy is None or baseline is None or not baseline.saved:
             continue
         assert baseline.path is not None
         whole = baseline.whole or baseline.evidence
-        if edited := edited_baseline(looks.entries, name, baseline.name, baseline.path, whole):
-            raise ResultsError(str(edited))
+        _refuse(edited_baseline(looks.entries, name, baseline.name, baseline.path, whole))
         if is_known(looks.entries, name, baseline.name):
             continue
         if note := other_outcomes(looks.entries, name, baseline.name, whole, planned.lock.splits):
             yield f"{name}: {note}"
+
+
+def _refuse(edited: Edited | None) -> None:
+    if edited is not None:
+        raise ResultsError(str(edited))
 
 
 def deciding(project: Project, splits: Iterable[str]) -> Iterable[tuple[str, bool]]:

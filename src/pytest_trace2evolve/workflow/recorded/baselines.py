@@ -28,6 +28,7 @@ class Baseline:
         path: The file it was read from; None on a worker.
         whole: All that the file holds, where it is a baseline of ours.
         saved: Whether it is one of the project's saved baselines.
+        files: The results files that it was scored from, each with the run that it names (empty if none).
     """
 
     name: str
@@ -35,6 +36,7 @@ class Baseline:
     path: Path | None = None
     whole: Evidence | None = None
     saved: bool = False
+    files: tuple[tuple[Path, str], ...] = ()
 
     @cached_property
     def digest(self) -> str:
@@ -153,9 +155,17 @@ def _require_candidate(ancestor: Candidate, evidence: Evidence, path: Path) -> N
 def _from_path(path: Path, suites: Sequence[LockedSuite], worlds: Worlds, judge: Judge | None) -> Found:
     providers = {one.suite.provider for one in suites}
     provider = providers.pop() if len(providers) == 1 else None
-    sides, notes = load_sides([path], worlds, provider, judge, by_suite=True)
+    files: list[tuple[Path, str]] = []
+    sides, notes = load_sides(
+        [path],
+        worlds,
+        provider,
+        judge,
+        by_suite=True,
+        on_file=lambda file: files.append((file.path, file.run)),
+    )
     found = {
-        one.name: _checked(one, Baseline(path.name, side), path)
+        one.name: _checked(one, Baseline(path.name, side, files=tuple(files)), path)
         for one in suites
         if (side := _side_of(one, sides)) is not None
     }

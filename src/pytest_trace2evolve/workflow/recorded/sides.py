@@ -1,6 +1,6 @@
 """Evidence from whatever a user names: results files, run folders, baselines."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -175,6 +175,7 @@ def load_sides(
     judge: Judge | None = None,
     one_agent: bool = False,
     by_suite: bool = False,
+    on_file: Callable[[ResultsFile], None] | None = None,
 ) -> tuple[list[Evidence], tuple[str, ...]]:
     """One candidate's evidence from several paths, one `Evidence` a domain and mode.
 
@@ -185,6 +186,7 @@ def load_sides(
         judge: Judge of natural-language assertions.
         one_agent: Whether candidate and agent of a side must agree.
         by_suite: Whether files of several suites of a domain are kept apart instead of refused.
+        on_file: Called with each results file that was read.
 
     Returns:
         The evidence, and notes on what was renumbered.
@@ -206,6 +208,8 @@ def load_sides(
             continue
         file = read_results(path)
         files.setdefault(side_of(mode_of(file), provenance(file).suite), []).append(file)
+        if on_file is not None:
+            on_file(file)
     sides = [side_of(one.provenance.mode, one.provenance.suite) for one in compact]
     for side in {*sides, *files}:
         if sides.count(side) + (side in files) > 1:

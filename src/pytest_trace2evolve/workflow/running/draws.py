@@ -111,7 +111,7 @@ class Draws:
         """
         split = self._split_of[suite, task_id]
         with self._mutex:
-            if (suite, split) in self._declared or not self._is_drawn(suite, split):
+            if (suite, split) in self._declared or not self.is_drawn(suite, split):
                 return
             try:
                 self._record(suite, split)
@@ -141,7 +141,8 @@ class Draws:
         for store in self._stores.values():
             yield from store.problems()
 
-    def _is_drawn(self, suite: str, split: str) -> bool:
+    def is_drawn(self, suite: str, split: str) -> bool:
+        """Whether the run makes simulations of a sealed split, and chance plays a part in them."""
         planned = self._plan.suites[suite]
         sealed = self._plan.project.splits[split].role is Role.GATE
         return sealed and planned.recorded is None and planned.agent not in SCRIPTED
