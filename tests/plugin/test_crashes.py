@@ -223,7 +223,9 @@ def test_an_output_that_fails_at_the_very_end_is_no_verdict(
 def test_a_command_whose_output_cannot_be_written_ends_with_3(
     project: DeskProject, arguments: str, errors: str
 ) -> None:
-    (project.root / "suites" / "desk.toml").write_text("broken", encoding="utf-8")  # lint has something to say
+    (project.root / "suites" / "desk.toml").write_text(
+        "broken", encoding="utf-8"
+    )  # lint has something to say
     done = shell(project, f"pytest_trace2evolve {arguments} >/dev/full {errors}")
     assert done.returncode == 3
     told = f"trace2evolve: {FULL} elsewhere\n"
@@ -237,7 +239,9 @@ def test_errors_that_nobody_can_read_keep_the_status(project: DeskProject) -> No
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there the current folder cannot be deleted")
-@pytest.mark.parametrize("arguments", ["lint", "init", "score x.json", "ledger", "evolve", "train --from-run x"])
+@pytest.mark.parametrize(
+    "arguments", ["lint", "init", "score x.json", "ledger", "evolve", "train --from-run x"]
+)
 def test_a_deleted_current_folder_is_told_in_one_line(project: DeskProject, arguments: str) -> None:
     line = f'mkdir gone && cd gone && rmdir ../gone && "{sys.executable}" -m pytest_trace2evolve {arguments}'
     done = subprocess.run(["sh", "-c", line], cwd=project.root, capture_output=True, text=True, check=False)
