@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -311,6 +312,7 @@ def test_base_against_head(desk: DeskProject, run: ActionRun, instruction: str, 
         assert (run.temp / "trace2evolve" / name).is_file(), name
     # Nothing was run, and nothing is promoted by it.
     words = ("--t2e-agent", "listed", "--collect-only")
+    shutil.rmtree(run.temp / "trace2evolve" / "run")
     (run.temp / "trace2evolve" / ".args").write_text("".join(f"{word}\0" for word in words))
     assert run.step("head").returncode == 0
     assert run.outputs["steps.head.outputs.status"] == "3"
