@@ -33,7 +33,7 @@ from pytest_trace2evolve.commands import (
     show,
     train,
 )
-from pytest_trace2evolve.crashes import EXIT_CRASH, crash_line, discard_output
+from pytest_trace2evolve.crashes import EXIT_CRASH, OutputError, crash_line, discard
 from pytest_trace2evolve.errors import LONGEST_LINE, Trace2EvolveError
 from pytest_trace2evolve.workflow.project import find_root
 
@@ -49,11 +49,23 @@ EXIT_PIPE = 141
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand; returns its exit status.
 
-    0 and more are the subcommand's own; 2 is bad input, 3 a crash and 130 Ctrl-C, told in one line on
-    standard error; 141 says that the reader of the output has gone before the end (`… | head`).
+    0 and more are the subcommand's own; 2 is bad input, 3 a crash or an output that cannot be written, and
+    130 Ctrl-C, told in one line on standard error; 141 says that the reader of the output has gone before the
+    end (`… | head`).
     """
     with _sanitized():
-        return _main(arguments)
+        try:
+            try:
+                return _main(arguments)
+            finally:  # also what argparse printed before it ended
+                sys.stdout.flush()
+        except BrokenPipeError:
+            discard(sys.stdout)
+            return EXIT_PIPE
+        except OutputError as error:
+            discard(sys.stdout)
+            print(f"trace2evolve: {error}", file=sys.stderr)
+            return EXIT_CRASH
 
 
 def _main(arguments: Sequence[str] | None) -> int:
@@ -65,24 +77,73 @@ def _main(arguments: Sequence[str] | None) -> int:
         sys.stdout.flush()
         return status
     except BrokenPipeError:
-        discard_output()
+        discard(sys.stdout)
         return status
+    except OutputError:
+        raise
     except KeyboardInterrupt:
         then = "; the same command goes on" if getattr(options, "goes_on", False) else ""
         print(f"trace2evolve: interrupted{then}", file=sys.stderr)
         return EXIT_INTERRUPTED
     except (Trace2EvolveError, OSError) as error:
-        print(sanitize_line(f"trace2evolve: {error}", LONGEST_LINE), file=sys.stderr)
+        told = error if _has_folder() else "the current folder was deleted; change to another one"
+        print(sanitize_line(f"trace2evolve: {told}", LONGEST_LINE), file=sys.stderr)
         return EXIT_USAGE
     except Exception as error:
         print(f"trace2evolve: {crash_line(error, _project_folder(options))}", file=sys.stderr)
         return EXIT_CRASH
 
 
+def _has_folder() -> bool:
+    """Whether the current folder is still there."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return False
+    return True
+
+
 def _project_folder(options: argparse.Namespace) -> Path | None:
     """The folder of the project that a command works in, if there is one."""
-    root: Path | None = options.root or find_root(Path.cwd())
+    root: Path | None = options.root or (find_root(Path.cwd()) if _has_folder() else None)
     return root if root is not None and (root / "suites").is_dir() else None
+
+
+class _Output(SanitizedStream):
+    """The standard output. What cannot be written is no missing file of the command, so it has its own error;
+    argparse passes over any `OSError`."""
+
+    def write(self, text: str) -> int:
+        """Write a text; returns how many characters were taken."""
+        with _as_output_error():
+            return super().write(text)
+
+    def flush(self) -> None:
+        """Write out what is held back."""
+        with _as_output_error():
+            self.raw.flush()
+
+
+class _Errors(SanitizedStream):
+    """The standard error. Where it cannot be written nobody can be told so."""
+
+    def write(self, text: str) -> int:
+        """Write a text; returns how many characters were taken."""
+        try:
+            return super().write(text)
+        except OSError:
+            discard(self.raw)
+            return len(text)
+
+
+@contextlib.contextmanager
+def _as_output_error() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputError(error.strerror or error) from None
 
 
 @contextlib.contextmanager
@@ -92,8 +153,8 @@ def _sanitized() -> Iterator[None]:
     # Else `print` to a closed standard error would write to the standard output, which may be JSON.
     with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
         sys.stdout, sys.stderr = (
-            cast("TextIO", SanitizedStream(stream or nowhere, terminal=bool(stream and stream.isatty())))
-            for stream in before
+            cast("TextIO", kind(stream or nowhere, terminal=bool(stream and stream.isatty())))
+            for kind, stream in zip((_Output, _Errors), before, strict=True)
         )
         try:
             yield

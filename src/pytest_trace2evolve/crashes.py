@@ -25,6 +25,20 @@ EXIT_CRASH = 3
 MAX_SHOWN = 300
 """Characters of an exception that the line shows."""
 
+
+class OutputError(Exception):
+    """The standard output cannot be written: whoever waits for the output gets less than all of it.
+
+    Args:
+        why: The cause.
+    """
+
+    def __init__(self, why: object) -> None:
+        super().__init__(
+            f"the standard output cannot be written ({why}); make room for it, or redirect it elsewhere"
+        )
+
+
 _LINE = re.compile(r"crashed: .*? (?:the traceback is in|its traceback cannot be written) [^\n]*")
 
 
@@ -75,20 +89,57 @@ def shorten(excrepr: Any, error: BaseException, root: Path, *, is_consequence: b
 def end_session(error: BaseException, root: Path) -> int:
     """Report an error that escaped from a pytest session; returns its exit status."""
     if isinstance(error, KeyboardInterrupt):
-        print("trace2evolve: interrupted while the session ended", file=sys.stderr)
+        _say("trace2evolve: interrupted while the session ended")
         return 2
-    if isinstance(error, BrokenPipeError):
-        discard_output()
-    print(f"trace2evolve: {crash_line(error, root)}", file=sys.stderr)
+    try:
+        flush_output()
+    except OutputError:
+        discard(sys.stdout)
+    if isinstance(error, OutputError):
+        _say(f"trace2evolve: {error}")
+    else:
+        _say(f"trace2evolve: {crash_line(error, root)}")
     return EXIT_CRASH
 
 
-def discard_output() -> None:
-    """Send the standard output nowhere: its reader has gone, and Python would complain at exit."""
+def refuse_closed_output() -> None:
+    """See that there is a standard output.
+
+    Raises:
+        SystemExit: there is none. Nothing else keeps pytest from flushing what is not there.
+    """
+    if sys.stdout is None:
+        _say(f"trace2evolve: {OutputError('it is closed')}")
+        raise SystemExit(EXIT_CRASH)
+
+
+def flush_output() -> None:
+    """Write out what the standard output holds.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
     try:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (OSError, ValueError):
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:
+        raise OutputError(error.strerror or error) from None
+
+
+def discard(stream: Any) -> None:
+    """Send a standard stream nowhere: it cannot be written, and Python would try again at exit."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    except (OSError, ValueError, AttributeError):
         return  # it is no file: a test's, say
+
+
+def _say(line: str) -> None:
+    """Print a line to the standard error, if anybody hears it."""
+    try:
+        print(line, file=sys.stderr)
+    except OSError:
+        discard(sys.stderr)
 
 
 def _is_ours(error: BaseException) -> bool:

@@ -3,6 +3,7 @@
 Idle, it must cost nothing: this module and `options` import the standard library and pytest alone.
 """
 
+import sys
 from collections.abc import Generator
 
 import pytest
@@ -36,6 +37,10 @@ def pytest_cmdline_main(config: pytest.Config) -> int | pytest.ExitCode | None:
     """Start over, where a path moved the rootdir; before an evolution; or once for each stage."""
     if _only_read(config) or hasattr(config, "workerinput"):
         return None
+    if sys.stdout is None and options.is_active(config):
+        from pytest_trace2evolve.crashes import refuse_closed_output
+
+        refuse_closed_output()
     given = config.invocation_params
     fixed = options.joined([str(argument) for argument in given.args], given.dir)
     if fixed is not None:
@@ -60,10 +65,15 @@ def pytest_trace2evolve_crashes(
     """End with status 3 and one line after an error that pytest does not handle: Python would end with 1.
 
     Such are errors in `pytest_configure`, `pytest_sessionfinish`, `pytest_terminal_summary` and
-    `pytest_unconfigure`, and a reader of the output that has gone.
+    `pytest_unconfigure`, and an output that cannot be written.
     """
     try:
-        return (yield)
+        status = yield
+        if not _only_read(config) and options.is_active(config):
+            from pytest_trace2evolve.crashes import flush_output
+
+            flush_output()
+        return status
     except (pytest.UsageError, pytest.exit.Exception, SystemExit, GeneratorExit):
         raise
     except BaseException as error:

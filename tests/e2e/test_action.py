@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,10 @@ with log.open("a") as file:
 for argument in sys.argv[1:]:
     if argument.startswith("--t2e-summary=") and {status} < 2:
         Path(argument.partition("=")[2]).write_text('{{"candidate": "v1"}}')
+    if argument.startswith("--t2e-run-folder=") and {verdict}:
+        folder = Path(argument.partition("=")[2])
+        folder.mkdir(exist_ok=True)
+        (folder / "verdict.json").write_text("{{}}")
 sys.exit({status})
 """
 NASTY = "v1'\"; touch owned; $(touch owned) `touch owned` & #"
@@ -49,11 +54,12 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ActionRun:
     return made
 
 
-def program(run: ActionRun, name: str, status: int = 0) -> None:
-    """Put a program on the path that notes its call and ends with a status."""
+def program(run: ActionRun, name: str, status: int = 0, *, verdict: bool = True) -> None:
+    """Put a program on the path that notes its call, leaves a verdict and ends with a status."""
     assert run.path is not None
     path = run.path / name
-    path.write_text(NOTING.format(python=sys.executable, log=str(run.temp / "calls"), status=status))
+    log = str(run.temp / "calls")
+    path.write_text(NOTING.format(python=sys.executable, log=log, status=status, verdict=verdict))
     path.chmod(0o755)
 
 
@@ -85,6 +91,61 @@ def test_the_verdict_is_the_jobs_exit_status(run: ActionRun, status: int) -> Non
     assert run.outputs["steps.head.outputs.status"] == str(status)
     assert run.step("verdict").returncode == status
     assert len(calls(run, "trace2evolve")) == 1
+
+
+NO_VERDICT = (
+    "::error::pytest ended with exit status {} and wrote no verdict: see which options kept the suites from "
+    "running, or give policy: off\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("status", "inputs"),
+    [
+        (0, {}),
+        (1, {}),
+        (0, {"policy": "strict"}),
+        (0, {"policy": "off", "args": "--t2e-gate=strict"}),
+        (1, {"policy": "off", "args": "-k x --t2e-gate off --t2e-gate strict"}),
+        (0, {"args": "-k --t2e-gate=off --t2e-gate=strict"}),
+    ],
+)
+def test_a_run_that_left_no_verdict_is_neither_promoted_nor_discarded(
+    run: ActionRun, status: int, inputs: dict[str, str]
+) -> None:
+    program(run, "pytest", status, verdict=False)
+    run.inputs |= inputs
+    done = until(run, "head")
+    assert (done.returncode, done.stdout) == (0, NO_VERDICT.format(status))
+    assert run.outputs["steps.head.outputs.status"] == "3"
+    assert run.step("ended").returncode == 0
+    summary = read_summary(run.temp / "trace2evolve" / "summary.json")
+    assert summary.trouble == "the run ended before its verdict (exit status 3): see the job's log"
+    assert run.step("verdict").returncode == 3
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        {"policy": "off"},
+        {"args": "--t2e-gate=off"},
+        {"policy": "strict", "args": "-x --t2e-gate=strict --t2e-gate off"},
+    ],
+)
+@pytest.mark.parametrize("status", [0, 1])
+def test_a_run_without_a_gate_needs_no_verdict(run: ActionRun, status: int, inputs: dict[str, str]) -> None:
+    program(run, "pytest", status, verdict=False)
+    run.inputs |= inputs
+    assert until(run, "head").returncode == 0
+    assert run.step("verdict").returncode == status
+
+
+def test_a_verdict_of_an_earlier_run_is_not_its_own(run: ActionRun) -> None:
+    assert until(run, "head").returncode == 0
+    assert run.outputs["steps.head.outputs.status"] == "0"
+    program(run, "pytest", verdict=False)
+    assert run.step("head").returncode == 0
+    assert run.outputs["steps.head.outputs.status"] == "3"
 
 
 def test_every_input_reaches_pytest(run: ActionRun) -> None:
@@ -249,6 +310,12 @@ def test_base_against_head(desk: DeskProject, run: ActionRun, instruction: str, 
     assert run.step_summary.read_text(encoding="utf-8").count("\n## ") == 1
     for name in ("run/results.json", "base-run/results.json", "junit.xml", "summary.md"):
         assert (run.temp / "trace2evolve" / name).is_file(), name
+    # Nothing was run, and nothing is promoted by it.
+    words = ("--t2e-agent", "listed", "--collect-only")
+    shutil.rmtree(run.temp / "trace2evolve" / "run")
+    (run.temp / "trace2evolve" / ".args").write_text("".join(f"{word}\0" for word in words))
+    assert run.step("head").returncode == 0
+    assert run.outputs["steps.head.outputs.status"] == "3"
     # The job may be run again on the same machine.
     assert until(run, "head").returncode == 0
 

@@ -16,21 +16,21 @@ import os
 from pathlib import Path
 from pytest_trace2evolve.evidence import atomic
 
-_stage = atomic.stage
+_staged = atomic.staged
 _code = os.environ.get("FULL")
 
 
-def stage(path, parts):
+def staged(path, parts):
     # Small files still fit, as on a disk that is nearly full; every process has its own count.
     text = "".join(parts)
     if len(text) > int(os.environ["FITS"]) and os.environ["AT"] in str(path):
         raise OSError(getattr(errno, _code), os.strerror(getattr(errno, _code)), str(path))
-    return _stage(path, [text])
+    return _staged(path, [text])
 
 
 if _code:
     from pytest_trace2evolve.evidence import draws
-    atomic.stage = draws.stage = stage
+    atomic.staged = draws.staged = staged
 """
 
 

@@ -13,8 +13,9 @@ import pytest
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Fault, FaultPlan, Reply, gold_script
 from pytest_trace2evolve.users.chat import render_scenario
 from tests.fake_world import POLICY, TASKS
-from tests.patience import until
+from tests.patience import HANG_SECONDS, until
 from tests.plugin.conftest import DeskProject, Letters, letters, project
+from tests.unit.test_atomic import hold
 
 __all__ = ["letters", "project"]
 
@@ -299,6 +300,25 @@ def test_a_killed_run_goes_on_where_it_stopped(project: DeskProject) -> None:
     assert len(after) == 28
     assert kept_at_last.items() <= after.items()
     assert not list(finished.rglob("*.tmp"))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there no lock tells whose a file is")
+def test_a_run_removes_temporary_files_of_killed_writers_alone(project: DeskProject) -> None:
+    """Also of simulations that no run will make again."""
+    folder = project.root / ".trace2evolve" / "finished" / "zz"
+    folder.mkdir(parents=True)
+    killed, left = hold(folder / "a.json")
+    living, used = hold(folder / "b.json")
+    try:
+        killed.kill()
+        killed.communicate(timeout=HANG_SECONDS)
+        assert left.exists()
+        with ChatServer(SOLVED) as server:
+            live(project, server, "-k", "close").assert_outcomes(passed=1)
+        assert list(folder.iterdir()) == [used]
+    finally:
+        living.kill()
+        living.communicate(timeout=HANG_SECONDS)
 
 
 def test_a_live_run_scores_the_same_when_it_is_replayed(project: DeskProject, letters: Letters) -> None:

@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 
+from pytest_trace2evolve.evidence.integrity import verdict_digest
+from pytest_trace2evolve.evidence.ledger import Ledger
 from pytest_trace2evolve.records.evidence import CandidateRef
 from pytest_trace2evolve.records.evolving import Missing, Ready, Stage
+from pytest_trace2evolve.records.ledger import Version
 from pytest_trace2evolve.records.routing import NONE, Routing
 from pytest_trace2evolve.records.run_verdict import RunVerdict
-from pytest_trace2evolve.records.verdict import Decision, Goal
+from pytest_trace2evolve.records.verdict import Decision, Goal, Label
 from pytest_trace2evolve.serving.folder import folder_digest, read_model
 from pytest_trace2evolve.shipped import embedded_model
 from pytest_trace2evolve.training.grpo.recipe import Recipe, read_recipe
@@ -25,6 +28,7 @@ from pytest_trace2evolve.workflow.project import Project
 from pytest_trace2evolve.workflow.routing.measure import Routed, Row
 from tests.adapter_folders import write_adapter
 from tests.gate_helpers import write_candidate
+from tests.ledger_helpers import judged
 
 ONE, TWO = "precondition_verification", "conditional_detail_retrieval"
 BASE = read_model(embedded_model())
@@ -48,6 +52,7 @@ class World:
         after: Whether that is once the process is over, instead of before it begins.
         silent: Sessions that leave no verdict.
         rehearsal: What a rehearsal says.
+        unrecorded: Sessions whose verdict the ledger does not hold.
         cut: Why sessions ended before their time, by candidate; empty where tests were left out.
     """
 
@@ -60,6 +65,7 @@ class World:
         self.dies = ""
         self.after = False
         self.silent: set[str] = set()
+        self.unrecorded: set[str] = set()
         self.cut: dict[str, str] = {}
         self.rehearsal = ""
         self.given: dict[str, list[str]] = {}
@@ -147,6 +153,20 @@ class World:
         part |= {"evidence": {"path": "e", "digest": "d"}, "verdicts": [{"verdict": decision.value}]}
         told["suites"] = {"support": part}
         (folder / "verdict.json").write_text(json.dumps(told), encoding="utf-8")
+        if candidate.id in self.unrecorded:
+            return
+        fields = {
+            "suite": "support",
+            "candidate": Version(id=candidate.id, digest=candidate.digest),
+            "run": folder.name,
+            "decision": decision,
+            "label": Label.DEVELOPMENT,
+            "evidence": "d",
+            "verdict": verdict_digest(folder),
+        }
+        Ledger(self.project.ledger_folder).append(
+            lambda root, parents, at: judged(at, root=root, parents=parents, **fields)
+        )
 
     def evolving(self, **changes: Any) -> stages.Evolving:
         told = {"candidate": "v6", "run": None, "base": BASE, "recipe": Recipe(steps=2), "preset": "pocket"}

@@ -298,6 +298,40 @@ def test_a_session_that_leaves_no_verdict_is_no_verdict(world: World) -> None:
 
 
 @pytest.mark.parametrize("candidate", [f"v6+{ONE}", "v6+routed"])
+def test_a_promotion_that_the_ledger_does_not_hold_promotes_nothing(world: World, candidate: str) -> None:
+    world.unrecorded = {candidate}
+    name = candidate.removeprefix("v6+")
+    told = rf"gate-{name}/verdict.json: the ledger holds no entry of run gate-{name} on support, so nothing "
+    with pytest.raises(ResultsError, match=told):
+        world.evolving().run()
+    if name == ONE:
+        assert world.project.adapters[ONE].manifest.state is AdapterState.TRAINED
+    world.unrecorded = set()
+    assert set(world.evolving().run().done) == set(Stage)
+
+
+def test_a_discard_needs_no_entry(world: World) -> None:
+    world.unrecorded = {f"v6+{TWO}"}
+    state = world.evolving().run()
+    assert state.judged[f"v6+{TWO}"].state is AdapterState.DISCARDED
+
+
+def test_a_given_run_whose_verdict_was_edited_is_refused(world: World) -> None:
+    folder = world.project.root / "given"
+    world.decisions["v6"] = Decision.DISCARD
+    arguments = ["--candidate=v6", f"--t2e-run-folder={folder}", "--t2e-baseline=v0"]
+    world.session(Work("v6", arguments, folder))
+    path = folder / "verdict.json"
+    before = path.read_text(encoding="utf-8")
+    path.write_text(before.replace("calibrated", "strict"), encoding="utf-8")
+    with pytest.raises(ResultsError, match=r"given/verdict.json: was edited: .*; run it again$"):
+        world.evolving(run=folder).run()
+    assert "rehearsal" not in world.ran
+    path.write_text(before, encoding="utf-8")
+    assert set(world.evolving(run=folder).run().done) == set(Stage)
+
+
+@pytest.mark.parametrize("candidate", [f"v6+{ONE}", "v6+routed"])
 def test_a_session_that_was_cut_short_gives_no_verdict_yet(world: World, candidate: str) -> None:
     """As by a budget: the same command with a larger one goes on."""
     world.cut = {candidate: "the budget is spent"}

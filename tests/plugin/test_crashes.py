@@ -1,9 +1,11 @@
 """Crashes: status 3, one line that names a log file, and never the status of a verdict."""
 
+import io
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -165,6 +167,86 @@ def test_a_reader_that_has_gone_is_no_discard(project: DeskProject) -> None:
     assert child.wait() == 3, told
     assert "Traceback" not in told
     child.stderr.close()
+
+
+FULL = "the standard output cannot be written (No space left on device); make room for it, or redirect it"
+needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="writes to /dev/full")
+
+
+def shell(project: DeskProject, command: str) -> "subprocess.CompletedProcess[str]":
+    """A command of a shell in the project, with Python in the place of its first word."""
+    line = f'"{sys.executable}" -m {command}'
+    return subprocess.run(["sh", "-c", line], cwd=project.root, capture_output=True, text=True, check=False)
+
+
+@needs_full
+@pytest.mark.parametrize("further", ["", "2>&1", "-n2", "--collect-only", "-s"])
+def test_a_session_whose_output_cannot_be_written_is_no_verdict(project: DeskProject, further: str) -> None:
+    project.baseline("v0")
+    done = shell(project, f"pytest --t2e-agent=listed --candidate=v1 >/dev/full {further}")
+    assert done.returncode == 3, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="closes descriptors in a shell")
+@pytest.mark.parametrize("closed", [">&-", ">&- 2>&-", ">&- -s"])
+def test_a_session_without_an_output_does_not_begin(project: DeskProject, closed: str) -> None:
+    done = shell(project, f"pytest --t2e-agent=listed --candidate=v1 {closed}")
+    assert done.returncode == 3, done.stderr
+    if "2>&-" not in closed:
+        assert done.stderr == (
+            "trace2evolve: the standard output cannot be written (it is closed); make room for it, or "
+            "redirect it elsewhere\n"
+        )
+    assert project.runs == []
+
+
+def test_an_output_that_fails_at_the_very_end_is_no_verdict(
+    project: DeskProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full(io.StringIO):
+        def flush(self) -> None:
+            raise OSError(28, "No space left on device")
+
+    def begin(config: pytest.Config) -> int:
+        monkeypatch.setattr(sys, "stdout", Full())
+        return 0
+
+    plugin = SimpleNamespace(pytest_cmdline_main=begin)
+    done = project.pytester.inline_run("--t2e-agent=listed", "--candidate=v1", plugins=[plugin])
+    assert done.ret == 3
+
+
+@needs_full
+@pytest.mark.parametrize("arguments", ["lint", "baselines --json", "--help", "ledger"])
+@pytest.mark.parametrize("errors", ["", "2>&1"])
+def test_a_command_whose_output_cannot_be_written_ends_with_3(
+    project: DeskProject, arguments: str, errors: str
+) -> None:
+    (project.root / "suites" / "desk.toml").write_text(
+        "broken", encoding="utf-8"
+    )  # lint has something to say
+    done = shell(project, f"pytest_trace2evolve {arguments} >/dev/full {errors}")
+    assert done.returncode == 3
+    told = f"trace2evolve: {FULL} elsewhere\n"
+    assert done.stderr.endswith("" if errors else told)
+    assert "Traceback" not in done.stderr
+
+
+@needs_full
+def test_errors_that_nobody_can_read_keep_the_status(project: DeskProject) -> None:
+    assert shell(project, "pytest_trace2evolve score nosuch 2>/dev/full").returncode == 2
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there the current folder cannot be deleted")
+@pytest.mark.parametrize(
+    "arguments", ["lint", "init", "score x.json", "ledger", "evolve", "train --from-run x"]
+)
+def test_a_deleted_current_folder_is_told_in_one_line(project: DeskProject, arguments: str) -> None:
+    line = f'mkdir gone && cd gone && rmdir ../gone && "{sys.executable}" -m pytest_trace2evolve {arguments}'
+    done = subprocess.run(["sh", "-c", line], cwd=project.root, capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr == "trace2evolve: the current folder was deleted; change to another one\n"
 
 
 def test_a_log_that_the_project_cannot_hold_lies_in_the_temporary_folder(

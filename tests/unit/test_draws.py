@@ -156,6 +156,7 @@ def test_a_kill_between_two_writes_is_no_accusation(
     found = after.get(key)
     assert found is not None
     assert found.id == ("sagain" if last == "staged" else "skilled")
+    assert [path.name for path in (tmp_path / "finished").rglob(".*")] == []
     assert list(after.problems()) == []
 
 

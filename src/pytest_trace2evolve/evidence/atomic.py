@@ -1,10 +1,18 @@
-"""Files that are either whole or absent, one or several together."""
+"""Files that are either whole or absent, one or several together.
+
+A temporary file belongs to its writer as long as that holds a lock on it. The kernel ends the lock with the
+process, however that ends, and the next process that writes in the folder removes the file.
+"""
 
 import contextlib
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
+
+TEMPORARY = ".t2e.tmp"
+"""The end of the name of each temporary file, so that no other program's is removed."""
 
 
 def write_atomic(path: Path, text: str, *, exclusive: bool = False) -> None:
@@ -28,16 +36,11 @@ def write_parts(path: Path, parts: Iterable[str], *, exclusive: bool = False) ->
     What making a part raises goes through, and nothing is written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    staged = stage(path, parts)
-    try:
+    with staged(path, parts) as temporary:
         if exclusive:
-            os.link(staged, path)
-            staged.unlink()
+            os.link(temporary, path)
         else:
-            staged.replace(path)
-    except BaseException:
-        _discard(staged)
-        raise
+            temporary.replace(path)
 
 
 def write_together(files: Mapping[Path, str]) -> None:
@@ -53,27 +56,28 @@ def write_together(files: Mapping[Path, str]) -> None:
         OSError: something could not be written; nothing has changed.
     """
     made: list[Path] = []
-    staged: dict[Path, Path] = {}
+    ready: dict[Path, Path] = {}
     kept: dict[Path, Path] = {}
     replaced: list[Path] = []
     try:
-        for path, text in files.items():
-            _make_folder(path.parent, made)
-            staged[path] = stage(path, [text])
-            if path.exists():
-                second = staged[path].with_suffix(".kept")
-                os.link(path, second)
-                kept[path] = second
-        for path, ready in staged.items():
-            ready.replace(path)
-            replaced.append(path)
+        with contextlib.ExitStack() as all_staged:
+            for path, text in files.items():
+                _make_folder(path.parent, made)
+                ready[path] = all_staged.enter_context(staged(path, [text]))
+                if path.exists():
+                    second = ready[path].with_suffix(".kept")
+                    os.link(path, second)
+                    kept[path] = second
+            for path, temporary in ready.items():
+                temporary.replace(path)
+                replaced.append(path)
     except BaseException:
         for path in replaced:
             if path in kept:
                 kept[path].replace(path)
             else:
                 path.unlink()
-        for rest in (*staged.values(), *kept.values()):
+        for rest in kept.values():
             _discard(rest)
         for folder in reversed(made):
             with contextlib.suppress(OSError):
@@ -110,24 +114,79 @@ def alone_in(folder: Path, *, wait: bool = True, if_possible: bool = False) -> I
         os.close(handle)
 
 
-def stage(path: Path, parts: Iterable[str]) -> Path:
-    """A temporary file next to `path` that holds the parts, on the disk.
+@contextlib.contextmanager
+def staged(path: Path, parts: Iterable[str]) -> Iterator[Path]:
+    """A temporary file next to `path` that holds the parts, on the disk; it is removed if it is still there.
 
     Raises:
         OSError: it could not be written; nothing is left behind.
     """
-    handle, name = tempfile.mkstemp(prefix=f".{path.name[:100]}.", suffix=".tmp", dir=path.parent)
-    staged = Path(name)
+    _sweep(path.parent)
+    handle, temporary = _own_file(path)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="", closefd=False) as file:
             file.writelines(parts)
             file.flush()
             os.fsync(file.fileno())
-        staged.chmod(0o644)
-    except BaseException:
-        _discard(staged)
-        raise
-    return staged
+        temporary.chmod(0o644)
+        if os.name == "nt":  # there a file that is open cannot be renamed
+            os.close(handle)
+            handle = -1
+        yield temporary
+    finally:
+        if handle >= 0:
+            os.close(handle)
+        _discard(temporary)
+
+
+def remove_abandoned(folder: Path) -> None:
+    """Remove temporary files in a folder whose writers have ended; those of living writers stay."""
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith(".") and entry.name.endswith(TEMPORARY):
+                with contextlib.suppress(OSError):
+                    _remove_ownerless(Path(entry.path))
+
+
+_sweep = cache(remove_abandoned)
+"""The same, once a process and folder."""
+
+
+def _own_file(path: Path) -> tuple[int, Path]:
+    """A new temporary file, open and locked where there are locks."""
+    while True:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name[:100]}.", suffix=TEMPORARY, dir=path.parent)
+        temporary = Path(name)
+        try:
+            _lock(handle, wait=True)
+        except OSError:  # a file system without locks, on which nobody removes it either
+            return handle, temporary
+        if temporary.exists():
+            return handle, temporary
+        os.close(handle)  # removed as ownerless before it was locked
+
+
+def _remove_ownerless(path: Path) -> None:
+    handle = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+    try:
+        if _lock(handle, wait=False):
+            path.unlink()
+    finally:
+        os.close(handle)
+
+
+def _lock(handle: int, *, wait: bool) -> bool:
+    """Lock a file as long as it is open; False if the system has no locks.
+
+    Raises:
+        OSError: another holds it and `wait` is false, or its file system has no locks.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        return False
+    fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    return True
 
 
 def _make_folder(folder: Path, made: list[Path]) -> None:

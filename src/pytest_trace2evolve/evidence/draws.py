@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from pytest_trace2evolve._canonical import digest, digest_text
 from pytest_trace2evolve.errors import ResultsError
-from pytest_trace2evolve.evidence.atomic import alone_in, stage, write_atomic
+from pytest_trace2evolve.evidence.atomic import alone_in, staged, write_atomic
 from pytest_trace2evolve.evidence.journal import Journal, journal_path, read, remove_journal
 from pytest_trace2evolve.evidence.results import decode
 from pytest_trace2evolve.evidence.resume import simulation_text
@@ -184,23 +184,21 @@ class DrawStore:
         text = simulation_text(simulation)
         path, content = self._path(key), digest_text(text)
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = stage(path, [text])
-        try:
-            with self._turn():
-                if key in self._lines.made:
-                    return
-                ready = self._ready(key, content)
-                temporary.replace(ready)
-                try:
-                    self._append({"made": key, "digest": content, "run": self._run})
-                except BaseException:
-                    ready.unlink(missing_ok=True)
-                    raise
-                ready.replace(path)
-                remove_journal(self._folder, key)
-        finally:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
+        with staged(path, [text]) as temporary, self._turn():
+            if key in self._lines.made:
+                return
+            # A process that was killed before it named its file here left it behind.
+            for abandoned in path.parent.glob(f".{key}.*.part"):
+                abandoned.unlink(missing_ok=True)
+            ready = self._ready(key, content)
+            temporary.replace(ready)
+            try:
+                self._append({"made": key, "digest": content, "run": self._run})
+            except BaseException:
+                ready.unlink(missing_ok=True)
+                raise
+            ready.replace(path)
+            remove_journal(self._folder, key)
 
     def lose(self, key: str) -> None:
         """Note that this run lost the simulation of a key.

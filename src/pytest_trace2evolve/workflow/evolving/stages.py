@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_trace2evolve.errors import ConfigError, ResultsError, TrainingError
-from pytest_trace2evolve.evidence.integrity import VERDICT_NAME
+from pytest_trace2evolve.evidence.integrity import VERDICT_NAME, edited_run, refuse_unrecorded
 from pytest_trace2evolve.records.adapter import AdapterState
 from pytest_trace2evolve.records.evolving import Evolution, Judged, Stage
+from pytest_trace2evolve.records.ledger import Evaluation
 from pytest_trace2evolve.records.run_verdict import RunVerdict
+from pytest_trace2evolve.records.verdict import Decision
 from pytest_trace2evolve.workflow.capabilities.missing import missing_of
 from pytest_trace2evolve.workflow.environments.registry import Environments
 from pytest_trace2evolve.workflow.environments.required import a_first
@@ -39,6 +41,7 @@ from pytest_trace2evolve.workflow.evolving.trainings import (
 from pytest_trace2evolve.workflow.judging.adapters import gate_of, note_verdict
 from pytest_trace2evolve.workflow.judging.finish import EXIT_STATUS
 from pytest_trace2evolve.workflow.judging.forgetting import state_of
+from pytest_trace2evolve.workflow.judging.ledger import Looks
 from pytest_trace2evolve.workflow.judging.run_verdict import read_verdict
 from pytest_trace2evolve.workflow.project import Project
 from pytest_trace2evolve.workflow.routing.measure import openings_of, route_locally, table_of
@@ -172,6 +175,7 @@ class Evolving:
         refuse_other(folder, origins_of(folder), self.order.candidate, self.order.base)
         refuse_partial(folder, self.project, suites_of(self.project, self.order.session))
         if given:
+            self._refuse_edited(given)
             self._rehearse(given)
         self._keep(folder=str(folder))
         return 0 if given else simulations_in(folder)
@@ -303,7 +307,7 @@ class Evolving:
 
     def _verdict(self, name: str, folder: Path) -> RunVerdict:
         """What a session left: on all that was asked for, since of one that ended before its time there is
-        none yet."""
+        none yet. A promotion counts if the ledger bears it out."""
         record = read_verdict(folder)
         if record.partial:
             why, log = record.stopped or "tests were left out of it", self.folder / f"{name}.log"
@@ -311,7 +315,22 @@ class Evolving:
                 f"the session of {record.candidate.id} was not whole: {why} (see {log}); what is finished is "
                 "kept: give it what it lacks, and the same command goes on"
             )
+        if gate_of(record) is Decision.PROMOTE:
+            suites = [suite for suite, one in record.suites.items() if one.verdict is not None]
+            refuse_unrecorded(folder, record, Looks(self.project).entries, suites)
         return record
+
+    def _refuse_edited(self, run: Path) -> None:
+        """See that the verdict and the evidence of a run are what the run recorded; promoted or not, since a
+        run that is learnt from need not be.
+
+        Raises:
+            ResultsError: one of them was edited.
+        """
+        runs = {origin.run_id for origin in origins_of(run)}
+        own = [one for one in Looks(self.project).entries if isinstance(one, Evaluation) and one.run in runs]
+        for wrong in edited_run(run, own):
+            raise ResultsError(str(wrong))
 
     def _run_of(self, name: str, candidate: str, *, baseline: str | None) -> Path:
         """Run a session of a candidate; its folder."""

@@ -4,6 +4,7 @@ A sealed split is drawn once for a candidate and an agent. Whoever draws it agai
 draws, so the ledger names each of them before anything of it can be seen.
 """
 
+import os
 import threading
 from collections.abc import Iterable, Iterator
 from datetime import datetime
@@ -12,6 +13,7 @@ from typing import NamedTuple
 
 from pytest_trace2evolve._canonical import digest
 from pytest_trace2evolve.errors import ResultsError, StorageError
+from pytest_trace2evolve.evidence.atomic import remove_abandoned
 from pytest_trace2evolve.evidence.draws import DrawStore, Store
 from pytest_trace2evolve.evidence.ledger import Ledger
 from pytest_trace2evolve.evidence.resume import FinishedStore
@@ -131,9 +133,14 @@ class Draws:
         )
 
     def problems(self) -> Iterator[str]:
-        """What is wrong with the stored simulations that the run would read, a line each."""
+        """What is wrong with the stored simulations that the run would read, a line each.
+
+        Temporary files that killed runs left among them are removed.
+        """
         if self.origin is not Origin.KEPT:
             return
+        for folder, _, _ in os.walk(self._plan.project.finished_folder):
+            remove_abandoned(Path(folder))
         live = [name for name, planned in self._plan.suites.items() if planned.recorded is None]
         sides = self._plan.confirm.sides if self._plan.confirm and self._plan.confirm.possible else ()
         for suite, baseline in [*((suite, False) for suite in live), *((suite, True) for suite in sides)]:
