@@ -1,4 +1,4 @@
-"""Optional packages: their imports, with one message if one is absent, and their entry points."""
+"""Optional packages: their imports, with one message if one is absent, versions and entry points."""
 
 import importlib
 import importlib.metadata
@@ -7,6 +7,9 @@ from collections.abc import Collection
 from types import ModuleType
 
 from pytest_trace2evolve.errors import MissingExtraError, refuse_taken
+
+MODEL_PACKAGES = ("torch", "transformers", "tokenizers", "trl", "peft", "gepa")
+"""The packages that train models and run them: another version may give other answers."""
 
 
 def require(module: str, *, extra: str) -> ModuleType:
@@ -31,6 +34,18 @@ def quiet_import(module: str) -> ModuleType:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return importlib.import_module(module)
+
+
+def model_package_versions() -> dict[str, str]:
+    """The installed versions of `MODEL_PACKAGES`; empty for a package that is not installed."""
+    return {name: _version(name) for name in MODEL_PACKAGES}
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 def entry_points(

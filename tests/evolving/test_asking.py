@@ -15,7 +15,7 @@ from pytest_trace2evolve.errors import ConfigError, LockError, MissingExtraError
 from pytest_trace2evolve.lock import LOCK_NAME, Lock, SuiteLock, render_lock
 from pytest_trace2evolve.serving.folder import folder_digest
 from pytest_trace2evolve.shipped import embedded_model
-from pytest_trace2evolve.workflow.environments import generator
+from pytest_trace2evolve.workflow.environments.precondition import PreconditionVerification
 from pytest_trace2evolve.workflow.environments.registry import Environments
 from pytest_trace2evolve.workflow.evolving.asking import read_order
 from pytest_trace2evolve.workflow.evolving.order import EvolveOrder
@@ -422,7 +422,7 @@ def test_where_anything_changed_it_is_another_evolution(
     elif changed == "lock":
         write_suites(project.root, policy="p2", a="support", b="support")
     elif changed == "environment":
-        monkeypatch.setattr(generator, "sources_digest", lambda: "others")
+        monkeypatch.setattr(PreconditionVerification, "version", PreconditionVerification.version + 1)
     elif changed == "policy":
         policy.write_text("alpha = 0.01\n", encoding="utf-8")
     else:

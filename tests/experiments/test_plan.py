@@ -93,8 +93,9 @@ def test_a_folder_holds_one_experiment(tmp_path: Path) -> None:
         plan_in(Plan(tasks=7), out)
     with pytest.raises(ConfigError, match="holds an experiment with another recipe; go on with that, or"):
         plan_in(Plan(recipe=tiny_recipe(4, 16)), out)
-    with pytest.raises(ConfigError, match="an experiment with another version of the code, or of a package"):
-        plan_in(Plan(sources="newer"), out)
+    told = "an experiment with another version of the code, of an environment or of a package below it; go on"
+    with pytest.raises(ConfigError, match=told):
+        plan_in(Plan(code="newer"), out)
     with pytest.raises(ConfigError, match="an experiment with another set of held-out tasks; go on with"):
         plan_in(Plan(targets="others"), out)
     for old in ("recipe", "target_tokens", "targets"):  # written by code that did not tell it

@@ -163,12 +163,12 @@ def test_the_base_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     )
     heldout.measure(Environments(), replace(sides, instruction="Be kind."), wanted)
     assert len(asked) == 7, "with another instruction it is another agent"
-    monkeypatch.setattr(heldout, "versions", lambda: ["torch of tomorrow"])
+    monkeypatch.setattr(heldout, "model_package_versions", lambda: {"torch": "of tomorrow"})
     heldout.measure(Environments(), sides, wanted)
     assert len(asked) == 9, "with another version of what plays it is another measurement"
-    monkeypatch.setattr(heldout, "sources_digest", lambda parts: "other code")
+    monkeypatch.setattr(heldout, "PLAYING_VERSION", heldout.PLAYING_VERSION + 1)
     heldout.measure(Environments(), sides, wanted)
-    assert len(asked) == 11, "and with other code"
+    assert len(asked) == 11, "and if rollouts are played in another way"
     monkeypatch.setattr(SupportWorld, "policy", lambda world: "Be strict.")
     heldout.measure(Environments(), sides, wanted)
     assert len(asked) == 13, "and with another policy"

@@ -41,6 +41,7 @@ class AccountAddressInference(SupportGenerator):
     """
 
     capability = "account_address_inference"
+    version = 1
     pays = (
         "the address is taken from the account, or from the order that is named, and nobody is asked for it"
     )

@@ -40,6 +40,7 @@ class ConditionalDetailRetrieval(SupportGenerator):
     """
 
     capability = "conditional_detail_retrieval"
+    version = 1
     pays = "the figure that decides is read, and just that one is told, or what follows from it is done"
 
     def draw(self, scene: Scene) -> Drawn:

@@ -46,6 +46,7 @@ class MultiStepTaskCompletion(SupportGenerator):
     """
 
     capability = "multi_step_task_completion"
+    version = 1
     pays = "what is asked for after the first thing is done too, to the last"
 
     def draw(self, scene: Scene) -> Drawn:

@@ -35,6 +35,7 @@ class ToolCallingPrecision(SupportGenerator):
     """
 
     capability = "tool_calling_precision"
+    version = 1
     pays = "the call that is asked for is made with every id right, and none beside"
     methods = ("credit_card", "credit_card", "paypal")
 

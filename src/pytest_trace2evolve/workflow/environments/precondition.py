@@ -41,6 +41,7 @@ class PreconditionVerification(SupportGenerator):
     """
 
     capability = "precondition_verification"
+    version = 1
     pays = "the order is read before it is changed, and what its record allows is done"
 
     def draw(self, scene: Scene) -> Drawn:

@@ -47,7 +47,7 @@ class Offer:
     close: Callable[[], None] = lambda: None
 
 
-_BUILT_IN: tuple[type[SupportGenerator], ...] = (
+BUILT_IN: tuple[type[SupportGenerator], ...] = (
     PreconditionVerification,
     StructuredDataReasoning,
     MultiStepTaskCompletion,
@@ -55,9 +55,9 @@ _BUILT_IN: tuple[type[SupportGenerator], ...] = (
     AccountAddressInference,
     ConditionalDetailRetrieval,
 )
+"""The generators of the built-in environments."""
 
-
-BUILT_IN_NAMES = frozenset(kind.capability for kind in _BUILT_IN)
+BUILT_IN_NAMES = frozenset(kind.capability for kind in BUILT_IN)
 """The capabilities that have a built-in environment."""
 
 
@@ -78,7 +78,7 @@ class Environments:
         worlds: Worlds | None = None,
         project: Project | None = None,
     ) -> None:
-        built_in = {kind.capability: Offer(kind, kind.pays) for kind in _BUILT_IN}
+        built_in = {kind.capability: Offer(kind, kind.pays) for kind in BUILT_IN}
         self._offers: dict[str, Offer] = {**built_in, **_installed(), **(extra or {})}
         self._worlds = worlds or Worlds()
         self.project = project

@@ -47,6 +47,7 @@ class StructuredDataReasoning(SupportGenerator):
     """
 
     capability = "structured_data_reasoning"
+    version = 1
     pays = "the variant that fits every word, or the one of four orders that is meant, is found in the data"
 
     def draw(self, scene: Scene) -> Drawn:

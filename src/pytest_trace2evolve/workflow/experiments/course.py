@@ -107,7 +107,7 @@ def plan_for(
         control=control,
         rollouts=len(capabilities) * SHARE if rollouts is None else rollouts,
         base=folder_digest(base),
-        sources=code_digest(),
+        code=code_digest(),
     )
     for module, extra in EXTRAS:
         require(module, extra=extra)

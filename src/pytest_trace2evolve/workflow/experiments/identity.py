@@ -1,57 +1,47 @@
-"""What makes two experiments one: the code that makes pieces, the tasks, and how adapters are trained."""
+"""What makes two experiments one: the versions of the code, the tasks, and how adapters are trained."""
 
 from collections.abc import Iterable
 from pathlib import Path
 
 from pytest_trace2evolve._canonical import digest
+from pytest_trace2evolve._optional import MODEL_PACKAGES, model_package_versions
 from pytest_trace2evolve.errors import ConfigError, TrainingError
 from pytest_trace2evolve.reading import read_record
 from pytest_trace2evolve.records.adapter import MANIFEST, AdapterManifest
 from pytest_trace2evolve.records.script import Content
-from pytest_trace2evolve.workflow.environments.registry import Environments
-from pytest_trace2evolve.workflow.environments.sources import PACKAGES, sources_digest, versions
+from pytest_trace2evolve.workflow.environments.generator import EASIEST
+from pytest_trace2evolve.workflow.environments.registry import BUILT_IN_NAMES, Environments
 from pytest_trace2evolve.workflow.experiments.plan import Plan, Training
+from pytest_trace2evolve.workflow.experiments.target import VERSION as TARGET_VERSION
 from pytest_trace2evolve.workflow.experiments.target import target_offers
+from pytest_trace2evolve.workflow.training.heldout import PLAYING_VERSION
 
-READING = ("__init__", "figures", "identity", "intervals", "kept", "results")
-"""Files of this folder that make no piece: they read what the others made."""
-
-_MAKING = ("adapters", "agents", "arms", "course", "evaluate", "plan", "prompts", "target", "tasks", "wishes")
-PARTS = (
-    "agents",
-    "capabilities/dictionary.py",
-    "commands/serve.py",
-    "models",
-    "rollout",
-    "routing",
-    "serving",
-    "training/grpo",
-    "workflow/routing",
-    "workflow/served.py",
-    "workflow/together.py",
-    "workflow/training",
-    *(f"workflow/experiments/{name}.py" for name in _MAKING),
-)
-"""What pieces are made by, beside what scenarios are: folders and files of the package."""
+VERSION = 1
+"""Version of the code that makes an experiment's pieces: arms, trainings, routing and evaluation. It must be
+raised when the same plan and seed give another adapter, another instruction, another answer or another
+reward. Environments, target tasks and how rollouts are played have versions of their own."""
 
 
 def code_digest() -> str:
-    """Digest of the code that makes an experiment's pieces, and of the versions of the packages below it."""
-    return digest([sources_digest(PARTS), versions()])
+    """Digest of the versions of all that makes an experiment's pieces, and of the packages below it."""
+    environments = Environments()
+    scenarios = {name: environments.generator(name, EASIEST).digest for name in BUILT_IN_NAMES}
+    return digest([VERSION, TARGET_VERSION, PLAYING_VERSION, scenarios, model_package_versions()])
 
 
 def refuse_changed(plan: Plan) -> None:
-    """See, where a piece is begun, that the code is still the plan's: each is made by a process of its own,
-    which reads what is on the disk by then.
+    """Check, before a piece is made, that the versions are still the plan's.
+
+    A process of its own makes each piece, and imports what is installed by then.
 
     Raises:
-        TrainingError: it has changed since the experiment began.
+        TrainingError: one has changed since the experiment began.
     """
-    if plan.sources and code_digest() != plan.sources:
+    if plan.code and code_digest() != plan.code:
         raise TrainingError(
-            "experiment: the package has changed since it began, or one below it "
-            f"({', '.join(PACKAGES)}), and pieces of two versions tell nothing; restore that version to go "
-            "on, or begin anew with another --out"
+            "experiment: the version of its code, of an environment or of a package below it "
+            f"({', '.join(MODEL_PACKAGES)}) has changed since it began, and pieces of two versions cannot be "
+            "compared; restore that version to resume, or begin anew with another --out"
         )
 
 

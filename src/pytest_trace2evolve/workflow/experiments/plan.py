@@ -77,7 +77,7 @@ class Plan(Record):
         recipe: How every adapter is trained, but for what `recipe_of` changes.
         target_tokens: Of a rollout of whole target tasks at most, after its prompt.
         base: Digest of the base model.
-        sources: Digest of the code that makes its pieces.
+        code: Digest of the versions of what makes its pieces; see `identity.code_digest`.
         targets: Digest of the ids of the held-out tasks, in their order.
     """
 
@@ -92,7 +92,7 @@ class Plan(Record):
     recipe: Recipe = Field(default_factory=shared_recipe)
     target_tokens: Count = TARGET_TOKENS
     base: str = ""
-    sources: str = ""
+    code: str = ""
     targets: str = ""
 
     @model_validator(mode="after")
@@ -236,7 +236,7 @@ def write_plan(plan: Plan, out: Path) -> None:
 def _named(field: str) -> str:
     """How a field of the plan is called where it differs."""
     return {
-        "sources": "version of the code, or of a package below it",
+        "code": "version of the code, of an environment or of a package below it",
         "base": "base model",
         "targets": "set of held-out tasks",
     }.get(field, field.replace("_", " "))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pytest_trace2evolve._canonical import digest
+from pytest_trace2evolve._optional import model_package_versions
 from pytest_trace2evolve.agents.chat import ChatAgent, system_prompt
 from pytest_trace2evolve.environments.calibration import LOST_MOST
 from pytest_trace2evolve.errors import ConfigError, InfrastructureError
@@ -24,23 +25,16 @@ from pytest_trace2evolve.records.script import Content
 from pytest_trace2evolve.serving.folder import ModelFolder, folder_digest
 from pytest_trace2evolve.workflow.environments.registry import Environments, played
 from pytest_trace2evolve.workflow.environments.rollouts import Group, roll_groups
-from pytest_trace2evolve.workflow.environments.sources import sources_digest, versions
 from pytest_trace2evolve.workflow.served import served
 from pytest_trace2evolve.workflow.together import all_of
 
 SCENARIOS, ROLLOUTS = 100, 4
 """Held-out scenarios, and rollouts of each, where nothing else is said."""
 
-_PLAYING = (
-    "agents",
-    "commands/serve.py",
-    "models",
-    "serving",
-    "workflow/served.py",
-    "workflow/training/heldout.py",
-)
-"""What a rollout is played by, beside what scenarios are: files of the package. With other code a kept
-measurement is none of today's base."""
+PLAYING_VERSION = 1
+"""Version of how a rollout is played: the agent, its requests, the server and how it draws answers. It must
+be raised when the same model gives another answer to the same scenario and seed; a stored measurement of the
+base is then made again."""
 
 AT_ONCE = 64
 SEED = 1
@@ -245,8 +239,8 @@ def _file(folder: Path, asked: _Asked) -> Path:
             asked.model,
             asked.settings.temperature,
             *much,
-            sources_digest(_PLAYING),
-            versions(),
+            PLAYING_VERSION,
+            model_package_versions(),
         ]
     )
     return folder / f"{asked.capability}-{key}.json"

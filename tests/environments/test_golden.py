@@ -1,0 +1,198 @@
+"""Scenarios, rewards and answers of a version never change; nothing else changes a digest."""
+
+import copy
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pytest_trace2evolve
+from pytest_trace2evolve.records.message import Message
+from pytest_trace2evolve.records.task import Task
+from pytest_trace2evolve.workflow.environments.precondition import PreconditionVerification
+from pytest_trace2evolve.workflow.environments.registry import BUILT_IN, Environments
+from pytest_trace2evolve.workflow.experiments import target
+from tests.environments import golden
+
+CAPABILITY = PreconditionVerification.capability
+FIRST = "train, difficulty 1, seed 0"
+
+
+@pytest.fixture(scope="module")
+def made() -> golden.Golden:
+    return golden.golden()
+
+
+def test_golden_scenarios_are_those_of_their_versions(made: golden.Golden) -> None:
+    problems = golden.problems(golden.read(), made)
+    assert not problems, "\n".join(problems)
+
+
+def test_the_file_holds_the_versions_of_the_generators() -> None:
+    versions = {name: one["version"] for name, one in golden.read().items()}
+    built_in = {kind.capability: kind.version for kind in BUILT_IN}
+    assert versions == {**built_in, golden.TARGET: target.VERSION}
+
+
+def test_the_file_is_as_the_command_writes_it() -> None:
+    assert golden.FILE.read_text(encoding="utf-8") == golden.text_of(golden.read())
+
+
+def test_a_changed_scenario_wants_another_version(made: golden.Golden) -> None:
+    stored = copy.deepcopy(made)
+    stored[CAPABILITY]["scenarios"][FIRST]["task"] = "other"
+    count = len(made[CAPABILITY]["scenarios"])
+    [told] = golden.problems(stored, made)
+    assert told == (
+        f"{CAPABILITY}: 1 of {count} golden scenarios changed, first '{FIRST}'; raise "
+        "PreconditionVerification.version in pytest_trace2evolve.workflow.environments.precondition and run "
+        "'python -m tests.environments.golden', or undo the change"
+    )
+    assert golden.constant_of(golden.TARGET) == "VERSION in pytest_trace2evolve.workflow.experiments.target"
+
+
+def test_a_raised_version_wants_the_file_anew(made: golden.Golden) -> None:
+    stored = copy.deepcopy(made)
+    now, tasks = made[CAPABILITY]["version"], made[golden.TARGET]["version"]
+    stored[CAPABILITY]["version"] = now - 1
+    stored[CAPABILITY]["scenarios"][FIRST]["task"] = "other"
+    del stored[golden.TARGET]
+    stored["gone"] = {"version": 3, "scenarios": {}}
+    command = "run 'python -m tests.environments.golden'"
+    assert golden.problems(stored, made) == [
+        f"{CAPABILITY}: golden.json has version {now - 1}, the code has {now}; {command}",
+        f"target tasks: golden.json has version None, the code has {tasks}; {command}",
+        f"gone: golden.json has version 3, the code has None; {command}",
+    ]
+    assert not golden.changes(stored, made)
+
+
+def test_other_seeds_are_no_change_of_a_scenario(made: golden.Golden) -> None:
+    stored = copy.deepcopy(made)
+    del stored[CAPABILITY]["scenarios"][FIRST]
+    [told] = golden.problems(stored, made)
+    command = "python -m tests.environments.golden"
+    assert told == f"{CAPABILITY}: golden.json lists other scenarios than golden.py; run '{command}'"
+
+
+def test_the_command_refuses_changed_scenarios_of_one_version(
+    tmp_path: Path,
+    made: golden.Golden,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = tmp_path / "golden.json"
+    monkeypatch.setattr(golden, "FILE", file)
+    monkeypatch.setattr(golden, "golden", lambda: made)
+    assert golden.main() == 0
+    before = file.read_text(encoding="utf-8")
+    other = copy.deepcopy(made)
+    other[CAPABILITY]["scenarios"][FIRST]["task"] = "other"
+    monkeypatch.setattr(golden, "golden", lambda: other)
+    assert golden.main() == 1
+    assert capsys.readouterr().err.startswith(f"{CAPABILITY}: 1 of ")
+    assert file.read_text(encoding="utf-8") == before
+    other[CAPABILITY]["version"] = made[CAPABILITY]["version"] + 1
+    assert golden.main() == 0
+    assert golden.read() == other
+
+
+@pytest.mark.parametrize("part", ["draw", "paid", "decided", "shortcut"])
+def test_each_part_of_a_generator_is_in_its_golden_scenarios(
+    monkeypatch: pytest.MonkeyPatch, made: golden.Golden, part: str
+) -> None:
+    real = getattr(PreconditionVerification, part)
+
+    def grown(self: PreconditionVerification, scene: Any) -> Any:
+        drawn = real(self, scene)
+        scene.store.surroundings(scene.user, 1)
+        return drawn
+
+    def shifted(self: PreconditionVerification, deeds: Any, solved: bool) -> float:
+        return 0.5 if real(self, deeds, solved) == 0.8 else float(real(self, deeds, solved))
+
+    def late(self: PreconditionVerification, deeds: Any) -> bool:
+        return False
+
+    def longer(self: PreconditionVerification, task: Task) -> list[Message]:
+        return [Message(role="assistant", content="One moment."), *real(self, task)]
+
+    changed = {"draw": grown, "paid": shifted, "decided": late, "shortcut": longer}[part]
+    monkeypatch.setattr(PreconditionVerification, part, changed)
+    [told] = golden.problems(made, golden.golden())
+    assert told.startswith(f"{CAPABILITY}: ")
+    assert "raise PreconditionVerification.version in" in told
+
+
+def test_a_change_of_the_world_is_seen(monkeypatch: pytest.MonkeyPatch, made: golden.Golden) -> None:
+    """All environments are played in it, and each answer of a tool counts."""
+    real = type(golden.WORLD.open()).call
+
+    def call(*arguments: Any) -> Any:
+        found = real(*arguments)
+        return found.model_copy(update={"content": f"{found.content} "})
+
+    monkeypatch.setattr(type(golden.WORLD.open()), "call", call)
+    assert len(golden.changes(made, golden.golden())) == len(made)
+
+
+@pytest.mark.parametrize("kind", BUILT_IN)
+def test_another_version_is_another_environment(monkeypatch: pytest.MonkeyPatch, kind: Any) -> None:
+    before = {name: Environments().generator(name, 1).digest for name in Environments().names}
+    monkeypatch.setattr(kind, "version", kind.version + 1)
+    after = {name: Environments().generator(name, 1).digest for name in before}
+    assert {name for name in before if before[name] != after[name]} == {kind.capability}
+
+
+DIGESTS = """
+import json
+import pytest_trace2evolve
+from pytest_trace2evolve.environments.generated import GeneratedGenerator
+from pytest_trace2evolve.records.script import Content
+from pytest_trace2evolve.workflow.environments.registry import BUILT_IN
+from pytest_trace2evolve.workflow.experiments.identity import code_digest
+from pytest_trace2evolve.workflow.experiments.plan import CAPABILITIES
+from pytest_trace2evolve.workflow.experiments.target import TargetGenerator
+from pytest_trace2evolve.workflow.experiments.tasks import cells_of
+
+made = [kind(level, content) for content in Content for kind in BUILT_IN for level in range(1, 6)]
+made += [TargetGenerator(cell, content) for content in Content for cell in cells_of(CAPABILITIES)]
+for source in ("first", "second"):
+    made += [GeneratedGenerator("mine", source, 1, content, None, None, None) for content in Content]
+print(json.dumps([pytest_trace2evolve.__file__, code_digest(), *(one.digest for one in made)]))
+"""
+"""Prints where the package lies, and the digests of an experiment's code and of environments of all kinds."""
+
+
+def digests(package: Path) -> list[str]:
+    """What `DIGESTS` prints with a package."""
+    done = subprocess.run(
+        [sys.executable, "-c", DIGESTS],
+        cwd=package.parent,
+        env={**os.environ, "PYTHONPATH": str(package.parent)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    where, *found = json.loads(done.stdout)
+    assert where == str(package / "__init__.py")
+    assert len(set(found)) == len(found) == 1 + 2 * (6 * 5 + 6 + 2)
+    return [str(one) for one in found]
+
+
+def test_no_comment_and_no_renamed_module_changes_a_digest(tmp_path: Path) -> None:
+    package = Path(pytest_trace2evolve.__file__).parent
+    copied = tmp_path / package.name
+    shutil.copytree(package, copied, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in copied.rglob("*.py"):
+        text = file.read_text(encoding="utf-8").replace("environments.deeds", "environments.another_name")
+        file.write_text(f"{text}\n# A remark.\n", encoding="utf-8")
+    folder = copied / "workflow" / "environments"
+    (folder / "deeds.py").rename(folder / "another_name.py")
+    assert digests(copied) == digests(package)
