@@ -25,7 +25,7 @@ from pytest_trace2evolve.workflow.planning.stages import (
 from pytest_trace2evolve.workflow.planning.talking import Talkers
 from pytest_trace2evolve.workflow.policies import find_policy
 from pytest_trace2evolve.workflow.project import Project
-from pytest_trace2evolve.workflow.recorded.replays import Recorded, read_replays, refuse_strays, refuse_unsaid
+from pytest_trace2evolve.workflow.recorded.replays import Recorded, read_replays, refuse_strays, refuse_others
 from pytest_trace2evolve.worlds.registry import Worlds
 
 
@@ -89,7 +89,7 @@ def choose(
     recorded = read_replays(options.replays)
     suites = _select(options, project, suite_names, recorded)
     refuse_strays(recorded, suites, suites_named=bool(options.suites))
-    refuse_unsaid(recorded, lineage[0])
+    refuse_others(recorded, lineage[0])
     notes = [note for group in recorded.values() for note in group.notes]
     if not listing:
         options, served = with_embedded(options, suites)

@@ -57,21 +57,22 @@ def _recorded(group: Sequence[ResultsFile]) -> Recorded:
     return Recorded(by_task, tuple(group), notes)
 
 
-def refuse_unsaid(recorded: Mapping[Mode, Recorded], candidate: Candidate) -> None:
-    """See that a candidate with an adapter is given nothing but what it said itself.
+def refuse_others(recorded: Mapping[Mode, Recorded], candidate: Candidate) -> None:
+    """See that a candidate is given no run of another; with an adapter, only what says whose it is.
 
     Raises:
-        ResultsError: a file is another candidate's, or says of none whose it is.
+        ResultsError: a file is another candidate's, or that of an earlier text of it, or says of none whose
+            it is and the candidate talks with an adapter.
     """
-    if not candidate.adapter:
-        return
     for file in (file for group in recorded.values() for file in group.files):
         ref = provenance(file).candidate
+        if ref is None and not candidate.adapter:
+            continue
         if ref is None or ref.digest != candidate.digest:
             whose = "no candidate that is known" if ref is None else f"{ref.id!r} as it was then"
             raise ResultsError(
                 f"{file.path}: is of {whose}, and --t2e-replay gives candidate {candidate.id!r} only what it "
-                "said itself, with the weights that it has: run it live"
+                f"said itself{', with the weights that it has' if candidate.adapter else ''}: run it live"
             )
 
 
