@@ -128,8 +128,8 @@ class Confirmer:
         everything = [job for side in SIDES for job in jobs[side]]
         self._simulations.ask(everything)
         records = {job: measure(job) for job in everything}
-        # Once more what infrastructure took; what it takes again stays lost. A model goes on from the journal.
-        # An agent of one's own has none and would be drawn a second time, so that loss stays one.
+        # Once more what infrastructure took, where a journal lets it go on; what is lost again stays lost. An
+        # agent of one's own has no journal and would be drawn a second time.
         lost = [
             job
             for job, record in records.items()
