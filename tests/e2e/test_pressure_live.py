@@ -191,7 +191,7 @@ def test_a_killed_search_goes_on_with_the_answers_that_had_arrived(few: Pressure
     cases.write_text(cases.read_text(encoding="utf-8").partition("\n")[0] + "\n", encoding="utf-8")
     with ChatServer(Numbered()) as server:
         command = [sys.executable, "-m", "pytest", "-q", "-pno:xdist", "synthetic", "--t2e-model=m"]
-        command += [f"--t2e-base-url={server.base_url}"]
+        command += [f"--t2e-base-url={server.base_url}", "--t2e-user-model=u"]
         server.release(2)
         child = subprocess.Popen(command, cwd=few.root, stdout=subprocess.DEVNULL)
         finished = few.root / ".trace2evolve" / "finished"
