@@ -494,3 +494,33 @@ def test_a_lost_main_trial_hides_no_fall(desk: DeskProject) -> None:
     result = desk.run("--candidate=v3", "--t2e-trials=4", "--t2e-gate=calibrated", "--t2e-goal=hold")
     assert {one["task_id"] for one in fresh_traces(desk, "candidate")} == {"note"}
     result.stdout.fnmatch_lines(["regressions (1): note*", "desk · heldout: DISCARD *"])
+
+
+COUNTING = (
+    CONFTEST
+    + NOISY
+    + """
+def counting(task, world, candidate, trial):
+    if trial >= 10_000:
+        with open("tries.txt", "a") as file:
+            file.write(f"{trial}\\n")
+        if trial in (10_003, 20_003):
+            raise ConnectionError("gone")
+    solves = candidate.id != "v3" or task.id != "note"
+    return (OracleAgent(task) if solves else NopAgent()), GoldUser(task)
+
+
+def pytest_t2e_agents(config):
+    return {"listed": counting}
+"""
+)
+
+
+def test_an_agent_without_a_journal_is_not_drawn_a_second_time(desk: DeskProject) -> None:
+    """What infrastructure takes of it stays lost: a second try would be another draw."""
+    desk.pytester.makeconftest(COUNTING)
+    desk.run("--candidate=v0", "--t2e-save-baseline=v0", "--t2e-gate=off")
+    desk.run("--candidate=v3", "--t2e-gate=noisy")
+    tries = Counter(map(int, (desk.root / "tries.txt").read_text().split()))
+    assert {10_003, 20_003} < tries.keys()
+    assert set(tries.values()) == {1}

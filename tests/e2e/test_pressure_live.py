@@ -1,6 +1,10 @@
 """Pressure tests against a chat endpoint on loopback: what is kept, what is counted, and what goes wrong."""
 
+import itertools
 import re
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,7 +12,8 @@ import pytest
 from pytest_trace2evolve.cases.case import case_line, generate
 from pytest_trace2evolve.records.script import Content
 from pytest_trace2evolve.shipped import has_embedded_model
-from pytest_trace2evolve.testing import ChatServer, Fault, FaultPlan, Reply
+from pytest_trace2evolve.testing import ChatRequest, ChatServer, Fault, FaultPlan, Reply
+from tests.patience import until
 from tests.plugin.test_pressure import HEAD, PressureProject, project, told
 
 __all__ = ["project"]
@@ -23,6 +28,16 @@ def test_frozen(case, run_case):
 """
 )
 SORRY = Reply("I am sorry, I cannot help you with that.")
+
+
+class Numbered:
+    """A model whose every answer is another one."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
+
+    def __call__(self, request: ChatRequest) -> Reply:
+        return Reply(f"What else? [answer {next(self._numbers)}]")
 
 
 @pytest.fixture(autouse=True)
@@ -168,3 +183,42 @@ def test_the_embedded_model_talks_if_nobody_is_named(
     result.stdout.fnmatch_lines(["trace2evolve: candidate v6 on cases (agent chat)"])
     kept = list((few.root / ".trace2evolve" / "finished").rglob("*.json"))
     assert len(kept) == 4
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="kills processes")
+def test_a_killed_search_goes_on_with_the_answers_that_had_arrived(few: PressureProject) -> None:
+    cases = few.root / "synthetic" / "few.jsonl"
+    cases.write_text(cases.read_text(encoding="utf-8").partition("\n")[0] + "\n", encoding="utf-8")
+    with ChatServer(Numbered()) as server:
+        command = [sys.executable, "-m", "pytest", "-q", "-pno:xdist", "synthetic", "--t2e-model=m"]
+        command += [f"--t2e-base-url={server.base_url}", "--t2e-user-model=u"]
+        server.release(2)
+        child = subprocess.Popen(command, cwd=few.root, stdout=subprocess.DEVNULL)
+        finished = few.root / ".trace2evolve" / "finished"
+        until(lambda: any(path.read_text().count("\n") == 2 for path in finished.rglob("*.journal")))
+        child.kill()
+        child.wait()
+        (journal,) = finished.rglob("*.journal")
+        drawn = re.findall(r"\[answer \d+\]", journal.read_text())
+        server.release()
+        subprocess.run(command, cwd=few.root, capture_output=True, check=False)
+    assert list(finished.rglob("*.journal")) == []
+    (trace,) = finished.rglob("*.json")
+    said = re.findall(r"\[answer \d+\]", trace.read_text())
+    assert drawn == ["[answer 0]", "[answer 1]"]
+    assert said[:2] == drawn
+    assert len(set(said)) == len(said)
+
+
+def test_a_deleted_outcome_is_named_and_not_drawn_anew(few: PressureProject) -> None:
+    with ChatServer(lambda request: SORRY) as server:
+        live(few, server).assert_outcomes(passed=4)
+        asked = server.count.served
+        path = min((few.root / ".trace2evolve" / "finished").rglob("*.json"))
+        path.unlink()
+        result = live(few, server)
+        assert server.count.served == asked
+    result.assert_outcomes(passed=3, failed=1)
+    result.stdout.fnmatch_lines(
+        [f"*{path}: was deleted, and the account of its draw names it; restore it, *"]
+    )

@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -69,6 +70,53 @@ def test_a_server_tells_its_address_and_ends_by_a_signal_in_good_order(
         server.send_signal(ending)
         assert server.wait(HANG_SECONDS) == 0
         assert (server.stdout.read(), server.stderr.read()) == ("", "")
+
+
+HANGING = """
+import sys, time
+from pytest_trace2evolve.serving import app, loading, run
+def hang(self, *given):
+    print("hangs", flush=True)
+    while True:
+        time.sleep(3600)
+if sys.argv[1] == "model":
+    loading.LoadedModel._probe = lambda *given: None
+    loading.LoadedModel.forward = hang
+else:
+    app.ChatApp._prompt = hang
+run.END_SECONDS = run.GRACE_SECONDS = 0.2
+from pytest_trace2evolve.cli import main
+sys.exit(main(["serve", sys.argv[2], "--no-token"]))
+"""
+
+
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("what", ["model", "template"])
+def test_a_server_ends_though_a_request_hangs(models: Path, ending: signal.Signals, what: str) -> None:
+    """The thread that hangs cannot be ended; the process is."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HANGING, what, str(models / "base")],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as server:
+        try:
+            assert server.stdout is not None
+            url = re.search(r"http://127\.0\.0\.1:(\d+)", server.stdout.readline())
+            assert url is not None
+            assert server.stdout.readline().startswith("no token: ")
+            body = b'{"model": "base", "messages": [{"role": "user", "content": "?"}]}'
+            with socket.create_connection(("127.0.0.1", int(url[1]))) as one:
+                one.sendall(
+                    b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+                    b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+                )
+                assert server.stdout.readline() == "hangs\n"
+                server.send_signal(ending)
+                assert server.wait(60) == 130
+        finally:
+            server.kill()
 
 
 def test_without_a_token_it_must_be_asked_by_a_name_of_this_machine(models: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -19,8 +20,9 @@ import uvicorn
 from pytest_trace2evolve.errors import ContextWindowError
 from pytest_trace2evolve.models.chat import ChatModel
 from pytest_trace2evolve.models.settings import ModelSettings
+from pytest_trace2evolve.serving import app as serving_app
 from pytest_trace2evolve.serving.app import ChatApp
-from pytest_trace2evolve.serving.engine import Answer, Engine, Job
+from pytest_trace2evolve.serving.engine import MAX_PROMPT, Answer, Engine, Job, PromptError
 from pytest_trace2evolve.serving.folder import read_model
 from pytest_trace2evolve.serving.loading import LoadedModel
 from pytest_trace2evolve.serving.process import LocalServer
@@ -47,6 +49,9 @@ HELLO = [{"role": "user", "content": "Hello."}]
         ({"messages": [{"role": "bot", "content": "x"}]}, "messages[0].role must be one of"),
         ({"messages": [{"role": "user"}]}, "messages[0].content must be a string"),
         ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content must be"),
+        ({"messages": [1, 2]}, "messages[0] must be an object"),
+        ({"messages": [{"role": "user", "content": [1, 2]}]}, "messages[0].content[0] must be"),
+        ({"messages": HELLO, "prompt": [1, 2]}, "prompt is not supported: leave it out"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "nothing else is served"),
         ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "messages[0].tool_calls[0].function"),
         ({"temperature": "hot"}, "temperature must be a number from 0 to 2"),
@@ -354,3 +359,52 @@ def test_who_comes_when_the_queue_is_full_is_told_to_come_again(served: Served) 
         one.close()
     model.open()
     served.asking.choice(messages=HELLO)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "told"),
+    [
+        ([], "a prompt has from 1 to 1,048,576 tokens, and this one 0"),
+        (range(MAX_PROMPT + 1), "a prompt has from 1 to 1,048,576 tokens, and this one 1,048,577"),
+        ([1, 2.0], "the tokens of a prompt must be whole numbers"),
+        (["1"], "the tokens of a prompt must be whole numbers"),
+        ([True], "the tokens of a prompt must be whole numbers"),
+        ([1 << 70], "the tokens of a prompt must be whole numbers"),
+        ([[1]], "the tokens of a prompt must be whole numbers"),
+        ([1, -1], "token -1 of the prompt is none of the model's: they are from 0 to {last}"),
+        ([1, 1 << 40], f"token {1 << 40} of the prompt is none of the model's: they are from 0 to {{last}}"),
+    ],
+    ids=lambda it: str(it)[:20],
+)
+def test_tokens_that_the_model_does_not_know_are_refused(served: Served, prompt: Any, told: str) -> None:
+    served.model.open()
+    last = served.model.vocabulary - 1
+    with pytest.raises(PromptError, match=f"^{re.escape(told.format(last=last))}$"):
+        served.engine.submit(Job(prompt))
+    assert served.engine.submit(Job([0, last])).result(HANG_SECONDS).tokens
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_fails_its_request_alone(served: Served) -> None:
+    """As one whose tokens were added without the model's."""
+    served.model.tokenizer.add_tokens(["<added>"] * 1 + [f"<added {one}>" for one in range(5000)])
+    said = [{"role": "user", "content": "<added 4999>"}]
+    message = served.asking.refused(400, "invalid_value", messages=said, model="base", tools=None)
+    assert re.fullmatch(r"token \d+ of the prompt is none of the model's: they are from 0 to \d+", message)
+    served.model.open()
+    assert served.asking.choice(messages=HELLO)["message"]["role"] == "assistant"
+
+
+def test_bodies_of_all_requests_share_a_budget(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving_app, "MAX_BODIES", 3 << 20)
+    large = [{"role": "user", "content": "Hello." + " " * (2 << 20)}]
+    body = {"model": "base", "messages": HELLO, "user": "x" * (2 << 20), "max_tokens": 2000}
+    holder = send(served.asking, body)
+    until(lambda: served.model.begun == 1)
+    response = served.asking.post(messages=large)
+    assert refusal(response, 503, "overloaded") == (
+        "the bodies of all requests under way are 3 MiB at most: try again"
+    )
+    assert response.headers["retry-after"] == "1"
+    assert served.asking.client.get("/models").status_code == 200
+    holder.close()  # what it held is free again
+    until(lambda: served.asking.post(messages=large).status_code != 503)

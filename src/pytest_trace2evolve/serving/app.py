@@ -5,8 +5,9 @@ import hmac
 import json
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
 
@@ -17,7 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from pytest_trace2evolve.serving.calls import call_id
-from pytest_trace2evolve.serving.engine import Answer, BusyError, Engine, EngineError, Job
+from pytest_trace2evolve.serving.engine import Answer, BusyError, Engine, EngineError, Job, PromptError
 from pytest_trace2evolve.serving.refusals import ApiError
 from pytest_trace2evolve.serving.request import ChatRequest
 from pytest_trace2evolve.serving.sampling import TokenLogprob
@@ -26,6 +27,9 @@ from pytest_trace2evolve.serving.writer import Prompt, Writer
 LARGEST_BODY = 32 << 20
 """Bytes."""
 
+MAX_BODIES = 256 << 20
+"""Bytes of the bodies of all requests under way."""
+
 BODY_SECONDS = 120.0
 """Seconds for a request's whole body."""
 
@@ -33,6 +37,35 @@ _LOOPBACK_HOST = re.compile(r"(?:127\.0\.0\.1|localhost|\[::1\])(?::[0-9]{1,5})?
 """What a Host header may say if no token is asked for."""
 
 Handler = Callable[[Request], Awaitable[Response]]
+
+
+class _Bodies:
+    """The bytes of the bodies of all requests under way; the event loop's alone."""
+
+    def __init__(self) -> None:
+        self._held = 0
+
+    @contextmanager
+    def counted(self) -> Iterator[Callable[[int], None]]:
+        """Count the body of a request for as long as this lasts, since what was read of it is kept so long.
+
+        Yields:
+            Takes the bytes of a further part; raises `ApiError` if all bodies together would be too large.
+        """
+        own = 0
+
+        def take(count: int) -> None:
+            nonlocal own
+            if self._held + count > MAX_BODIES:
+                told = f"the bodies of all requests under way are {MAX_BODIES >> 20} MiB at most: try again"
+                raise ApiError(told, code="overloaded", status=503, retry_after=1)
+            own += count
+            self._held += count
+
+        try:
+            yield take
+        finally:
+            self._held -= own
 
 
 class ChatApp:
@@ -67,6 +100,7 @@ class ChatApp:
         self._most = most
         self._token = token
         self._started = int(time.time())
+        self._bodies = _Bodies()
         # One thread: a tokenizer is used by one at a time anyhow, and the event loop stays free.
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="trace2evolve-writer")
         self.app = Starlette(
@@ -94,14 +128,15 @@ class ChatApp:
 
     async def complete(self, request: Request) -> Response:
         """One chat completion."""
-        asked = ChatRequest.read(await _body(request))
-        self._known(asked.model)
-        loop = asyncio.get_running_loop()
-        prompt = await loop.run_in_executor(self._writing, self._prompt, asked)
-        answer = await _answered(request, self._engine.submit(self._job(asked, prompt)))
-        if answer is None:
-            return Response(status_code=499)  # nobody reads it
-        return _json(await loop.run_in_executor(self._writing, self._completion, asked, prompt, answer))
+        with self._bodies.counted() as take:
+            asked = ChatRequest.read(await _body(request, take))
+            self._known(asked.model)
+            loop = asyncio.get_running_loop()
+            prompt = await loop.run_in_executor(self._writing, self._prompt, asked)
+            answer = await _answered(request, self._engine.submit(self._job(asked, prompt)))
+            if answer is None:
+                return Response(status_code=499)  # nobody reads it
+            return _json(await loop.run_in_executor(self._writing, self._completion, asked, prompt, answer))
 
     def _prompt(self, asked: ChatRequest) -> Prompt:
         prompt = self._writer.prompt(asked.messages, asked.tools, asked.tool_choice, asked.template)
@@ -254,11 +289,11 @@ def _require_own_origin(request: Request) -> None:
         )
 
 
-async def _body(request: Request) -> bytes:
-    """A request's body.
+async def _body(request: Request, take: Callable[[int], None]) -> bytes:
+    """A request's body; `take` counts its parts.
 
     Raises:
-        ApiError: it is too large or too slow, or does not say that it is JSON.
+        ApiError: it is too large or too slow, alone or with others, or does not say that it is JSON.
     """
     kinds = [kind.partition(";")[0].strip().lower() for kind in request.headers.getlist("content-type")]
     if kinds != ["application/json"]:
@@ -268,9 +303,10 @@ async def _body(request: Request) -> bytes:
     try:
         async with asyncio.timeout(BODY_SECONDS):
             async for part in request.stream():
-                body += part
-                if len(body) > LARGEST_BODY:
+                if len(body) + len(part) > LARGEST_BODY:
                     raise ApiError(f"the body is larger than {LARGEST_BODY >> 20} MiB", status=413)
+                take(len(part))
+                body += part
     except TimeoutError:
         raise ApiError(f"the body did not come within {BODY_SECONDS:g} seconds", status=408) from None
     return bytes(body)
@@ -303,6 +339,8 @@ def _told(handler: Handler) -> Handler:
             return _refused(error)
         except BusyError as error:
             return _refused(ApiError(f"{error}: try again", code="overloaded", status=503, retry_after=1))
+        except PromptError as error:
+            return _refused(ApiError(str(error), "messages", "invalid_value"))
         except EngineError as error:
             return _refused(ApiError(str(error), code="engine_error", status=500))
         except ClientDisconnect:

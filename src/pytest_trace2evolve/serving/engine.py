@@ -26,6 +26,8 @@ from pytest_trace2evolve.serving.sampling import Draw, TokenLogprob, draw, logpr
 PREFILL_TOKENS = 8192
 """New tokens of one group of prompts, at most, where it has more than one."""
 
+MAX_PROMPT = 1 << 20
+"""Tokens of a prompt, whatever the model's context."""
 
 GATHER_SECONDS = 0.01
 """How long a request waits for others to be worked out with, while rows are decoded: a group costs little
@@ -43,12 +45,14 @@ class Decoder(Protocol):
         batched: Whether rows can be decoded side by side.
         layers: How many layers keep keys and values.
         ends: Tokens that end an answer.
+        vocabulary: How many tokens it knows: those from 0 to one less.
     """
 
     device: torch.device
     batched: bool
     layers: int
     ends: frozenset[int]
+    vocabulary: int
 
     def past(self, layers: Sequence[KeysValues] | None = None) -> Cache:
         """A cache for a prefill: empty, or with what was kept, (rows, heads, slots, width) a layer."""
@@ -70,6 +74,10 @@ class BusyError(Exception):
 
 class EngineError(Exception):
     """The engine cannot go on with a request, or has been closed."""
+
+
+class PromptError(Exception):
+    """The tokens of a prompt are none of the model's, or too many."""
 
 
 @dataclass(frozen=True)
@@ -165,8 +173,11 @@ class Engine:
         Raises:
             BusyError: too many wait.
             EngineError: the engine was closed.
+            PromptError: a token of the prompt is none of the model's, or they are too many: the model would
+                fail for all who are worked out with it, on a GPU for ever.
         """
-        row = _Row(job, Future(), random_of(job), np.asarray(job.prompt, dtype=np.int64))
+        tokens = self._tokens(job.prompt)
+        row = _Row(job, Future(), random_of(job), tokens)
         with self._news:
             if self._closed:
                 raise EngineError("the server is ending")
@@ -177,6 +188,20 @@ class Engine:
             self._waiting.append(row)
             self._news.notify()
         return row.future
+
+    def _tokens(self, prompt: Sequence[int]) -> np.ndarray:
+        if not 0 < len(prompt) <= MAX_PROMPT:
+            raise PromptError(f"a prompt has from 1 to {MAX_PROMPT:,} tokens, and this one {len(prompt):,}")
+        tokens = np.asarray(prompt)
+        if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
+            raise PromptError("the tokens of a prompt must be whole numbers")
+        for end in (int(tokens.min()), int(tokens.max())):
+            if not 0 <= end < self._model.vocabulary:
+                raise PromptError(
+                    f"token {end} of the prompt is none of the model's: they are from 0 to "
+                    f"{self._model.vocabulary - 1}"
+                )
+        return tokens.astype(np.int64)
 
     def close(self) -> None:
         """End the thread; what is under way is given up."""

@@ -30,6 +30,7 @@ class FoldedModel:
         self.ends = ends
         self.device = self._model.device
         self.layers = int(self._model.config.get_text_config(decoder=True).num_hidden_layers)
+        self.vocabulary = int(self._model.get_input_embeddings().weight.shape[0])
 
     def fold(self, adapted: Any) -> None:
         """Take an adapter's weights over, as they are now.

@@ -71,6 +71,7 @@ class LoadedModel:
         self.batched = kinds <= _BATCHED and not shared and not stateful
         self.parameters = sum(one.numel() for one in self._model.parameters())
         self.layers = int(config.num_hidden_layers)
+        self.vocabulary = int(self._model.get_input_embeddings().weight.shape[0])
         self.context = _context(config, self.tokenizer)
         self.ends = _ends(self._model.generation_config, self.tokenizer)
         told = getattr(self._model.generation_config, "max_new_tokens", None)

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
@@ -23,10 +24,13 @@ SMALL_MODEL = 50_000_000
 """Parameters below which a second thread costs more than it brings, above all where its core is busy."""
 
 EXIT_INTERRUPTED = 130
-"""Exit status after a second signal, which does not wait for requests under way."""
+"""Exit status after a second signal, or after `END_SECONDS`: requests under way were given up."""
 
 GRACE_SECONDS = 5
 """How long requests under way may take once the server is told to end."""
+
+END_SECONDS = 10.0
+"""How long the process may take then, whatever hangs."""
 
 
 @dataclass(frozen=True)
@@ -61,14 +65,23 @@ class _Ending:
 
     serving: bool = False
     asked: bool = False
+    told: threading.Event = field(default_factory=threading.Event)
 
     def ask(self, number: int, frame: FrameType | None) -> None:
         """A signal came."""
         if self.asked:  # twice: now
             os._exit(EXIT_INTERRUPTED)
         self.asked = True
+        self.told.set()
         if not self.serving:
             raise SystemExit(0)
+
+    def end_in_time(self) -> None:
+        """End the process some time after it was told so: a pass of the model, a template or whatever else
+        hangs keeps a thread that nothing can end."""
+        self.told.wait()
+        time.sleep(END_SECONDS)
+        os._exit(EXIT_INTERRUPTED)
 
 
 def serve(settings: ServerSettings) -> int:
@@ -192,6 +205,7 @@ def _listen(host: str, port: int) -> socket.socket:
 def _ended_by_signals() -> Iterator[_Ending]:
     """SIGINT and SIGTERM end the process in good order."""
     ending = _Ending()
+    threading.Thread(target=ending.end_in_time, name="trace2evolve-end", daemon=True).start()
     before = {number: signal.signal(number, ending.ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield ending

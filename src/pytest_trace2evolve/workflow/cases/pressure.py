@@ -4,14 +4,26 @@ Agents are noisy, and a search for the smallest failing case needs an outcome to
 outcome is kept by agent, case and a seed that the case gives.
 """
 
-from collections.abc import Mapping
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
 
-from pytest_trace2evolve._canonical import digest_text
+from pytest_trace2evolve._canonical import digest, digest_text
 from pytest_trace2evolve.cases.case import Case
-from pytest_trace2evolve.errors import AgentCodeError, ConfigError, InfrastructureError, Trace2EvolveError
+from pytest_trace2evolve.errors import (
+    AgentCodeError,
+    ConfigError,
+    InfrastructureError,
+    StorageError,
+    Trace2EvolveError,
+)
 from pytest_trace2evolve.evidence.account import Account
-from pytest_trace2evolve.evidence.resume import FinishedStore, simulation_key
+from pytest_trace2evolve.evidence.draws import DrawStore
+from pytest_trace2evolve.evidence.journal import Journal
+from pytest_trace2evolve.evidence.resume import simulation_key
 from pytest_trace2evolve.gate.columns import SUCCESS
 from pytest_trace2evolve.records.evidence import SCRIPTED_USER, Settings
 from pytest_trace2evolve.records.protocols import World, rules_of
@@ -29,6 +41,7 @@ from pytest_trace2evolve.workflow.running.agents import AgentFactory
 from pytest_trace2evolve.workflow.running.chat import ChatFactory
 from pytest_trace2evolve.workflow.running.guard import contained
 from pytest_trace2evolve.workflow.running.pool import Pool
+from pytest_trace2evolve.workflow.running.simulations import POLL_SECONDS, REDRAWN
 from pytest_trace2evolve.worlds.registry import Worlds
 
 LIMITS = Limits(max_steps=60, timeout=900.0)
@@ -134,6 +147,7 @@ class CaseRunner:
         self._pool = Pool(1)
         self._kept: dict[str, Outcome] = {}
         self._made = 0
+        self._account = account
         try:
             self._name, self._factory = self._agent(agents, account)
         except ConfigError:
@@ -176,10 +190,41 @@ class CaseRunner:
         self._pool.close()
 
     def _make(self, case: Case, world: World, key: str) -> Simulation:
+        with contextlib.ExitStack() as held:
+            journal = None
+            if self._store is not None:
+                journal = self._begin(self._store, key)
+                if journal is None:
+                    found = self._stored(key)
+                    assert found is not None
+                    return found
+                held.enter_context(journal)
+            simulation = self._talk(case, world, journal)
+            if self._store is not None:
+                with _stored(self._store.path):
+                    self._store.put(self._store.key(key), simulation)
+        return simulation
+
+    def _begin(self, store: DrawStore, key: str) -> Journal | None:
+        """The journal of a case; None if another process stored its simulation in the meantime.
+
+        Raises:
+            BudgetError, EndpointError, StorageError: the run was stopped while another process made it.
+            StorageError: the journal cannot be written.
+            ResultsError: it was changed or deleted.
+        """
+        while True:
+            with _stored(store.path), contextlib.suppress(BlockingIOError):
+                return store.begin(store.key(key))
+            time.sleep(POLL_SECONDS)
+            assert self._account is not None
+            self._account.stand()
+
+    def _talk(self, case: Case, world: World, journal: Journal | None) -> Simulation:
         self._made += 1
         try:
             simulation = self._pool.wait(
-                contained(f"case {case.id!r}", self._conversation(case, world, seed_of(case)))
+                contained(f"case {case.id!r}", self._conversation(case, world, seed_of(case), journal))
             )
         except Trace2EvolveError:
             raise
@@ -192,18 +237,22 @@ class CaseRunner:
             raise InfrastructureError(
                 f"case {case.id!r} was lost: {simulation.trouble or 'no reason is known'}"
             )
-        if self._plan.live is not None and not self._plan.fresh:
-            self._store.put(key, simulation)
         return simulation
 
-    async def _conversation(self, case: Case, world: World, seed: int) -> Simulation:
+    async def _conversation(self, case: Case, world: World, seed: int, journal: Journal | None) -> Simulation:
+        make, limits = self._factory, LIMITS
+        if journal is not None and isinstance(self._factory, ChatFactory) and not self._factory.plays:
+            make = self._factory.journaled(journal, _nothing)
+            assert LIMITS.timeout is not None
+            limits = replace(LIMITS, timeout=max(0.0, LIMITS.timeout - journal.seconds))
         try:
             agent, user = await make_participants(
-                self._factory, lambda: self._factory(case.task, world, self._plan.candidate, seed), world
+                self._factory, lambda: make(case.task, world, self._plan.candidate, seed), world
             )
         except AgentCodeError as error:
             return failed_to_start(case.task, error, trial=seed, seed=seed)
-        return await converse(case.task, world, agent, user, limits=LIMITS, trial=seed, seed=seed)
+        simulation = await converse(case.task, world, agent, user, limits=limits, trial=seed, seed=seed)
+        return simulation if journal is None or not journal.redrawn else simulation.as_redrawn(REDRAWN)
 
     def _measured(self, case: Case, world: World, simulation: Simulation) -> Outcome:
         result = score(simulation, case.task, world, self._plan.judge)
@@ -212,15 +261,26 @@ class CaseRunner:
         found = found_in(simulation, result, rules_of(world)) or ()
         return Outcome(case, simulation, result, found)
 
-    @property
-    def _store(self) -> FinishedStore:
-        return FinishedStore(self._plan.project.finished_folder)
+    @cached_property
+    def _store(self) -> DrawStore | None:
+        """Where simulations are kept, those of suites too: the first of a case stays. None where none may be
+        taken: an agent that is no model has no settings."""
+        plan = self._plan
+        if plan.live is None or plan.fresh:
+            return None
+        who = (plan.candidate.digest, digest(plan.live.agent_settings().model_dump(mode="json")))
+        return DrawStore(plan.project.finished_folder, plan.project.draws_folder, who, plan.run_id)
 
     def _stored(self, key: str) -> Simulation | None:
-        """What an earlier process made, where it may be taken: an agent that is no model has no settings."""
-        if self._plan.live is None or self._plan.fresh:
+        """What an earlier process made.
+
+        Raises:
+            ResultsError: it was changed or deleted.
+        """
+        if self._store is None:
             return None
-        return self._store.get(key)
+        with _stored(self._store.path):
+            return self._store.get(self._store.key(key))
 
     def _key(self, case: Case, world: World) -> str:
         live = self._plan.live
@@ -262,3 +322,23 @@ class CaseRunner:
 def seed_of(case: Case) -> int:
     """The seed that a case gives: the first digits of its digest."""
     return int(case.digest[:6], 16)
+
+
+async def _nothing() -> None:
+    """Cases lie on no sealed split: no ledger has to name their draw."""
+
+
+@contextlib.contextmanager
+def _stored(place: Path) -> Iterator[None]:
+    """Report trouble with the store in one line.
+
+    Raises:
+        BlockingIOError: another process makes the simulation.
+        StorageError: a file cannot be read or written.
+    """
+    try:
+        yield
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        raise StorageError.of(error, error.filename or place) from None

@@ -118,6 +118,12 @@ class Plan:
         sides = self.confirm.sides.values() if self.confirm is not None and self.confirm.possible else ()
         return [live for live in (self.live, *(party.live for party in sides)) if live is not None]
 
+    @property
+    def plays(self) -> bool:
+        """Whether the run plays a cassette back, or replays recorded simulations of a suite."""
+        played = self.live is not None and self.live.cassette is not None
+        return played or any(suite.recorded is not None for suite in self.suites.values())
+
     def party(self, suite: str, *, baseline: bool = False) -> Party:
         """Whose simulations those of one side are."""
         if not baseline:

@@ -128,8 +128,13 @@ class Confirmer:
         everything = [job for side in SIDES for job in jobs[side]]
         self._simulations.ask(everything)
         records = {job: measure(job) for job in everything}
-        # Once more what infrastructure took; what it takes again stays lost.
-        lost = [job for job, record in records.items() if record.status is not Status.MEASURED]
+        # Once more what infrastructure took, where a journal lets it go on; what is lost again stays lost. An
+        # agent of one's own has no journal and would be drawn a second time.
+        lost = [
+            job
+            for job, record in records.items()
+            if record.status is not Status.MEASURED and self._simulations.journaled
+        ]
         self._simulations.again(lost)
         records |= {job: measure(job) for job in lost}
         return {side: [records[job] for job in jobs[side]] for side in SIDES}

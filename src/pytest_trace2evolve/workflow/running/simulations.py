@@ -116,6 +116,11 @@ class Simulations:
         """Whether any process of the run can make the simulation of any task."""
         return self._live is not None
 
+    @property
+    def journaled(self) -> bool:
+        """Whether a simulation that is made again goes on from the answers that had arrived."""
+        return self._live is not None and not self._plan.plays
+
     def need(self, suite: str, task_id: str) -> list[Job]:
         """Put a task's trials before all others."""
         jobs = self.jobs(suite, task_id)
@@ -130,6 +135,7 @@ class Simulations:
 
     def again(self, jobs: list[Job]) -> None:
         """Ask once more for simulations that were lost."""
+        assert self.journaled or not jobs
         if self._live is not None:
             self._live.account.forget_lost([self._place(job).key for job in jobs])
         self.ask(jobs)
