@@ -263,12 +263,16 @@ class CaseRunner:
 
     @cached_property
     def _store(self) -> DrawStore | None:
-        """Where simulations are kept, those of suites too: the first of a case stays. None where none may be
-        taken: an agent that is no model has no settings."""
+        """Where simulations are kept: the first of a case stays. None where none may be taken: an agent that
+        is no model has no settings.
+
+        The account is not that of suites, whose conditions are digests; a case's key holds its own.
+        """
         plan = self._plan
         if plan.live is None or plan.fresh:
             return None
-        who = (plan.candidate.digest, digest(plan.live.agent_settings().model_dump(mode="json")))
+        agent = digest(plan.live.agent_settings().model_dump(mode="json"))
+        who = (plan.candidate.digest, agent, "pressure tests")
         return DrawStore(plan.project.finished_folder, plan.project.draws_folder, who, plan.run_id)
 
     def _stored(self, key: str) -> Simulation | None:

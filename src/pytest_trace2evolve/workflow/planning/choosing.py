@@ -25,7 +25,7 @@ from pytest_trace2evolve.workflow.planning.stages import (
 from pytest_trace2evolve.workflow.planning.talking import Talkers
 from pytest_trace2evolve.workflow.policies import find_policy
 from pytest_trace2evolve.workflow.project import Project
-from pytest_trace2evolve.workflow.recorded.replays import Recorded, read_replays, refuse_strays, refuse_others
+from pytest_trace2evolve.workflow.recorded.replays import Recorded, read_replays, refuse_others, refuse_strays
 from pytest_trace2evolve.worlds.registry import Worlds
 
 
