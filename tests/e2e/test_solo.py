@@ -124,23 +124,31 @@ def test_the_users_model_changes_no_solo_simulation_and_the_mode_does(alone: Des
 
 def test_recorded_runs_go_to_the_suites_of_their_mode(alone: DeskProject, letters: Letters) -> None:
     with ChatServer(SOLVED) as server:
-        first = letters(live(alone, server, "-v", "--t2e-run-folder=solo"))
+        first = letters(live(alone, server, "-v", "--t2e-run-folder=solo", "--candidate=v1"))
     alone.run("--t2e-suite=desk", "--t2e-run-folder=talk", "--candidate=v1")
-    replayed = alone.pytester.runpytest_inprocess("-v", "--t2e-replay=solo")
+    solo = ("-v", "--candidate=v1", "--t2e-replay=solo")
+    replayed = alone.pytester.runpytest_inprocess(*solo)
     assert letters(replayed) == first
     replayed.stdout.fnmatch_lines(["suites/alone.toml::heldout::close *"])
-    both = alone.pytester.runpytest_inprocess("-v", "--t2e-replay=solo", "--t2e-replay=talk")
+    refused(
+        alone,
+        "*solo: is of candidate 'v1', and --t2e-replay gives candidate 'v0' only what it said itself: *",
+        "--t2e-replay=solo",
+    )
+    both = alone.pytester.runpytest_inprocess(*solo, "--t2e-replay=talk")
     both.assert_outcomes(passed=5 + 5, failed=2)
     refused(
         alone,
         "*solo: results of domain 'desk' in solo mode, and the selected suites are desk (desk)*"
         "; a suite with solo = true takes them",
+        "--candidate=v1",
         "--t2e-replay=solo",
         "--t2e-suite=desk",
     )
     refused(
         alone,
         "*talk: results of domain 'desk', and the selected suites are alone (desk, solo)",
+        "--candidate=v1",
         "--t2e-replay=talk",
         "--t2e-suite=alone",
     )

@@ -69,7 +69,9 @@ def refuse_others(recorded: Mapping[Mode, Recorded], candidate: Candidate) -> No
         if ref is None and not candidate.adapter:
             continue
         if ref is None or ref.digest != candidate.digest:
-            whose = "no candidate that is known" if ref is None else f"{ref.id!r} as it was then"
+            whose = "no candidate that is known" if ref is None else f"candidate {ref.id!r}"
+            if ref is not None and ref.id == candidate.id:
+                whose = f"an earlier version of candidate {ref.id!r}"
             raise ResultsError(
                 f"{file.path}: is of {whose}, and --t2e-replay gives candidate {candidate.id!r} only what it "
                 f"said itself{', with the weights that it has' if candidate.adapter else ''}: run it live"
