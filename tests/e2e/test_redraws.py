@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from pytest_trace2evolve._canonical import digest
 from pytest_trace2evolve.evidence.ledger import Ledger
 from pytest_trace2evolve.records.ledger import Draw, Evaluation, Origin
 from pytest_trace2evolve.records.verdict import Decision, Goal
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Reply
 from tests.e2e.test_live import SECRET, SOLVED, live
-from tests.plugin.conftest import DeskProject, project
+from tests.plugin.conftest import SUITE, DeskProject, project
 
 __all__ = ["project"]
 
@@ -220,3 +221,110 @@ def test_a_sealed_simulation_is_not_shown_if_the_ledger_cannot_be_written(
     result.stdout.fnmatch_lines(["no verdict: */ledger: cannot be written (*); make room or allow writing*"])
     sealed = [task for task, _ in rewards(compared.runs[-1]) if task in HELDOUT]
     assert sealed == []
+
+
+TWIN = SUITE.replace("heldout", "development")
+"""The same tasks in a split whose draws the ledger does not name."""
+
+
+def add_twin(project: DeskProject) -> None:
+    project.write("suites/twin.toml", TWIN)
+    project.lock()
+
+
+@pytest.mark.parametrize("cache", [(), ("--t2e-cache",)], ids=["store", "cache"])
+def test_what_was_drawn_in_another_suite_is_not_used(
+    compared: DeskProject, server: ChatServer, luck: Luck, cache: tuple[str, ...]
+) -> None:
+    """The attack: draw the tasks in a suite without an entry, choose, and judge the sealed suite by it."""
+    add_twin(compared)
+    luck.chance = 1.0
+    v3(compared, server, "--t2e-suite=twin", "--t2e-gate=off", *cache)
+    luck.chance = 0.0
+    v3(compared, server, "--t2e-suite=desk", *cache)
+    assert {one for (task, _), one in rewards(compared.runs[-1]).items() if task in HELDOUT} == {0.0}
+    draws, _ = entries(compared)
+    assert [one.suite for one in draws if one.candidate.id == "v3"] == ["desk"]
+
+
+def test_a_fresh_draw_whose_answers_are_cached_counts(
+    compared: DeskProject, server: ChatServer, luck: Luck
+) -> None:
+    """Later runs read its answers, and whoever deletes the cache in between can choose."""
+    for _ in range(2):
+        v3(compared, server, "--t2e-gate=off", "--t2e-fresh", "--t2e-cache", "-k", "close")
+    v3(compared, server, "--t2e-gate=calibrated", "--t2e-cache").stdout.fnmatch_lines(
+        ["*2 other draws of this split could have been judged instead and were not, *"]
+    )
+    draws, _ = entries(compared)
+    assert [one.made for one in draws if one.candidate.id == "v3"] == [Origin.CACHED] * 2 + [Origin.KEPT]
+
+
+def test_an_account_that_was_rewritten_is_named(
+    compared: DeskProject, server: ChatServer, luck: Luck
+) -> None:
+    """Its digests can be computed anew by anybody, but the ledger knows the last one of each run."""
+    luck.begin(7)
+    v3(compared, server, "--t2e-gate=off")
+    folder = compared.root / ".trace2evolve" / "finished"
+    account = max((folder / "draws").glob("*.jsonl"), key=lambda path: path.stat().st_mtime_ns)
+    failed = [
+        path.stem
+        for path in folder.glob("*/*.json")
+        if (record := json.loads(path.read_bytes()))["task_id"] == "close"
+        and path.stem in account.read_text(encoding="utf-8")
+        and record["termination_reason"]
+    ]
+    assert failed
+    text, chain = "", ""
+    for raw in account.read_text(encoding="utf-8").splitlines():
+        record = json.loads(raw)
+        del record["chain"]
+        if not {record.get("made"), record.get("begun")} & set(failed):
+            chain = digest([chain, record])
+            text += json.dumps({**record, "chain": chain}, sort_keys=True) + "\n"
+    account.write_text(text, encoding="utf-8")
+    for name in failed:
+        (folder / name[:2] / f"{name}.json").unlink()
+    result = v3(compared, server)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    told = f"ERROR: {account}: was edited since run * ended (*, ledger entry *); restore it, or delete it to "
+    result.stderr.fnmatch_lines([told + "begin another draw, which the ledger counts"])
+
+
+def test_a_seed_that_was_chosen_on_a_guard_is_a_test(
+    project: DeskProject, server: ChatServer, luck: Luck
+) -> None:
+    project.write("suites/desk.toml", SUITE.replace("discovery", "transfer"))
+    project.lock()
+    project.candidate("v3", "Be quick.", parent="v0")
+    live(project, server, "--t2e-save-baseline=v0", "--t2e-gate=off", "--t2e-trials=2")
+    for seed in (1, 2, 3):
+        v3(project, server, "--t2e-gate=off", f"--t2e-seed={seed}", "-m", "transfer")
+    v3(project, server, "--t2e-gate=calibrated")
+    draws, evaluations = entries(project)
+    assert [one.split for one in draws if one.candidate.id == "v3"][:3] == ["transfer"] * 3
+    (judged,) = [one for one in evaluations if one.split == "heldout"]
+    assert judged.look == 4
+
+
+def test_a_cassette_of_another_lock_is_development_evidence(
+    project: DeskProject, server: ChatServer, luck: Luck
+) -> None:
+    """Its answers may have been drawn where no draw is named, as often as somebody liked."""
+    project.candidate("v3", "Be quick.", parent="v0")
+    project.write("suites/desk.toml", TWIN)
+    project.lock()
+    v3(project, server, "--t2e-record=best.jsonl").assert_outcomes(passed=7)
+    project.write("suites/desk.toml", SUITE)
+    project.lock()
+    live(project, server, "--t2e-save-baseline=v0", "--t2e-gate=off", "--t2e-trials=2")
+    result = project.pytester.runpytest_inprocess(
+        "--candidate=v3", "--t2e-playback=best.jsonl", "--t2e-trials=2"
+    )
+    result.stdout.fnmatch_lines(
+        [
+            "cassette best.jsonl was not recorded on desk under its lock",
+            "desk · heldout: * development evidence, *",
+        ]
+    )

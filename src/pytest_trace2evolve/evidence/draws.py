@@ -66,6 +66,7 @@ class _Lines:
     made: dict[str, str] = field(default_factory=dict)
     lost: dict[str, set[str]] = field(default_factory=dict)
     chain: str = ""
+    chains: set[str] = field(default_factory=set)
     offset: int = 0
     count: int = 0
 
@@ -103,6 +104,26 @@ class DrawStore:
                 self._begin()
                 self._read()
             return self._lines.draw
+
+    @property
+    def head(self) -> str:
+        """The digest of all lines of the account.
+
+        Raises:
+            OSError, ResultsError: as in `id`.
+        """
+        _ = self.id
+        self._refresh()
+        return self._lines.chain
+
+    def continues(self, head: str) -> bool:
+        """Whether the account still has all lines that it had when its `head` was this.
+
+        Raises:
+            OSError, ResultsError: as in `id`.
+        """
+        _ = self.head
+        return head in self._lines.chains
 
     def key(self, key: str) -> str:
         """The key under which this draw keeps a simulation: no other draw reads it."""
@@ -352,6 +373,7 @@ class DrawStore:
         if not fits or (lines.count == 1) != ("draw" in record):
             raise self._changed(f"was changed at line {lines.count}")
         lines.chain = chain
+        lines.chains.add(chain)
         if "draw" in record:
             if record.get("format") != FORMAT:
                 raise ResultsError(

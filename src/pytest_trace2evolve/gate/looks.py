@@ -213,7 +213,7 @@ def abandoned_draws(entries: Iterable[Dated], claim: Claim, same: Iterable[Evalu
         draw
         for draw in of_baseline
         if draw.draw not in ended | {claim.draw}
-        and (draw.made is Origin.KEPT or (draw.made in (Origin.FRESH, Origin.UNSTORED) and draw.whole))
+        and (draw.made is Origin.KEPT or (draw.made is not Origin.PLAYED and draw.whole))
     ]
     if claim.baseline_run in {draw.run for draw in of_baseline if draw.made is Origin.UNSTORED}:
         saving = _saving_runs(entries, claim, same) - {claim.baseline_run}
@@ -224,7 +224,7 @@ def abandoned_draws(entries: Iterable[Dated], claim: Claim, same: Iterable[Evalu
 
 
 def _could_be_judged(draw: Draw, claim: Claim, ended: Collection[str | None]) -> bool:
-    if draw.made in (Origin.KEPT, Origin.PLAYED) or claim.recorded_run:
+    if draw.made in (Origin.KEPT, Origin.CACHED, Origin.PLAYED) or claim.recorded_run:
         return True
     return draw.gated and draw.whole and draw.draw not in ended
 
@@ -264,20 +264,30 @@ def _only_drawn(entries: Iterable[Dated], made: Iterable[Evaluation], claim: Cla
     """How many other candidates and agents were drawn and claimed nothing: each could have been chosen.
 
     A setting of a model changes an agent, and need not change what it does, so the same candidate with
-    another agent counts. A saved baseline that no test used could have been the claim's. Its own does not
-    count.
+    another agent counts, wherever in the suite it was drawn: a setting may be chosen by what it does on the
+    guards. A saved baseline that no test used could have been the claim's. Its own does not count.
     """
     entries = list(entries)
     here = _on_split(entries, claim.suite, claim.split, claim.lock)
     ended, saving = _ended(here), _saving_runs(entries, claim, ())
+    elsewhere = [
+        entry
+        for entry in entries
+        if isinstance(entry, Draw)
+        and (entry.suite, entry.lock, entry.candidate.digest) == (claim.suite, claim.lock, claim.candidate)
+    ]
     drawn = {
         _who(draw)
-        for draw in here
+        for draw in (*here, *elsewhere)
         if isinstance(draw, Draw)
         and (
             _could_be_judged(draw, claim, ended)
             or (draw.whole and draw.run in saving)
-            or (draw.whole and draw.made is Origin.FRESH and draw.candidate.digest == claim.measured[0])
+            or (
+                draw.whole
+                and draw.made in (Origin.FRESH, Origin.CACHED)
+                and draw.candidate.digest == claim.measured[0]
+            )
         )
     }
     return len(drawn - {_who(entry) for entry in made} - {(claim.candidate, claim.agent), claim.measured})

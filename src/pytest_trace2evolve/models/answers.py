@@ -69,6 +69,7 @@ class StoredModel:
         cache: Answers of earlier runs, taken instead of asking; whole and good ones are added.
         record: Answers of this run, all of them. A request that comes again gets the recorded answer again,
             so that the run goes as its recording will.
+        place: A part of the cache: answers of one place are never taken in another.
     """
 
     def __init__(
@@ -79,9 +80,12 @@ class StoredModel:
         *,
         cache: Answers | None = None,
         record: Answers | None = None,
+        place: str = "",
     ) -> None:
         self._model = model
+        self._settings = settings
         self._requests = KeyedRequests(settings)
+        self._place = place
         self._name = settings.model
         self._side: Side = side
         self._cache = cache
@@ -104,7 +108,7 @@ class StoredModel:
             EndpointError: see `ChatModel.complete`.
         """
         key = self._requests.key(messages, tools, trial, tool_choice)
-        here = self._requests.at_endpoint(key)
+        here = self._requests.at_endpoint(f"{key} {self._place}" if self._place else key)
         kept = self._record.get(key) if self._record else None
         if kept is not None:
             return _told(kept, cached=True)
@@ -115,6 +119,12 @@ class StoredModel:
         if self._record is not None:
             answer = self._record.put(key, answer)
         return _told(answer, cached=cached is not None)
+
+    def at(self, place: str) -> "StoredModel":
+        """The same model, with the part of the cache of a place."""
+        return StoredModel(
+            self._model, self._settings, self._side, cache=self._cache, record=self._record, place=place
+        )
 
     async def _ask(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[ToolSchema], trial: int, tool_choice: str

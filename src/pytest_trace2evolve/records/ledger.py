@@ -176,6 +176,8 @@ class Origin(StrEnum):
     """The first of a store: every run without `--t2e-fresh` reads them."""
     FRESH = "fresh"
     """By `--t2e-fresh` or `--t2e-record`, beside those of the store."""
+    CACHED = "cached"
+    """As `fresh`, with answers that later runs may take from the cache."""
     PLAYED = "played"
     """By a cassette."""
     UNSTORED = "unstored"
@@ -220,12 +222,16 @@ class Traces(Dated):
         suite: The suite.
         run: The id of the run.
         digest: Digest of the folder's results: see `results.traces_digest`.
+        draw: The draw of the store that it read and completed; None if its simulations are not stored.
+        account: The digest of all lines that the draw's account had then.
     """
 
     kind: Literal["traces"] = "traces"
     suite: Text
     run: Text
     digest: Text
+    draw: Name | None = None
+    account: Text | None = None
 
 
 _LATER = frozenset({"baseline_identity", "analysis", "baseline_evidence", "evidence", "verdict", "draw"})

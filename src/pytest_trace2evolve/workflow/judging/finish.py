@@ -50,7 +50,8 @@ def keep(
     for run, _ in pairs:
         notes += _keep_header(plan, run, worlds)
         if _drew(run, draws):
-            looks.record_traces(run.planned.name, plan.run_id, plan.suite_folder(run.planned.name))
+            name = run.planned.name
+            looks.record_traces(name, plan.run_id, plan.suite_folder(name), draws.account(name))
     if plan.saving is not None:
         notes += [save_baseline(plan, run, outcome, looks) for run, outcome in pairs]
     return notes

@@ -197,8 +197,15 @@ class Looks:
 
         return self._ledger.append(make)
 
-    def record_traces(self, suite: str, run: str, folder: Path) -> Traces:
+    def record_traces(
+        self, suite: str, run: str, folder: Path, account: tuple[str, str] | None = None
+    ) -> Traces:
         """Write down what a run left of a suite in its folder, by which an edit of it is found.
+
+        Args:
+            suite, run: The suite, and the id of the run.
+            folder: Where the run left its traces.
+            account: The draw of the store that it used, and the head of the draw's account.
 
         Raises:
             OSError: it could not be written.
@@ -207,7 +214,10 @@ class Looks:
         held = traces_digest(folder)
 
         def make(root: str, parents: tuple[str, ...], at: datetime) -> Traces:
-            return Traces(root=root, parents=parents, at=at, suite=suite, run=run, digest=held)
+            draw, head = account or (None, None)
+            return Traces(
+                root=root, parents=parents, at=at, suite=suite, run=run, digest=held, draw=draw, account=head
+            )
 
         return self._ledger.append(make)
 

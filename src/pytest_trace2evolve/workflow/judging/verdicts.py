@@ -244,7 +244,14 @@ def _labelled(plan: Plan, planned: PlannedSuite, split: str, looks: Looks) -> La
     be what such a run left, edited.
     """
     labelled = looks.label(plan.lineage, planned, split, plan.project.splits[split].role)
-    if labelled.label is not Label.CLEAN or not looks.names_draws(planned.name, split):
+    if labelled.label is not Label.CLEAN:
+        return labelled
+    cassette = plan.live.cassette if plan.live is not None else None
+    if cassette is not None and cassette.header.suites.get(planned.name) != planned.lock.digest:
+        # Its answers were drawn without an entry of the ledger for this split, and could be chosen.
+        reason = f"cassette {cassette.path.name} was not recorded on {planned.name} under its lock"
+        return Labelled(Label.DEVELOPMENT, reason)
+    if not looks.names_draws(planned.name, split):
         return labelled
     if not (files := _unrecorded(planned, looks)):
         return labelled

@@ -121,17 +121,21 @@ class ChatFactory:
         else:
             self._voices = _Voices(agent, user, {})
 
-    def journaled(self, journal: Journal, before_use: Callable[[], Awaitable[None]]) -> AgentFactory:
+    def journaled(
+        self, journal: Journal, before_use: Callable[[], Awaitable[None]], place: str = ""
+    ) -> AgentFactory:
         """Makes the two who talk in the simulation of a journal.
 
         Args:
             journal: Takes every answer before it is used, and gives those that it holds.
             before_use: Called before an answer is used.
+            place: The part of the cache whose answers may be taken: see `keys.sealed_place`.
         """
         shared, requests = self._voices, self._requests
 
         def model(own: Model, name: str, side: Side) -> Model:
-            return JournaledModel(own, requests[name], side, journal, before_use)
+            stored = own.at(place) if isinstance(own, StoredModel) and place else own
+            return JournaledModel(stored, requests[name], side, journal, before_use)
 
         voices = _Voices(
             model(shared.agent, "agent", "agent"),

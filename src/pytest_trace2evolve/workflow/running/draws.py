@@ -17,11 +17,10 @@ from pytest_trace2evolve.evidence.atomic import remove_abandoned
 from pytest_trace2evolve.evidence.draws import DrawStore, Store
 from pytest_trace2evolve.evidence.ledger import Ledger
 from pytest_trace2evolve.evidence.resume import FinishedStore
-from pytest_trace2evolve.records.ledger import Dated, Draw, Origin, Version
-from pytest_trace2evolve.suites import Role
+from pytest_trace2evolve.records.ledger import Dated, Draw, Origin, Traces, Version
 from pytest_trace2evolve.workflow.planning.confirm import SCRIPTED
 from pytest_trace2evolve.workflow.planning.plan import Plan, PlannedSuite
-from pytest_trace2evolve.workflow.running.keys import conditions, key_of, tested
+from pytest_trace2evolve.workflow.running.keys import NAMED_ROLES, conditions, key_of, tested
 from pytest_trace2evolve.workflow.running.origin import provenance_of
 from pytest_trace2evolve.worlds.registry import Worlds
 
@@ -78,6 +77,17 @@ class Draws:
         if live is not None and live.cassette is not None:
             return digest(["cassette", live.cassette.header.digest])
         return self._store(suite, baseline=False).id if self.origin is Origin.KEPT else self._plan.draw
+
+    def account(self, suite: str) -> tuple[str, str] | None:
+        """The id of the store's draw that a suite reads, and the head of its account; None without a store.
+
+        Raises:
+            OSError, ResultsError: as in `id_of`.
+        """
+        if self.origin is not Origin.KEPT:
+            return None
+        store = self._store(suite, baseline=False)
+        return store.id, store.head
 
     def place(self, suite: str, task_id: str, trial: int, *, baseline: bool = False) -> Place:
         """Where the simulation of a task's trial in a live run is stored.
@@ -145,19 +155,31 @@ class Draws:
         sides = self._plan.confirm.sides if self._plan.confirm and self._plan.confirm.possible else ()
         for suite, baseline in [*((suite, False) for suite in live), *((suite, True) for suite in sides)]:
             self._store(suite, baseline=baseline)
+        entries = Ledger(self._plan.project.ledger_folder).read().in_time
+        ended = [entry for entry in entries if isinstance(entry, Traces) and entry.account is not None]
         for store in self._stores.values():
             yield from store.problems()
+            for entry in ended:
+                if entry.draw == store.id and not store.continues(entry.account or ""):
+                    yield (
+                        f"{store.path}: was edited since run {entry.run} ended ({entry.at:%Y-%m-%d}, ledger "
+                        f"entry {entry.name}); restore it, or delete it to begin another draw, which the "
+                        "ledger counts"
+                    )
 
     def is_drawn(self, suite: str, split: str) -> bool:
-        """Whether the run makes simulations of a sealed split, and chance plays a part in them."""
+        """Whether the run makes simulations of a split that judges, and chance plays a part in them."""
         planned = self._plan.suites[suite]
-        sealed = self._plan.project.splits[split].role is Role.GATE
-        return sealed and planned.recorded is None and planned.agent not in SCRIPTED
+        named = self._plan.project.splits[split].role in NAMED_ROLES
+        return named and planned.recorded is None and planned.agent not in SCRIPTED
 
     def _made(self, planned: PlannedSuite) -> Origin:
         """How the draw of a suite is made: no later run reads simulations of a world without an identity."""
-        world = planned.identity.world
-        return Origin.UNSTORED if world is not None and world.unknown else self.origin
+        world, live = planned.identity.world, self._plan.live
+        if world is not None and world.unknown:
+            return Origin.UNSTORED
+        cached = live is not None and live.cache and self.origin is Origin.FRESH
+        return Origin.CACHED if cached else self.origin
 
     def _record(self, suite: str, split: str) -> None:
         plan = self._plan

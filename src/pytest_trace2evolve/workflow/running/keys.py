@@ -4,9 +4,13 @@ from pytest_trace2evolve._canonical import digest
 from pytest_trace2evolve.evidence.resume import simulation_key
 from pytest_trace2evolve.records.evidence import Provenance
 from pytest_trace2evolve.records.task import Task
+from pytest_trace2evolve.suites import Role
 from pytest_trace2evolve.workflow.planning.live import Party
 from pytest_trace2evolve.workflow.planning.plan import Plan, PlannedSuite
 from pytest_trace2evolve.workflow.running.agents import user_settings
+
+NAMED_ROLES = (Role.GATE, Role.GUARD)
+"""Roles of the splits whose draws the ledger names: those by which a candidate is judged."""
 
 
 def key_of(plan: Plan, planned: PlannedSuite, task: Task, trial: int, party: Party | None = None) -> str:
@@ -30,8 +34,18 @@ def key_of(plan: Plan, planned: PlannedSuite, task: Task, trial: int, party: Par
             # What a cassette played is no live model's, whatever its settings say.
             **({"cassette": live.cassette.header.digest} if live.cassette else {}),
             "budgets": [suite.max_steps, suite.max_errors, *timeout],
+            # What was drawn elsewhere was drawn without an entry of the ledger, and could be chosen.
+            **({"sealed": place} if (place := sealed_place(plan, planned, task.id)) else {}),
         }
     )
+
+
+def sealed_place(plan: Plan, planned: PlannedSuite, task_id: str) -> str:
+    """The suite and the split of a task whose draws the ledger names; empty for a task of any other split."""
+    split = next((name for name, tasks in planned.lock.splits.items() if task_id in tasks), None)
+    if split is None or plan.project.splits[split].role not in NAMED_ROLES:
+        return ""
+    return f"{planned.name}::{split}"
 
 
 def conditions(plan: Plan, planned: PlannedSuite) -> str:

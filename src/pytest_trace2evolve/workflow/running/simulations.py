@@ -41,6 +41,7 @@ from pytest_trace2evolve.workflow.running.chat import ChatFactory
 from pytest_trace2evolve.workflow.running.draws import Draws, Place
 from pytest_trace2evolve.workflow.running.estimate import Expected
 from pytest_trace2evolve.workflow.running.guard import contained
+from pytest_trace2evolve.workflow.running.keys import sealed_place
 from pytest_trace2evolve.workflow.running.pool import Job, Pool
 from pytest_trace2evolve.worlds.registry import Worlds
 
@@ -370,7 +371,8 @@ class Simulations:
         made_by = self._baselines[job.suite] if job.baseline else self._agents[planned.agent]
         make = made_by
         if journal is not None and isinstance(made_by, ChatFactory) and not made_by.plays:
-            make = made_by.journaled(journal, partial(self._declare_early, job))
+            place = sealed_place(self._plan, planned, job.task_id)
+            make = made_by.journaled(journal, partial(self._declare_early, job), place)
         try:
             agent, user = await make_participants(
                 made_by, lambda: make(task, world, party.candidate, job.trial, **alone), world
