@@ -14,6 +14,7 @@ from math import comb
 from pathlib import Path
 from typing import Any
 
+from pytest_trace2evolve._canonical import digest
 from pytest_trace2evolve.testing.faults import Fault
 from tests.attack.coin import Coin
 from tests.attack.target import TASKS, Outcome, Target, edit_rewards, with_digest, without_digest
@@ -298,6 +299,51 @@ def texts(target: Target, rng: random.Random) -> bool:
     return target.session(max(tried, key=lambda one: tried[one])).promoted
 
 
+def twin(target: Target, rng: random.Random) -> bool:
+    """Draws the tasks in a suite whose draws have no entry until they pass, and judges the sealed one."""
+    suite = (target.root / "suites/hotel.toml").read_text(encoding="utf-8")
+    (target.root / "suites/twin.toml").write_text(suite.replace("heldout", "discovery"), encoding="utf-8")
+    target.command("lock")
+    cached = rng.choice(((), ("--t2e-cache",)))
+    outcome = target.session("v1", OFF, "--t2e-suite=twin", *cached)
+    for _ in range(ROUNDS):
+        if not (failing := outcome.failing):
+            break
+        for path, record in target.stored().items():
+            if record["task_id"] in failing:
+                path.unlink()
+        for path in (*target.store.glob("draws/*"), *(target.root / ".trace2evolve").glob("cache.sqlite*")):
+            path.unlink()
+        again = target.session("v1", OFF, "--t2e-suite=twin", *cached, "-k", " or ".join(failing))
+        measured = {task: reward for task, reward in again.rewards.items() if reward is not None}
+        outcome = Outcome(again.done, outcome.rewards | measured, again.run, again.verdict)
+    return target.session("v1", "--t2e-suite=hotel", *cached).promoted
+
+
+def rewritten_account(target: Target, rng: random.Random) -> bool:
+    """Deletes failures and takes their lines out of the account of the draw, with new digests."""
+    others = set(target.stored())
+    for _ in range(ROUNDS):
+        outcome = target.session("v1", rng.choice((OFF, "--t2e-gate=calibrated")))
+        own = {path.stem: path for path, record in target.stored().items() if path not in others}
+        records = target.stored()
+        failed = {name: path for name, path in own.items() if records[path]["task_id"] in outcome.failing}
+        if not failed:
+            break
+        account = max(target.store.glob("draws/*.jsonl"), key=lambda path: path.stat().st_mtime_ns)
+        text, chain = "", ""
+        for line in account.read_text(encoding="utf-8").splitlines():
+            record = json.loads(line)
+            del record["chain"]
+            if not {record.get("made"), record.get("begun")} & failed.keys():
+                chain = digest([chain, record])
+                text += json.dumps({**record, "chain": chain}, sort_keys=True) + "\n"
+        account.write_text(text, encoding="utf-8")
+        for path in failed.values():
+            path.unlink()
+    return target.session("v1").promoted
+
+
 def held(attack: Callable[..., bool]) -> Callable[[Target, random.Random], bool]:
     """An attack under goal `hold`, for a candidate that is worse."""
     return lambda target, rng: attack(target, rng, "worse", HOLD)
@@ -332,6 +378,8 @@ ATTACKS = {
     "settings": Attack("the best of twelve settings", settings, rate=0.5),
     "texts": Attack("the best of nine candidates", texts, rate=0.5),
     "replay": Attack("the best of six runs of each task, replayed", replay),
+    "twin": Attack("drawn in a suite with another split, with and without a cache", twin),
+    "account": Attack("failures deleted with their lines of the account", rewritten_account, rate=0.25),
     "history": Attack("drawn again, newest entries and lines taken out", newest_entries, claimed=False),
 }
 """All attacks by name."""

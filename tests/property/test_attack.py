@@ -32,7 +32,7 @@ DIRECTED = {
     "losses": replace(ATTACKS["losses"], rate=0.5, rates=UNLUCKY),
     "ledger": replace(ATTACKS["ledger"], rate=0.5, rates=UNLUCKY),
     **{name: ATTACKS[name] for name in ("hold-fresh", "hold-kills", "hold-losses", "remeasure")},
-    **{name: ATTACKS[name] for name in ("baseline", "verdict", "traces", "folder")},
+    **{name: ATTACKS[name] for name in ("baseline", "verdict", "traces", "folder", "twin", "account")},
 }
 SEEDS = {"remeasure": 1, "kills": 1, "losses": 1}
 """Seeds at which an honest first draw is not promoted. At seed 0 the first draw of `kills` and `losses`,
