@@ -48,6 +48,23 @@ def _refuse_long(name: str, path: str) -> None:
         )
 
 
+def _refuse_kept(option: str, name: str, config: pytest.Config) -> None:
+    """Refuse to write where the gate's own files lie.
+
+    Raises:
+        ConfigError: the path is the project's folder, or lies in a folder whose files decide about verdicts.
+    """
+    root, path = config.rootpath.resolve(), (config.invocation_params.dir / name).resolve()
+    kept = ("baselines", "candidates", "ledger", "policies", config.getini("t2e_suites") or "suites")
+    for folder in kept:
+        if path.is_relative_to((root / folder).resolve()):
+            raise ConfigError(
+                f"{option} {name} lies in {folder}/, which the gate reads; choose another place"
+            )
+    if path == root:
+        raise ConfigError(f"{option} {name} is the project's folder; choose another place")
+
+
 def read_options(config: pytest.Config, served: Mapping[str, Address]) -> Options:
     """The options as plain values, paths made absolute; `served` are the run's own servers, on a worker."""
     option, here = config.option, config.invocation_params.dir
@@ -56,6 +73,10 @@ def read_options(config: pytest.Config, served: Mapping[str, Address]) -> Option
     for name in option.t2e_summary or ():
         if (here / name).is_dir():
             raise ConfigError(f"--t2e-summary {name} is a folder; name a file")
+        _refuse_kept("--t2e-summary", name, config)
+    for given, name in (("--t2e-run-folder", option.t2e_run_folder), ("--t2e-record", option.t2e_record)):
+        if name:
+            _refuse_kept(given, name, config)
     named = option.t2e_model or option.t2e_agent or config.getini("t2e_agent") or option.t2e_base_url
     embedded = not (named or option.t2e_replay or option.t2e_playback) and has_embedded_model()
     model = str(embedded_model()) if embedded else option.t2e_model

@@ -117,6 +117,32 @@ def test_damaged_results_are_refused(project: DeskProject, tmp_path: Path, conte
     result.stderr.fnmatch_lines([f"ERROR: *damaged.json: {text}"])
 
 
+@pytest.mark.parametrize(
+    ("argument", "text"),
+    [
+        (
+            "--t2e-run-folder=ledger",
+            "--t2e-run-folder ledger lies in ledger/, which the gate reads; choose *",
+        ),
+        (
+            "--t2e-run-folder=baselines/desk/x",
+            "--t2e-run-folder baselines/desk/x lies in baselines/, which *",
+        ),
+        ("--t2e-run-folder=.", "--t2e-run-folder . is the project's folder; choose another place"),
+        ("--t2e-summary=suites/suites.lock", "--t2e-summary suites/suites.lock lies in suites/, which *"),
+        (
+            "--t2e-record=out/../candidates/x.jsonl",
+            "--t2e-record out/../candidates/x.jsonl lies in candidates/*",
+        ),
+    ],
+)
+def test_nothing_is_written_where_the_gate_reads(project: DeskProject, argument: str, text: str) -> None:
+    lock = (project.root / "suites/suites.lock").read_bytes()
+    refused(project, text, "--t2e-agent=listed", argument)
+    assert (project.root / "suites/suites.lock").read_bytes() == lock
+    assert not (project.root / "ledger").exists()
+
+
 def test_a_baseline_of_another_lock_is_refused(project: DeskProject) -> None:
     project.baseline("v0")
     before = project.runs
