@@ -1,5 +1,6 @@
 """Temporary files of atomic writes: the next writer removes those of killed processes, and no other file."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -94,3 +95,20 @@ def test_a_file_system_without_locks_is_written_and_not_swept(
     assert (tmp_path / "a.json").read_text() == "text"
     remove_abandoned(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"a.json", left.name}
+
+
+def test_a_device_is_written_to_and_not_replaced() -> None:
+    reader, writer = os.openpty()
+    try:
+        write_atomic(Path(os.ttyname(writer)), "text")
+        assert os.read(reader, 4) == b"text"
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+def test_a_pipe_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="not a regular file"):
+        write_atomic(tmp_path / "pipe", "text")
+    assert (tmp_path / "pipe").is_fifo()

@@ -5,6 +5,7 @@ process, however that ends, and the next process that writes in the folder remov
 """
 
 import contextlib
+import errno
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -33,9 +34,18 @@ def write_atomic(path: Path, text: str, *, exclusive: bool = False) -> None:
 def write_parts(path: Path, parts: Iterable[str], *, exclusive: bool = False) -> None:
     """The same with the content in parts, written as they come: the whole is never held in memory.
 
-    What making a part raises goes through, and nothing is written.
+    What making a part raises goes through, and nothing is written. A device is written to and not replaced:
+    its name belongs to the machine.
+
+    Raises:
+        OSError: as in `write_atomic`, or `path` is a pipe or a socket.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        if not path.is_char_device():
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        path.write_text("".join(parts), encoding="utf-8")
+        return
     with staged(path, parts) as temporary:
         if exclusive:
             os.link(temporary, path)
