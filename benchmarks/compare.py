@@ -14,7 +14,7 @@ import time
 import uuid
 from pathlib import Path
 
-from pytest_trace2evolve._canonical import canonical_json
+from pytest_trace2evolve.utils.canonical import canonical_json
 
 
 def write(path: Path, tasks: int, trials: int, seed: int) -> None:

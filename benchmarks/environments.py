@@ -16,20 +16,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pytest_trace2evolve.agents.case_oracle import CaseOracle
 from pytest_trace2evolve.agents.chat import ChatAgent, system_prompt
+from pytest_trace2evolve.agents.reference import CaseOracle
 from pytest_trace2evolve.environments.generated import GeneratedGenerator
+from pytest_trace2evolve.environments.generated_store import _replies
+from pytest_trace2evolve.environments.registry import Environments, played
+from pytest_trace2evolve.environments.rollouts import roll_groups
 from pytest_trace2evolve.environments.sandbox.box import Sandbox
 from pytest_trace2evolve.models.chat import ChatModel
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.records.protocols import Generator
 from pytest_trace2evolve.records.score import ToolType
-from pytest_trace2evolve.records.script import Content, script_of
+from pytest_trace2evolve.records.task import Content, script_of
 from pytest_trace2evolve.serving.process import LocalServer
-from pytest_trace2evolve.shipped import embedded_model
-from pytest_trace2evolve.workflow.environments.generated import _replies
-from pytest_trace2evolve.workflow.environments.registry import Environments, played
-from pytest_trace2evolve.workflow.environments.rollouts import roll_groups
+from pytest_trace2evolve.utils.resources import embedded_model
 from pytest_trace2evolve.worlds.registry import Worlds
 
 MODULE = Path(__file__).resolve().parents[1] / "tests" / "environments" / "modules" / "parcel_tracing.py"

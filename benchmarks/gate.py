@@ -20,10 +20,8 @@ from scipy import stats
 
 from pytest_trace2evolve.gate.calibrated import Calibrated
 from pytest_trace2evolve.gate.columns import INVARIANTS, Floats
-from pytest_trace2evolve.gate.comparisons import REWARD, Comparisons
 from pytest_trace2evolve.gate.confirm import fisher
 from pytest_trace2evolve.gate.judgement import Question
-from pytest_trace2evolve.gate.kernel import FAIL, UNDECIDED, evaluate, find
 from pytest_trace2evolve.gate.planning import DETECTED
 from pytest_trace2evolve.gate.policy import CALIBRATED, STRICT
 from pytest_trace2evolve.gate.rows import RowPolicy, ranks
@@ -37,6 +35,8 @@ from pytest_trace2evolve.gate.simulate import (
     draw_stages,
 )
 from pytest_trace2evolve.gate.stages import stage_alpha
+from pytest_trace2evolve.gate.tally import REWARD, Comparisons
+from pytest_trace2evolve.gate.vectorized import FAIL, UNDECIDED, evaluate, find
 from pytest_trace2evolve.records.verdict import Goal
 
 ALPHA = 0.05

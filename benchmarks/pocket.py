@@ -18,13 +18,13 @@ os.environ.update(GOMP_SPINCOUNT="20000", HF_HUB_OFFLINE="1")
 import numpy as np
 import torch
 
-from pytest_trace2evolve.training.pocket.loop import Encoded, common_beginning
-from pytest_trace2evolve.training.pocket.network import Size, build_network
-from pytest_trace2evolve.training.pocket.recipe import Recipe
-from pytest_trace2evolve.training.pocket.run import one_step, optimizers_of
-from pytest_trace2evolve.workflow.pocket.course import encoded, made_tokenizer, wire_tools
-from pytest_trace2evolve.workflow.pocket.lessons import lesson_group
 from pytest_trace2evolve.worlds.support.world import SupportWorld
+from research.pocket.lessons import lesson_group
+from research.pocket.loop import Encoded, common_beginning
+from research.pocket.make import encoded, made_tokenizer, wire_tools
+from research.pocket.network import Size, build_network
+from research.pocket.recipe import Recipe
+from research.pocket.train import one_step, optimizers_of
 
 SIZES = {
     "0.5M": Size(width=96, layers=2, heads=4, inner=256),

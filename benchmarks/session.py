@@ -68,7 +68,7 @@ def idle() -> list[float]:
 def collecting(folder: Path) -> float:
     """Seconds of `pytest --collect-only` over a locked suite of 10,000 tasks."""
     sys.path.insert(0, str(REPOSITORY))
-    from pytest_trace2evolve.workflow.project import Project
+    from pytest_trace2evolve.project.project import Project
     from pytest_trace2evolve.worlds.registry import Worlds
     from tests.fake_world import FakeWorld
 

@@ -19,22 +19,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pytest_trace2evolve.serving.run import QUIET_THREADS
+from pytest_trace2evolve.serving.server import QUIET_THREADS
 
 os.environ.update(QUIET_THREADS)  # before torch is loaded
 
 import accelerate
 
+from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.serving.engine import Engine
 from pytest_trace2evolve.serving.folder import read_model
-from pytest_trace2evolve.shipped import embedded_model
-from pytest_trace2evolve.training.grpo import shared
-from pytest_trace2evolve.training.grpo.recipe import read_recipe
-from pytest_trace2evolve.training.grpo.rollouts import Game
-from pytest_trace2evolve.training.grpo.run import train
-from pytest_trace2evolve.training.grpo.trainer import CustomerTrainer
-from pytest_trace2evolve.workflow.environments.registry import Environments
-from pytest_trace2evolve.workflow.training.course import Order, plan_of
+from pytest_trace2evolve.training import shared_prefixes as shared
+from pytest_trace2evolve.training.recipe import read_recipe
+from pytest_trace2evolve.training.rollouts import Game
+from pytest_trace2evolve.training.run import train
+from pytest_trace2evolve.training.train import Order, plan_of
+from pytest_trace2evolve.training.trainer import CustomerTrainer
+from pytest_trace2evolve.utils.resources import embedded_model
 
 PARTS = {
     "drawing answers": (Engine, "_run"),

@@ -13,12 +13,12 @@ import scipy.optimize
 import scipy.stats  # noqa: F401  # the same: loaded twice, numpy refuses
 from hypothesis import HealthCheck, settings
 
-from pytest_trace2evolve.agents.oracle import OracleAgent
+from pytest_trace2evolve.agents.reference import OracleAgent
+from pytest_trace2evolve.engine.conversation import Limits, converse
 from pytest_trace2evolve.records.protocols import Agent, User, World
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation
-from pytest_trace2evolve.rollout.conversation import Limits, converse
-from pytest_trace2evolve.users.gold import GoldUser
+from pytest_trace2evolve.users.reference import GoldUser
 from pytest_trace2evolve.worlds.registry import Worlds
 from tests.fake_world import FakeWorld
 from tests.hotel import HotelProject, HotelServer, hotel_server, prepare_environment

@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from pytest_trace2evolve._canonical import canonical_json, digest
 from pytest_trace2evolve.errors import WorldError
 from pytest_trace2evolve.records.message import Requestor
 from pytest_trace2evolve.records.protocols import ToolResult, ToolSchema, WorldSession
 from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.task import Action, Assertion, FunctionCall, InitialState, Task
+from pytest_trace2evolve.utils.canonical import canonical_json, digest
 
 PROVIDER = "fake"
 DOMAIN = "desk"

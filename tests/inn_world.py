@@ -9,7 +9,6 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pytest_trace2evolve._canonical import digest
 from pytest_trace2evolve.errors import WorldError
 from pytest_trace2evolve.records.message import Message, Requestor, ToolCall
 from pytest_trace2evolve.records.protocols import ToolResult, ToolSchema, WorldSession
@@ -17,6 +16,7 @@ from pytest_trace2evolve.records.rules import Finding, Promise, Reading, Rules, 
 from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.task import Action, Assertion, InitialState, Task
 from pytest_trace2evolve.scoring.invariants import broken
+from pytest_trace2evolve.utils.canonical import digest
 
 PROVIDER = "inn"
 DOMAIN = "inn"

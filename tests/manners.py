@@ -5,12 +5,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_trace2evolve.cases.case import Case
+from pytest_trace2evolve.engine.conversation import Limits, converse
 from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.protocols import Agent, World, rules_of
-from pytest_trace2evolve.records.script import Slot, Turn
-from pytest_trace2evolve.records.task import Action
+from pytest_trace2evolve.records.task import Action, Slot, Turn
 from pytest_trace2evolve.records.trace import Simulation
-from pytest_trace2evolve.rollout.conversation import Limits, converse
 from pytest_trace2evolve.scoring.invariants import broken
 from pytest_trace2evolve.scoring.reward import score
 from pytest_trace2evolve.users.scripted import ScriptedUser

@@ -1,7 +1,7 @@
 """An agent with one planted fault: it cancels orders that it never read."""
 
-from pytest_trace2evolve.agents.case_oracle import CaseOracle
-from pytest_trace2evolve.records.script import script_of
+from pytest_trace2evolve.agents.reference import CaseOracle
+from pytest_trace2evolve.records.task import script_of
 from pytest_trace2evolve.users.scripted import ScriptedUser
 from pytest_trace2evolve.worlds.support.world import SupportWorld
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pytest_trace2evolve._optional import quiet_import
 from pytest_trace2evolve.records.protocols import ToolResult
+from pytest_trace2evolve.utils.optional import quiet_import
 from pytest_trace2evolve.worlds.inspect_evals import InspectWorld
 from pytest_trace2evolve.worlds.overlay import fingerprint
 from pytest_trace2evolve.worlds.support.session import SupportSession

@@ -4,18 +4,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from pytest_trace2evolve.capabilities.contrast import contrast
-from pytest_trace2evolve.capabilities.interval import Cluster, difference_interval
-from pytest_trace2evolve.capabilities.select import Thresholds, assess
+from pytest_trace2evolve.diagnose.contrast import Thresholds, assess, contrast
 from pytest_trace2evolve.errors import LabelError
-from pytest_trace2evolve.records.capability import (
-    Assessment,
-    Capability,
-    Label,
-    LabelRun,
-    Outcome,
-    Presence,
-)
+from pytest_trace2evolve.gate.intervals import Cluster, difference_interval
+from pytest_trace2evolve.records.capability import Assessment, Capability, Label, LabelRun, Outcome, Presence
 
 P, L, N, X = Presence.PRESENT, Presence.LACKING, Presence.NA, Presence.LOST
 SKILL = Capability(name="skill", description="What is looked for.")

@@ -22,25 +22,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_trace2evolve.adapters import Adapters
 from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.environments.calibration_store import kept_in
 from pytest_trace2evolve.errors import Trace2EvolveError, shortened
 from pytest_trace2evolve.evidence import scoreboard
 from pytest_trace2evolve.evidence.cassettes import read_cassette, render
 from pytest_trace2evolve.gate.policy import read_policy
+from pytest_trace2evolve.improve.state import read_state
 from pytest_trace2evolve.models.prices import read_prices
+from pytest_trace2evolve.project.adapters import Adapters
+from pytest_trace2evolve.project.pytest_ini import pytest_ini
 from pytest_trace2evolve.records.adapter import MANIFEST
 from pytest_trace2evolve.records.answer import Answer
 from pytest_trace2evolve.records.completion import Completion
 from pytest_trace2evolve.records.evidence import CandidateRef, Settings
-from pytest_trace2evolve.records.evolving import Evolution
+from pytest_trace2evolve.records.improvement import Evolution
 from pytest_trace2evolve.serving.folder import read_adapter, read_model
-from pytest_trace2evolve.shipped import embedded_model
-from pytest_trace2evolve.training.grpo.recipe import PRESETS, read_recipe, recipe_toml
-from pytest_trace2evolve.workflow.environments.kept import kept_in
-from pytest_trace2evolve.workflow.evolving.keeping import read_state
-from pytest_trace2evolve.workflow.experiments.kept import read
-from pytest_trace2evolve.workflow.pytest_ini import pytest_ini
+from pytest_trace2evolve.training.recipe import PRESETS, read_recipe, recipe_toml
+from pytest_trace2evolve.utils.resources import embedded_model
+from research.trace.store import read
 from tests.adapter_folders import write_adapter
 from tests.corpus.damage import damages
 from tests.hotel import TEMPLATE
@@ -235,7 +235,7 @@ def _there(path: Path) -> Path:
 
 
 def _candidate(root: Path) -> object:
-    from pytest_trace2evolve.candidates import read_candidate
+    from pytest_trace2evolve.project.candidates import read_candidate
 
     return read_candidate(root / "candidates/v6.md")
 

@@ -9,7 +9,7 @@ from typing import Any
 import openai  # noqa: F401
 import pytest
 
-import pytest_trace2evolve.workflow.running.chat  # noqa: F401
+import pytest_trace2evolve.engine.participants  # noqa: F401
 from pytest_trace2evolve.testing import ChatServer
 from tests.e2e.test_live import SOLVED, live, traces
 from tests.plugin.conftest import DeskProject

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_trace2evolve import cli
-from pytest_trace2evolve.workflow.project import Project
+from pytest_trace2evolve.project.project import Project
 from tests.ci_files import REPOSITORY
 from tests.patience import HANG_SECONDS
 

@@ -11,7 +11,7 @@ import pytest
 from pytest_trace2evolve.evidence.baselines import read_evidence
 from pytest_trace2evolve.evidence.results import read_results
 from pytest_trace2evolve.serving.folder import folder_digest
-from pytest_trace2evolve.shipped import embedded_model, has_embedded_model
+from pytest_trace2evolve.utils.resources import embedded_model, has_embedded_model
 from tests.ci_files import REPOSITORY
 from tests.e2e.test_shipped import installed
 from tests.patience import HANG_SECONDS

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.diagnose.diagnosis import Learnt
+from pytest_trace2evolve.improve import stages
 from pytest_trace2evolve.records.adapter import MANIFEST, AdapterState
-from pytest_trace2evolve.records.evolving import Missing, Stage
-from pytest_trace2evolve.shipped import has_embedded_model
-from pytest_trace2evolve.workflow.capabilities.missing import Learnt
-from pytest_trace2evolve.workflow.evolving import stages
-from pytest_trace2evolve.workflow.judging.adapters import note_verdict
+from pytest_trace2evolve.records.improvement import Missing, Stage
+from pytest_trace2evolve.session.adapters import note_verdict
+from pytest_trace2evolve.utils.resources import has_embedded_model
 from tests.ci_files import REPOSITORY
 
 pytestmark = pytest.mark.skipif(not has_embedded_model(), reason="no embedded model ships yet")

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from pytest_trace2evolve.engine import participants as chat
 from pytest_trace2evolve.models import settings
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Fault, FaultPlan, Reply
 from pytest_trace2evolve.testing.faults import Misbehaviour
-from pytest_trace2evolve.workflow.running import chat
 from tests.e2e.test_kills import group
 from tests.e2e.test_live import SCENARIOS, SECRET, SOLVED, live, traces
 from tests.patience import HANG_SECONDS, until

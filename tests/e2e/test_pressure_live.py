@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from pytest_trace2evolve.cases.case import case_line, generate
-from pytest_trace2evolve.records.script import Content
-from pytest_trace2evolve.shipped import has_embedded_model
+from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Fault, FaultPlan, Reply
+from pytest_trace2evolve.utils.resources import has_embedded_model
 from tests.patience import until
 from tests.plugin.test_pressure import HEAD, PressureProject, project, told
 

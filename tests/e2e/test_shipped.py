@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 import pytest_trace2evolve
-from pytest_trace2evolve import __version__, shipped
+from pytest_trace2evolve import __version__
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.evidence.results import read_results
+from pytest_trace2evolve.utils import resources as shipped
 from tests.ci_files import REPOSITORY, load, steps
 from tests.patience import HANG_SECONDS
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.adapter import AdapterState
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Reply, gold_script
-from pytest_trace2evolve.workflow.project import Project
 from pytest_trace2evolve.worlds.registry import Worlds
 from tests.adapter_folders import write_adapter
 from tests.fake_world import POLICY, TASKS

@@ -12,7 +12,7 @@ import pytest
 from pytest_trace2evolve.cli import main
 from pytest_trace2evolve.evidence.baselines import evidence_digest, read_evidence
 from pytest_trace2evolve.gate import policy
-from pytest_trace2evolve.gate.looks import share
+from pytest_trace2evolve.gate.alpha_spending import share
 from pytest_trace2evolve.gate.pairs import Pairs
 from pytest_trace2evolve.gate.policy import Strict
 from pytest_trace2evolve.gate.stages import stage_alpha

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.agents.solo import SoloChatAgent, solo_prompt
+from pytest_trace2evolve.agents.chat import SoloChatAgent, solo_prompt
 from pytest_trace2evolve.errors import WorldError
 from pytest_trace2evolve.evidence.results import decode, read_results
 from pytest_trace2evolve.records.completion import Completion

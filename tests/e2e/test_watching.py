@@ -7,15 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trace2evolve import controller
 from pytest_trace2evolve.evidence.account import Account
-from pytest_trace2evolve.records.account import State
+from pytest_trace2evolve.plugin import controller
+from pytest_trace2evolve.records.budget import State
 from pytest_trace2evolve.records.completion import Usage
 from pytest_trace2evolve.records.evidence import SimulationEvidence
 from pytest_trace2evolve.records.score import Status
-from pytest_trace2evolve.report.display import Display
-from pytest_trace2evolve.report.progress import Progress
-from pytest_trace2evolve.report.watch import Watch
+from pytest_trace2evolve.report.live_display import Display
+from pytest_trace2evolve.report.progress import Progress, Watch
 from pytest_trace2evolve.testing import ChatServer
 from tests.e2e.test_live import SECRET, SOLVED, live
 from tests.plugin.conftest import DeskProject, project

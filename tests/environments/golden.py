@@ -9,22 +9,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pytest_trace2evolve._canonical import digest
-from pytest_trace2evolve.agents.case_oracle import CaseOracle
+from pytest_trace2evolve.agents.reference import CaseOracle
 from pytest_trace2evolve.environments.environment import PlayedEnvironment
+from pytest_trace2evolve.environments.generators.scenario import EASIEST, HARDEST
+from pytest_trace2evolve.environments.generators.trajectory import ahead
+from pytest_trace2evolve.environments.registry import BUILT_IN, Environments, played
+from pytest_trace2evolve.environments.reward_hacking_probes import nothing
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import Generator
 from pytest_trace2evolve.records.score import ToolType
-from pytest_trace2evolve.records.script import Content, script_of
-from pytest_trace2evolve.records.task import Task
-from pytest_trace2evolve.workflow.environments.deeds import ahead
-from pytest_trace2evolve.workflow.environments.generator import EASIEST, HARDEST
-from pytest_trace2evolve.workflow.environments.registry import BUILT_IN, Environments, played
-from pytest_trace2evolve.workflow.environments.rogues import nothing
-from pytest_trace2evolve.workflow.experiments import target
-from pytest_trace2evolve.workflow.experiments.plan import CAPABILITIES
-from pytest_trace2evolve.workflow.experiments.tasks import cells_of
+from pytest_trace2evolve.records.task import Content, Task, script_of
+from pytest_trace2evolve.utils.canonical import digest
 from pytest_trace2evolve.worlds.support.world import SupportWorld
+from research.trace import target
+from research.trace.plan import CAPABILITIES
+from research.trace.tasks import cells_of
 from tests.environments.test_grades import SEEDS as TRIES
 from tests.environments.test_grades import WAYS, Way
 

@@ -9,15 +9,14 @@ import pytest
 
 from pytest_trace2evolve import cli
 from pytest_trace2evolve.environments.admission import _luck_line, space_at_least
+from pytest_trace2evolve.environments.admit import admit, found_held_out, held_out_of
+from pytest_trace2evolve.environments.generators.precondition import PreconditionVerification
+from pytest_trace2evolve.environments.generators.scenario import SupportGenerator
+from pytest_trace2evolve.environments.generators.trajectory import is_write
+from pytest_trace2evolve.environments.registry import Environments, Offer
+from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.message import Message
-from pytest_trace2evolve.records.script import Content
-from pytest_trace2evolve.records.task import Task
-from pytest_trace2evolve.workflow.environments.admit import admit, found_held_out, held_out_of
-from pytest_trace2evolve.workflow.environments.deeds import is_write
-from pytest_trace2evolve.workflow.environments.generator import SupportGenerator
-from pytest_trace2evolve.workflow.environments.precondition import PreconditionVerification
-from pytest_trace2evolve.workflow.environments.registry import Environments, Offer
-from pytest_trace2evolve.workflow.project import Project
+from pytest_trace2evolve.records.task import Content, Task
 
 ENVIRONMENTS = Environments()
 ROOT = Path(__file__).resolve().parents[2]

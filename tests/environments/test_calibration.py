@@ -11,15 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_trace2evolve import cli
+from pytest_trace2evolve.environments.calibrate import Ask, calibrate, next_difficulty
 from pytest_trace2evolve.environments.calibration import direction, figures, outside, pass_at
+from pytest_trace2evolve.environments.calibration_store import kept_in
+from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.errors import GeneratorError, InfrastructureError
 from pytest_trace2evolve.models.settings import ModelSettings
-from pytest_trace2evolve.records.calibration import Calibration
-from pytest_trace2evolve.records.environment import GRADES
+from pytest_trace2evolve.records.environment import GRADES, Calibration
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Reply
-from pytest_trace2evolve.workflow.environments.calibrate import Ask, calibrate, next_difficulty
-from pytest_trace2evolve.workflow.environments.kept import kept_in
-from pytest_trace2evolve.workflow.environments.registry import Environments
 from tests.refusing_model import RefusingModel
 
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 import pytest_trace2evolve
+from pytest_trace2evolve.environments.generators.precondition import PreconditionVerification
+from pytest_trace2evolve.environments.registry import BUILT_IN, Environments
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.task import Task
-from pytest_trace2evolve.workflow.environments.precondition import PreconditionVerification
-from pytest_trace2evolve.workflow.environments.registry import BUILT_IN, Environments
-from pytest_trace2evolve.workflow.experiments import target
+from research.trace import target
 from tests.environments import golden
 
 CAPABILITY = PreconditionVerification.capability
@@ -50,10 +50,10 @@ def test_a_changed_scenario_wants_another_version(made: golden.Golden) -> None:
     [told] = golden.problems(stored, made)
     assert told == (
         f"{CAPABILITY}: 1 of {count} golden scenarios changed, first '{FIRST}'; raise "
-        "PreconditionVerification.version in pytest_trace2evolve.workflow.environments.precondition and run "
-        "'python -m tests.environments.golden', or undo the change"
+        "PreconditionVerification.version in pytest_trace2evolve.environments.generators.precondition "
+        "and run 'python -m tests.environments.golden', or undo the change"
     )
-    assert golden.constant_of(golden.TARGET) == "VERSION in pytest_trace2evolve.workflow.experiments.target"
+    assert golden.constant_of(golden.TARGET) == "VERSION in research.trace.target"
 
 
 def test_a_raised_version_wants_the_file_anew(made: golden.Golden) -> None:
@@ -153,12 +153,12 @@ DIGESTS = """
 import json
 import pytest_trace2evolve
 from pytest_trace2evolve.environments.generated import GeneratedGenerator
-from pytest_trace2evolve.records.script import Content
-from pytest_trace2evolve.workflow.environments.registry import BUILT_IN
-from pytest_trace2evolve.workflow.experiments.identity import code_digest
-from pytest_trace2evolve.workflow.experiments.plan import CAPABILITIES
-from pytest_trace2evolve.workflow.experiments.target import TargetGenerator
-from pytest_trace2evolve.workflow.experiments.tasks import cells_of
+from pytest_trace2evolve.records.task import Content
+from pytest_trace2evolve.environments.registry import BUILT_IN
+from research.trace.identity import code_digest
+from research.trace.plan import CAPABILITIES
+from research.trace.target import TargetGenerator
+from research.trace.tasks import cells_of
 
 made = [kind(level, content) for content in Content for kind in BUILT_IN for level in range(1, 6)]
 made += [TargetGenerator(cell, content) for content in Content for cell in cells_of(CAPABILITIES)]

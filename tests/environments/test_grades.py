@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from pytest_trace2evolve.environments.generators.structured import kind_of
+from pytest_trace2evolve.environments.generators.trajectory import ahead, call_of, is_write
+from pytest_trace2evolve.environments.registry import Environments, played
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.task import Action, Task
-from pytest_trace2evolve.workflow.environments.deeds import ahead, call_of, is_write
-from pytest_trace2evolve.workflow.environments.registry import Environments, played
-from pytest_trace2evolve.workflow.environments.structured import kind_of
 from pytest_trace2evolve.worlds.support.world import SupportWorld
 
 ENVIRONMENTS = Environments()

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from pytest_trace2evolve.environments.methods import OVER, rollout_class
+from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.errors import GeneratorError
 from pytest_trace2evolve.records.protocols import ToolSchema
-from pytest_trace2evolve.workflow.environments.registry import Environments
 from pytest_trace2evolve.worlds.support.world import SupportWorld
 
 TOOLS = SupportWorld().tools("assistant")

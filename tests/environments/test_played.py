@@ -7,21 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_trace2evolve.agents.case_oracle import CaseOracle
-from pytest_trace2evolve.agents.nop import NopAgent
-from pytest_trace2evolve.environments.environment import PlayedEnvironment
-from pytest_trace2evolve.environments.play import Play
+from pytest_trace2evolve.agents.reference import CaseOracle, NopAgent
+from pytest_trace2evolve.engine.conversation import Limits, converse
+from pytest_trace2evolve.environments.environment import Play, PlayedEnvironment
+from pytest_trace2evolve.environments.registry import Environments, played, scripted
+from pytest_trace2evolve.environments.reward_hacking_probes import WRONG
 from pytest_trace2evolve.errors import GeneratorError
 from pytest_trace2evolve.records.environment import GRADES, TOP
 from pytest_trace2evolve.records.message import STOP, Message, ToolCall
 from pytest_trace2evolve.records.score import ToolType
-from pytest_trace2evolve.records.script import Content, script_of
-from pytest_trace2evolve.records.task import Task
-from pytest_trace2evolve.rollout.conversation import Limits, converse
+from pytest_trace2evolve.records.task import Content, Task, script_of
 from pytest_trace2evolve.scoring.reward import score
 from pytest_trace2evolve.users.scripted import ScriptedUser
-from pytest_trace2evolve.workflow.environments.registry import Environments, played, scripted
-from pytest_trace2evolve.workflow.environments.rogues import WRONG
 from pytest_trace2evolve.worlds.support.world import SupportWorld
 
 ENVIRONMENTS = Environments()

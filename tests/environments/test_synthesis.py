@@ -7,21 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trace2evolve._canonical import digest_text
 from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.environments import synthesize as synthesis
+from pytest_trace2evolve.environments.admit import admit
 from pytest_trace2evolve.environments.generated import GeneratedGenerator, told
+from pytest_trace2evolve.environments.generated_store import Synthesized, keep_module, offer_of
+from pytest_trace2evolve.environments.registry import Environments, played
 from pytest_trace2evolve.environments.sandbox.box import missing
 from pytest_trace2evolve.errors import GeneratorError
 from pytest_trace2evolve.judges.environments import read_module
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import Generator
-from pytest_trace2evolve.records.script import Content
+from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.testing import ChatServer, Reply
 from pytest_trace2evolve.testing.server import ChatRequest
-from pytest_trace2evolve.workflow.environments import synthesize as synthesis
-from pytest_trace2evolve.workflow.environments.admit import admit
-from pytest_trace2evolve.workflow.environments.generated import Synthesized, keep_module, offer_of
-from pytest_trace2evolve.workflow.environments.registry import Environments, played
+from pytest_trace2evolve.utils.canonical import digest_text
 from pytest_trace2evolve.worlds.registry import Worlds
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=f"this platform cannot isolate code: {missing()}")

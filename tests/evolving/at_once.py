@@ -8,24 +8,23 @@ from typing import Any
 
 import pytest
 
+from pytest_trace2evolve.diagnose.diagnosis import Learnt
+from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.evidence.integrity import verdict_digest
 from pytest_trace2evolve.evidence.ledger import Ledger
+from pytest_trace2evolve.improve import stages
+from pytest_trace2evolve.improve.order import EvolveOrder
+from pytest_trace2evolve.improve.processes import Work
+from pytest_trace2evolve.improve.routing import Routed, Row
+from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.evidence import CandidateRef
-from pytest_trace2evolve.records.evolving import Missing, Ready, Stage
+from pytest_trace2evolve.records.improvement import Missing, Ready, Stage
 from pytest_trace2evolve.records.ledger import Version
 from pytest_trace2evolve.records.routing import NONE, Routing
-from pytest_trace2evolve.records.run_verdict import RunVerdict
-from pytest_trace2evolve.records.verdict import Decision, Goal, Label
+from pytest_trace2evolve.records.verdict import Decision, Goal, Label, RunVerdict
 from pytest_trace2evolve.serving.folder import folder_digest, read_model
-from pytest_trace2evolve.shipped import embedded_model
-from pytest_trace2evolve.training.grpo.recipe import Recipe, read_recipe
-from pytest_trace2evolve.workflow.capabilities.missing import Learnt
-from pytest_trace2evolve.workflow.environments.registry import Environments
-from pytest_trace2evolve.workflow.evolving import stages
-from pytest_trace2evolve.workflow.evolving.order import EvolveOrder
-from pytest_trace2evolve.workflow.evolving.processes import Work
-from pytest_trace2evolve.workflow.project import Project
-from pytest_trace2evolve.workflow.routing.measure import Routed, Row
+from pytest_trace2evolve.training.recipe import Recipe, read_recipe
+from pytest_trace2evolve.utils.resources import embedded_model
 from tests.adapter_folders import write_adapter
 from tests.gate_helpers import write_candidate
 from tests.ledger_helpers import judged

@@ -6,9 +6,9 @@ import shutil
 import pytest
 
 from pytest_trace2evolve.errors import ConfigError
-from pytest_trace2evolve.shipped import embedded_model
-from pytest_trace2evolve.workflow.evolving.session import fresh_of, simulations_of
-from pytest_trace2evolve.workflow.project import Project
+from pytest_trace2evolve.improve.session import fresh_of, simulations_of
+from pytest_trace2evolve.project.project import Project
+from pytest_trace2evolve.utils.resources import embedded_model
 from tests.evolving.test_asking import asked, project, write_suites
 
 __all__ = ["project"]

@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from pytest_trace2evolve import _optional
+from pytest_trace2evolve.environments.generators.precondition import PreconditionVerification
+from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.errors import ConfigError, LockError, MissingExtraError, PolicyError
-from pytest_trace2evolve.lock import LOCK_NAME, Lock, SuiteLock, render_lock
+from pytest_trace2evolve.improve.order import EvolveOrder
+from pytest_trace2evolve.improve.request import read_order
+from pytest_trace2evolve.improve.runs import refuse_partial, simulations_in
+from pytest_trace2evolve.improve.session import fresh_of, simulations_of
+from pytest_trace2evolve.project.lock import LOCK_NAME, Lock, SuiteLock, render_lock
+from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.serving.folder import folder_digest
-from pytest_trace2evolve.shipped import embedded_model
-from pytest_trace2evolve.workflow.environments.precondition import PreconditionVerification
-from pytest_trace2evolve.workflow.environments.registry import Environments
-from pytest_trace2evolve.workflow.evolving.asking import read_order
-from pytest_trace2evolve.workflow.evolving.order import EvolveOrder
-from pytest_trace2evolve.workflow.evolving.runs import refuse_partial, simulations_in
-from pytest_trace2evolve.workflow.evolving.session import fresh_of, simulations_of
-from pytest_trace2evolve.workflow.project import Project
+from pytest_trace2evolve.utils import optional as _optional
+from pytest_trace2evolve.utils.resources import embedded_model
 from tests.gate_helpers import write_candidate
 
 WEIGHTS = folder_digest(embedded_model())

@@ -7,17 +7,16 @@ from typing import Any
 import pytest
 
 from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.environments import admit as required
+from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.errors import ConfigError, InfrastructureError
-from pytest_trace2evolve.records.admission import AdmissionReport, CheckLine
-from pytest_trace2evolve.records.calibration import Calibration, Outcome
-from pytest_trace2evolve.records.evolving import Ready
+from pytest_trace2evolve.improve import environments as own
+from pytest_trace2evolve.project.project import Project
+from pytest_trace2evolve.records.environment import AdmissionReport, Calibration, CheckLine, Outcome
+from pytest_trace2evolve.records.improvement import Ready
 from pytest_trace2evolve.serving.folder import read_model
-from pytest_trace2evolve.shipped import embedded_model
-from pytest_trace2evolve.training.grpo.recipe import Recipe
-from pytest_trace2evolve.workflow.environments import required
-from pytest_trace2evolve.workflow.environments.registry import Environments
-from pytest_trace2evolve.workflow.evolving import environments as own
-from pytest_trace2evolve.workflow.project import Project
+from pytest_trace2evolve.training.recipe import Recipe
+from pytest_trace2evolve.utils.resources import embedded_model
 
 NAME, NAME_2 = "precondition_verification", "conditional_detail_retrieval"
 

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_trace2evolve.capabilities.dictionary import BUILT_IN
+from pytest_trace2evolve.diagnose.capabilities import BUILT_IN
 from pytest_trace2evolve.records.adapter import AdapterManifest, AdapterState, Measured
 from pytest_trace2evolve.records.verdict import Decision
-from pytest_trace2evolve.workflow.judging.forgetting import LOSS, settle
+from pytest_trace2evolve.session.adapters import LOSS, settle
 
 PROMOTED, DISCARDED, OPEN = AdapterState.PROMOTED, AdapterState.DISCARDED, AdapterState.INCONCLUSIVE
 

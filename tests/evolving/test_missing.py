@@ -8,13 +8,13 @@ import pytest
 
 from pytest_trace2evolve import cli
 from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.diagnose import diagnosis as missing
+from pytest_trace2evolve.diagnose.diagnosis import missing_of
+from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.capability import Assessment, CapabilityReport
-from pytest_trace2evolve.workflow.capabilities import missing
-from pytest_trace2evolve.workflow.capabilities.missing import missing_of
-from pytest_trace2evolve.workflow.environments.registry import Environments
-from pytest_trace2evolve.workflow.project import Project
-from pytest_trace2evolve.workflow.training.ordering import orders_of
+from pytest_trace2evolve.training.request import orders_of
 
 SUPPORT = ("trace2evolve", "support")
 

@@ -7,17 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.improve.order import EvolveOrder, budget_of, budget_text, refuse_impossible
 from pytest_trace2evolve.serving.folder import read_model
-from pytest_trace2evolve.shipped import embedded_model
-from pytest_trace2evolve.training.grpo.recipe import Recipe
-from pytest_trace2evolve.workflow.environments.registry import Environments
-from pytest_trace2evolve.workflow.evolving.order import (
-    EvolveOrder,
-    budget_of,
-    budget_text,
-    refuse_impossible,
-)
+from pytest_trace2evolve.training.recipe import Recipe
+from pytest_trace2evolve.utils.resources import embedded_model
 
 BASE = read_model(embedded_model())
 

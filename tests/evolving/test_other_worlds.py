@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.diagnose.diagnosis import missing_of
+from pytest_trace2evolve.environments.generators.precondition import PreconditionVerification
+from pytest_trace2evolve.environments.registry import BUILT_IN_NAMES, Environments, Offer
 from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.protocols import ToolSchema
-from pytest_trace2evolve.workflow.capabilities.missing import missing_of
-from pytest_trace2evolve.workflow.environments.precondition import PreconditionVerification
-from pytest_trace2evolve.workflow.environments.registry import BUILT_IN_NAMES, Environments, Offer
-from pytest_trace2evolve.workflow.project import Project
-from pytest_trace2evolve.workflow.training import course
+from pytest_trace2evolve.training import train as course
 from pytest_trace2evolve.worlds.registry import WorldName, Worlds
 from tests.evolving.test_asking import asked, project, write_results, write_suites
 from tests.fake_world import FakeWorld

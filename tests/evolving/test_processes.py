@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from pytest_trace2evolve.errors import ConfigError, ResultsError, TrainingError
-from pytest_trace2evolve.records.evolving import Stage
-from pytest_trace2evolve.workflow.evolving.keeping import STATE, free, locked, read_state, write_state
-from pytest_trace2evolve.workflow.evolving.processes import Work, run_all
+from pytest_trace2evolve.improve.processes import Work, run_all
+from pytest_trace2evolve.improve.state import STATE, free, locked, read_state, write_state
+from pytest_trace2evolve.records.improvement import Stage
 from tests.patience import until
 
 
@@ -87,8 +87,8 @@ def test_a_process_that_outlives_a_killed_evolution_holds_its_lock(tmp_path: Pat
     code = (
         "import sys, os, signal\n"
         "from pathlib import Path\n"
-        "from pytest_trace2evolve.workflow.evolving.keeping import locked\n"
-        "from pytest_trace2evolve.workflow.evolving.processes import Work, run_all\n"
+        "from pytest_trace2evolve.improve.state import locked\n"
+        "from pytest_trace2evolve.improve.processes import Work, run_all\n"
         "here = Path(sys.argv[1])\n"
         "code = 'import os, time; print(\"up\", flush=True)\\n' + sys.argv[2]\n"
         "work = Work('a', ['-c', code], here / 'log')\n"

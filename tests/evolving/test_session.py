@@ -4,16 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trace2evolve import evolution
+from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.errors import TrainingError
-from pytest_trace2evolve.options import DESTINATIONS
+from pytest_trace2evolve.improve.order import EvolveOrder
+from pytest_trace2evolve.improve.stages import Evolving
+from pytest_trace2evolve.improve.state import locked, read_state
+from pytest_trace2evolve.plugin import evolution
+from pytest_trace2evolve.plugin.options import DESTINATIONS
+from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.serving.folder import read_model
-from pytest_trace2evolve.training.grpo.recipe import Recipe
-from pytest_trace2evolve.workflow.environments.registry import Environments
-from pytest_trace2evolve.workflow.evolving.keeping import locked, read_state
-from pytest_trace2evolve.workflow.evolving.order import EvolveOrder
-from pytest_trace2evolve.workflow.evolving.stages import Evolving
-from pytest_trace2evolve.workflow.project import Project
+from pytest_trace2evolve.training.recipe import Recipe
 from tests.plugin.conftest import DeskProject, project
 from tests.serving.conftest import models
 from tests.serving.test_sessions import settings

@@ -8,15 +8,14 @@ from typing import Any
 import pytest
 
 from pytest_trace2evolve.errors import ConfigError, ResultsError, TrainingError
+from pytest_trace2evolve.improve import stages
+from pytest_trace2evolve.improve.processes import Work
 from pytest_trace2evolve.records.adapter import AdapterState
-from pytest_trace2evolve.records.evolving import Stage
+from pytest_trace2evolve.records.improvement import Stage
 from pytest_trace2evolve.records.routing import NONE
-from pytest_trace2evolve.records.run_verdict import RunVerdict
-from pytest_trace2evolve.records.verdict import Decision
-from pytest_trace2evolve.report.evolving import evolved_text
-from pytest_trace2evolve.training.grpo.recipe import Recipe
-from pytest_trace2evolve.workflow.evolving import stages
-from pytest_trace2evolve.workflow.evolving.processes import Work
+from pytest_trace2evolve.records.verdict import Decision, RunVerdict
+from pytest_trace2evolve.report.improvement import evolved_text
+from pytest_trace2evolve.training.recipe import Recipe
 from tests.adapter_folders import write_adapter
 from tests.evolving.at_once import ONE, PLAYED, TWO, WEIGHTS, World, digest_of, world
 from tests.evolving.test_asking import write_suites

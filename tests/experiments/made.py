@@ -6,24 +6,17 @@ from pathlib import Path
 from pytest_trace2evolve.records.adapter import MANIFEST, AdapterManifest
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.serving.folder import ADAPTER_CONFIG
-from pytest_trace2evolve.training.grpo.recipe import Recipe
-from pytest_trace2evolve.workflow.experiments.adapters import Job
-from pytest_trace2evolve.workflow.experiments.arms import (
-    ARMS,
-    MERGES,
-    Piece,
-    chosen_of,
-    environments_for,
-    pieces_of,
-)
-from pytest_trace2evolve.workflow.experiments.evaluate import Environmental, Evaluation
-from pytest_trace2evolve.workflow.experiments.figures import results_of
-from pytest_trace2evolve.workflow.experiments.identity import digests_of, tasks_digest
-from pytest_trace2evolve.workflow.experiments.kept import Seed
-from pytest_trace2evolve.workflow.experiments.plan import POINTS, Plan, shared_recipe, write_plan
-from pytest_trace2evolve.workflow.experiments.prompts import Found
-from pytest_trace2evolve.workflow.experiments.results import Results
-from pytest_trace2evolve.workflow.experiments.tasks import cells_of, heldout_targets
+from pytest_trace2evolve.training.recipe import Recipe
+from research.trace.adapters import Job
+from research.trace.arms import ARMS, MERGES, Piece, chosen_of, environments_for, pieces_of
+from research.trace.evaluate import Environmental, Evaluation
+from research.trace.figures import results_of
+from research.trace.identity import digests_of, tasks_digest
+from research.trace.plan import POINTS, Plan, shared_recipe, write_plan
+from research.trace.prompts import Found
+from research.trace.results import Results
+from research.trace.store import Seed
+from research.trace.tasks import cells_of, heldout_targets
 
 NAMES = ("precondition_verification", "conditional_detail_retrieval")
 

@@ -8,10 +8,10 @@ import pytest
 
 from pytest_trace2evolve.errors import TrainingError
 from pytest_trace2evolve.records.adapter import ADAPTER_WEIGHTS, MANIFEST, AdapterManifest
-from pytest_trace2evolve.shipped import embedded_model
-from pytest_trace2evolve.workflow.experiments import adapters
-from pytest_trace2evolve.workflow.experiments.adapters import Job, merge_weights, train_one
-from pytest_trace2evolve.workflow.experiments.plan import Plan
+from pytest_trace2evolve.utils.resources import embedded_model
+from research.trace import adapters
+from research.trace.adapters import Job, merge_weights, train_one
+from research.trace.plan import Plan
 from tests.experiments.made import tiny_recipe
 from tests.tiny_model import build_adapter, build_model
 

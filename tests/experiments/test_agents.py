@@ -3,16 +3,15 @@
 import asyncio
 from collections.abc import Sequence
 
-from pytest_trace2evolve.agents.chat import ChatAgent
-from pytest_trace2evolve.agents.routed import RoutedAgent
+from pytest_trace2evolve.agents.chat import ChatAgent, RoutedAgent
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.routing import NONE, Skill
-from pytest_trace2evolve.records.script import Content
-from pytest_trace2evolve.workflow.experiments.agents import Agents, LabelledAgent, Policy, label_by_turn
-from pytest_trace2evolve.workflow.experiments.plan import CAPABILITIES
-from pytest_trace2evolve.workflow.experiments.tasks import Cell, target_of
+from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.worlds.support.world import SupportWorld
+from research.trace.agents import Agents, LabelledAgent, Policy, label_by_turn
+from research.trace.plan import CAPABILITIES
+from research.trace.tasks import Cell, target_of
 
 
 class Named:

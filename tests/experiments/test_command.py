@@ -1,4 +1,4 @@
-"""`trace2evolve experiment trace`: what it refuses, in one line, and what it says and writes."""
+"""`python -m research.trace`: what it refuses, in one line, and what it says and writes."""
 
 import json
 from functools import partial
@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trace2evolve import _optional
-from pytest_trace2evolve.cli import main
-from pytest_trace2evolve.evidence.atomic import alone_in
-from pytest_trace2evolve.report import experiment
 from pytest_trace2evolve.report.terminal import console
-from pytest_trace2evolve.workflow.experiments import course
-from pytest_trace2evolve.workflow.experiments.arms import ARMS, label_of
-from pytest_trace2evolve.workflow.experiments.plan import POINTS, Plan
-from pytest_trace2evolve.workflow.experiments.results import Results, earlier_seeds
+from pytest_trace2evolve.utils import optional as _optional
+from pytest_trace2evolve.utils.files import alone_in
+from research.trace import report as experiment
+from research.trace import run as course
+from research.trace.__main__ import main
+from research.trace.arms import ARMS, label_of
+from research.trace.plan import POINTS, Plan
+from research.trace.results import Results, earlier_seeds
 from tests.experiments.made import PLAN, fill, results
 
 
@@ -26,7 +26,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     """The one line of a command that is refused."""
-    assert main(["experiment", "trace", *map(str, arguments)]) == 2
+    assert main([*map(str, arguments)]) == 2
     told = capsys.readouterr().err.strip()
     assert "\n" not in told
     return told.removeprefix("trace2evolve: ")
@@ -96,9 +96,9 @@ def test_a_finished_experiment_is_told_written_and_not_done_again(
     out = tmp_path / "out"
     fill(out)
     monkeypatch.setattr(course, "made_plan", lambda **given: PLAN)
-    monkeypatch.setattr("pytest_trace2evolve.shipped.embedded_model", lambda: tmp_path)
+    monkeypatch.setattr("pytest_trace2evolve.utils.resources.embedded_model", lambda: tmp_path)
     monkeypatch.setattr(course, "folder_digest", lambda folder: "")
-    assert main(["experiment", "trace", "--out", str(out)]) == 0
+    assert main(["--out", str(out)]) == 0
     told = capsys.readouterr()
     assert "oracle-routed" in told.out
     assert told.out.splitlines()[-1] == str(out / "report.md")
@@ -112,7 +112,7 @@ def test_a_finished_experiment_is_told_written_and_not_done_again(
         "adapters.svg",
     }
     first = {one: one.read_bytes() for one in out.iterdir() if one.is_file()}
-    assert main(["experiment", "trace", "--out", str(out), "--json"]) == 0
+    assert main(["--out", str(out), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [one["name"] for one in found["arms"]] == list(ARMS)
     assert first == {one: one.read_bytes() for one in first}  # equal results give equal files
@@ -128,11 +128,11 @@ def test_a_folder_is_told_with_all_its_seeds_and_earlier_looks(
     earlier = results(tmp_path / "other").model_copy(update={"plan": one})
     (out / "results.json").write_text(earlier.model_dump_json())
     monkeypatch.setattr(course, "made_plan", lambda **given: one)  # whatever is the default
-    monkeypatch.setattr("pytest_trace2evolve.shipped.embedded_model", lambda: tmp_path)
+    monkeypatch.setattr("pytest_trace2evolve.utils.resources.embedded_model", lambda: tmp_path)
     monkeypatch.setattr(course, "folder_digest", lambda folder: "")
-    assert main(["experiment", "trace", "--out", str(out), "--seeds", "1"]) == 2
+    assert main(["--out", str(out), "--seeds", "1"]) == 2
     assert f"--seeds 1: {out} holds 2, and results of some would" in capsys.readouterr().err
-    assert main(["experiment", "trace", "--out", str(out)]) == 0
+    assert main(["--out", str(out)]) == 0
     report = (out / "report.md").read_text()
     assert report.startswith("2 seeds, ")
     assert "Results were told before, of 1 seed: whoever chose to have 2 had seen them." in report
@@ -235,7 +235,7 @@ def test_another_process_in_the_folder_is_told_at_once(
     monkeypatch.setattr(course, "made_plan", lambda **given: PLAN.model_copy(update={"seeds": 3}))
     monkeypatch.setattr(course, "folder_digest", lambda folder: "")
     with alone_in(out):
-        assert main(["experiment", "trace", "--out", str(out)]) == 2
+        assert main(["--out", str(out)]) == 2
     told = f"{out}: another process makes this experiment; wait for it to end, or give another --out"
     assert capsys.readouterr().err.splitlines()[-1] == f"trace2evolve: {told}"
     assert (out / "plan.json").read_bytes() == before

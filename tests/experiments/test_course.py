@@ -13,11 +13,11 @@ import pytest
 from pytest_trace2evolve.errors import ConfigError, TrainingError
 from pytest_trace2evolve.records.adapter import MANIFEST
 from pytest_trace2evolve.serving.folder import ADAPTER_CONFIG
-from pytest_trace2evolve.workflow.experiments import course
-from pytest_trace2evolve.workflow.experiments.arms import Piece
-from pytest_trace2evolve.workflow.experiments.kept import kept
-from pytest_trace2evolve.workflow.experiments.plan import POINTS
-from pytest_trace2evolve.workflow.experiments.prompts import Found
+from research.trace import run as course
+from research.trace.arms import Piece
+from research.trace.plan import POINTS
+from research.trace.prompts import Found
+from research.trace.store import kept
 from tests.experiments.made import PLAN, fill, manifest
 
 

@@ -4,10 +4,10 @@ import argparse
 import re
 from pathlib import Path
 
-from pytest_trace2evolve import cli
-from pytest_trace2evolve.workflow.experiments.arms import ARMS, CALIBRATED, PRIMARY, ROUTED, calibrated_for
-from pytest_trace2evolve.workflow.experiments.evaluate import FIRST_SCENARIO
-from pytest_trace2evolve.workflow.experiments.plan import CAPABILITIES, CONTROL, SEEDS, SHARE, TASKS, Plan
+from research.trace.__main__ import parser_of_experiment
+from research.trace.arms import ARMS, CALIBRATED, PRIMARY, ROUTED, calibrated_for
+from research.trace.evaluate import FIRST_SCENARIO
+from research.trace.plan import CAPABILITIES, CONTROL, SEEDS, SHARE, TASKS, Plan
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 TEXT = (DOCS / "experiment.md").read_text(encoding="utf-8")
@@ -21,7 +21,7 @@ DESCRIBED = (
 
 
 def test_every_option_stands_there_with_its_default() -> None:
-    asked = cli._parser().parse_args(["experiment", "trace"])
+    asked = parser_of_experiment().parse_args([])
     names = set(vars(asked)) - {"command", "root", "goes_on"}
     assert {name.replace("-", "_") for name in re.findall(r"^\| `--([a-z-]+)", TEXT, re.M)} == names
     assert isinstance(asked, argparse.Namespace)

@@ -8,24 +8,24 @@ from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.agents.case_oracle import CaseOracle
-from pytest_trace2evolve.agents.nop import NopAgent
+from pytest_trace2evolve.agents.reference import CaseOracle, NopAgent
+from pytest_trace2evolve.environments.registry import Environments
+from pytest_trace2evolve.environments.rollouts import Group, Rollout
 from pytest_trace2evolve.errors import InfrastructureError
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.records.completion import Usage
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import Agent
 from pytest_trace2evolve.records.routing import Routing
-from pytest_trace2evolve.records.script import Content
+from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.testing.server import ChatServer, Reply
-from pytest_trace2evolve.workflow.environments.registry import Environments
-from pytest_trace2evolve.workflow.environments.rollouts import Group, Rollout
-from pytest_trace2evolve.workflow.experiments import course, evaluate
-from pytest_trace2evolve.workflow.experiments.agents import Agents, Labels, Policy
-from pytest_trace2evolve.workflow.experiments.evaluate import TRIALS, Evaluator
-from pytest_trace2evolve.workflow.experiments.kept import Seed
-from pytest_trace2evolve.workflow.experiments.plan import CAPABILITIES, Plan
-from pytest_trace2evolve.workflow.experiments.tasks import cells_of, targets_of
+from research.trace import evaluate
+from research.trace import run as course
+from research.trace.agents import Agents, Labels, Policy
+from research.trace.evaluate import TRIALS, Evaluator
+from research.trace.plan import CAPABILITIES, Plan
+from research.trace.store import Seed
+from research.trace.tasks import cells_of, targets_of
 from tests.experiments.test_tasks import WRITES
 
 CELLS = cells_of(CAPABILITIES[:2])

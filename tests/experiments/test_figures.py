@@ -9,11 +9,11 @@ import pytest
 
 from pytest_trace2evolve.errors import ConfigError, TrainingError
 from pytest_trace2evolve.records.adapter import MANIFEST
-from pytest_trace2evolve.workflow.experiments.arms import ARMS, COUNTED, CURVED, Chosen, Piece
-from pytest_trace2evolve.workflow.experiments.figures import results_of, spent_of
-from pytest_trace2evolve.workflow.experiments.intervals import difference_of
-from pytest_trace2evolve.workflow.experiments.kept import Seed, read
-from pytest_trace2evolve.workflow.experiments.results import Figures
+from research.trace.arms import ARMS, COUNTED, CURVED, Chosen, Piece
+from research.trace.figures import results_of, spent_of
+from research.trace.intervals import difference_of
+from research.trace.results import Figures
+from research.trace.store import Seed, read
 from tests.experiments.made import NAMES, PLAN, TARGETS, environmental, evaluation, fill, manifest
 
 SEEDS = (1, 2)

@@ -4,16 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trace2evolve import _optional
-from pytest_trace2evolve._optional import model_package_versions
+from pytest_trace2evolve.environments.generators.scenario import SupportGenerator
+from pytest_trace2evolve.environments.registry import BUILT_IN, Environments
 from pytest_trace2evolve.errors import TrainingError
-from pytest_trace2evolve.shipped import embedded_model
-from pytest_trace2evolve.workflow.environments.generator import SupportGenerator
-from pytest_trace2evolve.workflow.environments.registry import BUILT_IN, Environments
-from pytest_trace2evolve.workflow.experiments import adapters, course, identity, target
-from pytest_trace2evolve.workflow.experiments.kept import Seed
-from pytest_trace2evolve.workflow.experiments.plan import Plan
-from pytest_trace2evolve.workflow.experiments.tasks import cells_of, heldout_targets
+from pytest_trace2evolve.utils import optional as _optional
+from pytest_trace2evolve.utils.optional import model_package_versions
+from pytest_trace2evolve.utils.resources import embedded_model
+from research.trace import adapters, identity, target
+from research.trace import run as course
+from research.trace.plan import Plan
+from research.trace.store import Seed
+from research.trace.tasks import cells_of, heldout_targets
 from tests.experiments.made import NAMES
 
 

@@ -7,7 +7,7 @@ from statistics import fmean, median, stdev
 import pytest
 from scipy.stats import norm, t
 
-from pytest_trace2evolve.workflow.experiments.intervals import difference_of, mean_of
+from research.trace.intervals import difference_of, mean_of
 
 
 def test_one_seed_is_students_interval_over_tasks() -> None:

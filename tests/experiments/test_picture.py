@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.report.experiment_picture import adapters_svg, curve_svg
-from pytest_trace2evolve.workflow.experiments.arms import COUNTED, CURVED, label_of
-from pytest_trace2evolve.workflow.experiments.results import Results
+from research.trace.arms import COUNTED, CURVED, label_of
+from research.trace.pictures import adapters_svg, curve_svg
+from research.trace.results import Results
 from tests.experiments.made import PLAN, results
 
 figures = pytest.importorskip("matplotlib.figure")

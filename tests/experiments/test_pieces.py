@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from pytest_trace2evolve.serving.folder import ADAPTER_CONFIG
-from pytest_trace2evolve.shipped import embedded_model
-from pytest_trace2evolve.workflow.experiments import course
-from pytest_trace2evolve.workflow.experiments.agents import Policy
-from pytest_trace2evolve.workflow.experiments.arms import (
+from pytest_trace2evolve.utils.resources import embedded_model
+from research.trace import run as course
+from research.trace.agents import Policy
+from research.trace.arms import (
     ARMS,
     MERGES,
     Chosen,
@@ -23,12 +23,12 @@ from pytest_trace2evolve.workflow.experiments.arms import (
     pieces_of,
     policy_of,
 )
-from pytest_trace2evolve.workflow.experiments.evaluate import Environmental, Evaluation
-from pytest_trace2evolve.workflow.experiments.identity import tasks_digest
-from pytest_trace2evolve.workflow.experiments.kept import Seed, read
-from pytest_trace2evolve.workflow.experiments.plan import POINTS
-from pytest_trace2evolve.workflow.experiments.prompts import Found
-from pytest_trace2evolve.workflow.experiments.tasks import Target, heldout_targets, validation_targets
+from research.trace.evaluate import Environmental, Evaluation
+from research.trace.identity import tasks_digest
+from research.trace.plan import POINTS
+from research.trace.prompts import Found
+from research.trace.store import Seed, read
+from research.trace.tasks import Target, heldout_targets, validation_targets
 from tests.experiments import made
 from tests.experiments.made import NAMES
 from tests.tiny_model import build_adapter

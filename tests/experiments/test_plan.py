@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.errors import ConfigError
-from pytest_trace2evolve.workflow.experiments.arms import (
+from research.trace.arms import (
     ARMS,
     CURVED,
     Chosen,
@@ -21,7 +21,7 @@ from pytest_trace2evolve.workflow.experiments.arms import (
     policy_of,
     trained_for,
 )
-from pytest_trace2evolve.workflow.experiments.plan import PLAN, POINTS, Plan, made_plan, plan_in, write_plan
+from research.trace.plan import PLAN, POINTS, Plan, made_plan, plan_in, write_plan
 from tests.experiments.made import tiny_recipe
 
 NAMES = ("precondition_verification", "conditional_detail_retrieval", "tool_calling_precision", "another")

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
+from pytest_trace2evolve.cases.teacher import rulebook
 from pytest_trace2evolve.records.message import Message, ToolCall
-from pytest_trace2evolve.records.script import Content
-from pytest_trace2evolve.workflow.experiments import prompts
-from pytest_trace2evolve.workflow.experiments.agents import Policy
-from pytest_trace2evolve.workflow.experiments.plan import CAPABILITIES
-from pytest_trace2evolve.workflow.experiments.prompts import LINES_MOST, Proposer, evolve, lacking
-from pytest_trace2evolve.workflow.experiments.tasks import Target, cells_of, targets_of
-from pytest_trace2evolve.workflow.pocket.habits import rulebook
+from pytest_trace2evolve.records.task import Content
+from research.trace import prompts
+from research.trace.agents import Policy
+from research.trace.plan import CAPABILITIES
+from research.trace.prompts import LINES_MOST, Proposer, evolve, lacking
+from research.trace.tasks import Target, cells_of, targets_of
 
 CELLS = cells_of(CAPABILITIES)
 SENTENCES = {one for rule in rulebook().rules.values() for one in rule.wordings}

@@ -6,28 +6,28 @@ from collections.abc import Sequence
 
 import pytest
 
-from pytest_trace2evolve.agents.case_oracle import CaseOracle
 from pytest_trace2evolve.agents.chat import system_prompt
+from pytest_trace2evolve.agents.reference import CaseOracle
+from pytest_trace2evolve.engine.conversation import Limits, converse
 from pytest_trace2evolve.environments.environment import PlayedEnvironment
+from pytest_trace2evolve.environments.registry import played
 from pytest_trace2evolve.errors import CaseError
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.score import ToolType
-from pytest_trace2evolve.records.script import Content
-from pytest_trace2evolve.rollout.conversation import Limits, converse
+from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.scoring.reward import score
 from pytest_trace2evolve.serving.folder import read_model
 from pytest_trace2evolve.serving.loading import ends_of, load_tokenizer
-from pytest_trace2evolve.shipped import embedded_model
+from pytest_trace2evolve.session.case_admission import admit
+from pytest_trace2evolve.training.chat_encoding import ServerTalk
 from pytest_trace2evolve.users.scripted import ScriptedUser
-from pytest_trace2evolve.workflow.cases.admission import admit
-from pytest_trace2evolve.workflow.environments.registry import played
-from pytest_trace2evolve.workflow.experiments import tasks
-from pytest_trace2evolve.workflow.experiments.plan import CAPABILITIES, Plan
-from pytest_trace2evolve.workflow.experiments.target import TargetGenerator, ended, target_offers
-from pytest_trace2evolve.workflow.experiments.tasks import Cell, Target, cells_of, target_of, targets_of
-from pytest_trace2evolve.workflow.experiments.wishes import wishes_of
-from pytest_trace2evolve.workflow.training.talk import ServerTalk
+from pytest_trace2evolve.utils.resources import embedded_model
 from pytest_trace2evolve.worlds.support.world import SupportWorld
+from research.trace import tasks
+from research.trace.plan import CAPABILITIES, Plan
+from research.trace.subgoal_success import wishes_of
+from research.trace.target import TargetGenerator, ended, target_offers
+from research.trace.tasks import Cell, Target, cells_of, target_of, targets_of
 
 CELLS = cells_of(CAPABILITIES)
 PAIRS = [cell for cell in CELLS if len(cell.capabilities) == 2]

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.adapters import Adapters
 from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.project.adapters import Adapters
 
 WRITTEN = Path(__file__).parent / "of_3f4d315"
 

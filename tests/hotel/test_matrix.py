@@ -20,8 +20,8 @@ import pytest
 
 import pytest_trace2evolve.models.chat  # noqa: F401
 from pytest_trace2evolve.evidence.baselines import read_evidence, write_evidence
-from pytest_trace2evolve.workflow.judging.ledger import Looks
-from pytest_trace2evolve.workflow.project import Project
+from pytest_trace2evolve.project.project import Project
+from pytest_trace2evolve.session.access_log import Looks
 from tests.hotel import SOURCE, TEMPLATE, HotelServer, hotel_server, lock
 
 SUITE = """\

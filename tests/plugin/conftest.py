@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_trace2evolve.cli import main
-from pytest_trace2evolve.workflow.project import Project
+from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.worlds.registry import Worlds
 from tests.fake_world import FakeWorld
 
@@ -34,9 +34,9 @@ discovery = ["idle", "opened", "free"]
 """
 
 CONFTEST = """\
-from pytest_trace2evolve.agents.nop import NopAgent
-from pytest_trace2evolve.agents.oracle import OracleAgent
-from pytest_trace2evolve.users.gold import GoldUser
+from pytest_trace2evolve.agents.reference import NopAgent
+from pytest_trace2evolve.agents.reference import OracleAgent
+from pytest_trace2evolve.users.reference import GoldUser
 from tests.fake_world import FakeWorld
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from pytest_trace2evolve.cases.case import case_line, generate, read_cases
 from pytest_trace2evolve.evidence.baselines import read_evidence
-from pytest_trace2evolve.records.script import Content
-from pytest_trace2evolve.workflow.project import Project
+from pytest_trace2evolve.project.project import Project
+from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.worlds.registry import Worlds
 from tests.fake_world import FakeWorld
 from tests.plugin.conftest import DeskProject, project

@@ -7,7 +7,7 @@ import pytest
 
 from pytest_trace2evolve.cases.case import FAMILIES, PRESSURE, Case, read_cases
 from pytest_trace2evolve.cli import main
-from pytest_trace2evolve.records.script import Content
+from pytest_trace2evolve.records.task import Content
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FROZEN = REPOSITORY / "synthetic" / "pressure.jsonl"

@@ -177,10 +177,9 @@ def test_trials_of_two_candidates_are_not_calibrated_as_one(
 @pytest.mark.parametrize(
     ("command", "arguments", "then"),
     [
-        ("evolve._evolve", ["evolve"], "; the same command goes on"),
-        ("train._train", ["train"], "; the same command goes on"),
-        ("experiment._trace", ["experiment", "trace"], "; the same command goes on"),
-        ("routing._routing", ["routing"], ""),
+        ("_evolve", ["evolve"], "; the same command goes on"),
+        ("_train", ["train"], "; the same command goes on"),
+        ("_routing", ["routing"], ""),
     ],
 )
 def test_an_interruption_is_one_line(
@@ -193,7 +192,7 @@ def test_an_interruption_is_one_line(
     def interrupted(options: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(f"pytest_trace2evolve.commands.{command}", interrupted)
+    monkeypatch.setattr(f"pytest_trace2evolve.cli.improve.{command}", interrupted)
     assert main(arguments) == 130
     assert capsys.readouterr() == ("", f"trace2evolve: interrupted{then}\n")
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_trace2evolve.cli import main
-from pytest_trace2evolve.records.summary import RunSummary, SuiteSummary
-from pytest_trace2evolve.records.verdict import Decision, Goal, Label, Verdict
+from pytest_trace2evolve.records.verdict import Decision, Goal, Label, RunSummary, SuiteSummary, Verdict
 from pytest_trace2evolve.report import comments
 from pytest_trace2evolve.report.comments import GitHub, marker
 from tests.fake_github import REPOSITORY, Answer, FakeGitHub, refusal, too_long

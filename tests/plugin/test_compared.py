@@ -7,10 +7,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pytest_trace2evolve.candidates import read_candidate
 from pytest_trace2evolve.gate.comparable import agent_changes
-from pytest_trace2evolve.records.compared import side_of
-from pytest_trace2evolve.records.evidence import Provenance, Settings
+from pytest_trace2evolve.project.candidates import read_candidate
+from pytest_trace2evolve.records.evidence import Provenance, Settings, side_of
 from tests.plugin.conftest import Command, DeskProject
 
 BOTH = "both sides: agent listed; user gold"

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_trace2evolve import cli
-from pytest_trace2evolve.controller import Controller
-from pytest_trace2evolve.participant import Participant
+from pytest_trace2evolve.plugin.controller import Controller
+from pytest_trace2evolve.plugin.participant import Participant
 from tests.plugin.conftest import CONFTEST, DeskProject, project
 
 __all__ = ["project"]
@@ -121,7 +121,7 @@ def test_evidence_that_a_defect_cannot_keep_names_a_log(
     def fails(*_: object, **__: object) -> None:
         raise KeyError("planted")
 
-    monkeypatch.setattr("pytest_trace2evolve.controller.keep", fails)
+    monkeypatch.setattr("pytest_trace2evolve.plugin.controller.keep", fails)
     done = project.run("--candidate=v1")
     assert done.ret == 3
     told = [line for line in done.outlines if "the evidence could not be kept whole" in line]
@@ -271,7 +271,7 @@ def test_a_command_that_crashes_ends_with_3_and_names_a_log(
         def fails(options: object, error: Exception = error) -> int:
             raise error
 
-        monkeypatch.setattr("pytest_trace2evolve.commands.ledger._ledger", fails)
+        monkeypatch.setattr("pytest_trace2evolve.cli.evidence._ledger", fails)
         assert cli.main(["--root", str(project.root), "ledger"]) == 3
         log_of(capsys.readouterr().err, project.root / ".trace2evolve")
 
@@ -284,7 +284,7 @@ def test_a_log_holds_no_key(
     def fails(options: object) -> int:
         raise ValueError("refused key sk-planted-0123456789")
 
-    monkeypatch.setattr("pytest_trace2evolve.commands.ledger._ledger", fails)
+    monkeypatch.setattr("pytest_trace2evolve.cli.evidence._ledger", fails)
     cli.main(["--root", str(project.root), "ledger"])
     told = capsys.readouterr().err
     assert "sk-planted" not in told + log_of(told, project.root / ".trace2evolve")

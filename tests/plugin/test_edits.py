@@ -16,13 +16,13 @@ from pytest_trace2evolve.errors import Trace2EvolveError
 from pytest_trace2evolve.evidence.baselines import evidence_digest, read_evidence, write_evidence
 from pytest_trace2evolve.evidence.compact import read_columns
 from pytest_trace2evolve.evidence.ledger import Ledger, render
+from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.evidence import Evidence
 from pytest_trace2evolve.records.ledger import Evaluation
 from pytest_trace2evolve.records.verdict import Decision
-from pytest_trace2evolve.workflow.findings import Linted
-from pytest_trace2evolve.workflow.judging.promote import promote
-from pytest_trace2evolve.workflow.lint_ledger import run_folders, saved_baselines
-from pytest_trace2evolve.workflow.project import Project
+from pytest_trace2evolve.session.findings import Linted
+from pytest_trace2evolve.session.lint_ledger import run_folders, saved_baselines
+from pytest_trace2evolve.session.promote import promote
 from tests.plugin.conftest import Command, DeskProject
 
 EDITS = 200

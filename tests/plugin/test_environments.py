@@ -8,8 +8,8 @@ def test_a_projects_own_environment_is_played(pytester: pytest.Pytester) -> None
     pytester.mkdir("suites")
     pytester.makeconftest(
         """
-        from pytest_trace2evolve.workflow.environments.precondition import PreconditionVerification
-        from pytest_trace2evolve.workflow.environments.registry import Offer
+        from pytest_trace2evolve.environments.generators.precondition import PreconditionVerification
+        from pytest_trace2evolve.environments.registry import Offer
 
         def pytest_t2e_environments(config):
             return {"mine": Offer(PreconditionVerification, "An order is read.")}

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from pytest_trace2evolve import extensions
-from pytest_trace2evolve.workflow.environments import registry as environment_registry
-from pytest_trace2evolve.workflow.project import Project
+from pytest_trace2evolve.environments import registry as environment_registry
+from pytest_trace2evolve.project import extensions
+from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.worlds import registry as world_registry
 from tests.plugin.conftest import CONFTEST, INI, Command, DeskProject
 
@@ -25,8 +25,8 @@ def pytest_t2e_worlds(config):
 """
 
 ENVIRONMENT = """\
-from pytest_trace2evolve.workflow.environments.precondition import PreconditionVerification
-from pytest_trace2evolve.workflow.environments.registry import Offer
+from pytest_trace2evolve.environments.generators.precondition import PreconditionVerification
+from pytest_trace2evolve.environments.registry import Offer
 
 
 class Mine(PreconditionVerification):
@@ -38,7 +38,7 @@ def pytest_t2e_environments(config):
 """
 
 CHECK = """\
-from pytest_trace2evolve.gate.checks import CheckResult
+from pytest_trace2evolve.gate.strict import CheckResult
 from pytest_trace2evolve.records.verdict import CheckStatus
 
 

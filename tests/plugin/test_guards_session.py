@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.task import Task
-from pytest_trace2evolve.workflow.project import Project
 from pytest_trace2evolve.worlds.registry import Worlds
 from tests.fake_world import TASKS, FakeWorld
 from tests.plugin.conftest import CONFTEST, DeskProject

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trace2evolve import shipped
 from pytest_trace2evolve.cli import main
-from pytest_trace2evolve.workflow.layout import WORKFLOW
+from pytest_trace2evolve.project.scaffold import WORKFLOW
+from pytest_trace2evolve.utils import resources as shipped
 
 ALL = {
     ".github/workflows/agents.yml",

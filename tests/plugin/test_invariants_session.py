@@ -7,7 +7,7 @@ import pytest
 
 from pytest_trace2evolve.cli import main
 from pytest_trace2evolve.evidence.baselines import read_evidence
-from pytest_trace2evolve.workflow.project import Project
+from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.worlds.registry import Worlds
 from tests.conftest import RECORDED
 from tests.inn_world import InnWorld

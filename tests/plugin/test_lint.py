@@ -13,12 +13,12 @@ from pytest_trace2evolve.cases.case import case_line, generate
 from pytest_trace2evolve.cli import main
 from pytest_trace2evolve.errors import MissingExtraError
 from pytest_trace2evolve.evidence.draws import DrawStore
+from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.rules import Rules
-from pytest_trace2evolve.records.script import Content
+from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.records.trace import Simulation
-from pytest_trace2evolve.workflow.findings import Linted
-from pytest_trace2evolve.workflow.lint import lint
-from pytest_trace2evolve.workflow.project import Project
+from pytest_trace2evolve.session.findings import Linted
+from pytest_trace2evolve.session.lint import lint
 from pytest_trace2evolve.worlds import registry
 from pytest_trace2evolve.worlds.registry import Worlds
 from tests.fake_world import FakeWorld

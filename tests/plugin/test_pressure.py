@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trace2evolve import choices
 from pytest_trace2evolve.cases.case import read_cases
-from pytest_trace2evolve.workflow.project import Project
+from pytest_trace2evolve.plugin import settings as choices
+from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.worlds.registry import Worlds
 from tests.fake_world import FakeWorld
 from tests.plugin.conftest import REPOSITORY
@@ -181,8 +181,8 @@ def test_a_frozen_file_keeps_what_it_has_and_a_damaged_one_is_left_alone(project
 def test_outcomes_are_made_once_however_often_a_case_is_run(project):
     project.pytester.makeconftest(
         """
-from pytest_trace2evolve.agents.nop import NopAgent
-from pytest_trace2evolve.records.script import script_of
+from pytest_trace2evolve.agents.reference import NopAgent
+from pytest_trace2evolve.records.task import script_of
 from pytest_trace2evolve.users.scripted import ScriptedUser
 
 made = []

@@ -13,10 +13,10 @@ __all__ = ["project"]
 
 AGENTS = """
 import pytest
-from pytest_trace2evolve.agents.case_oracle import CaseOracle
-from pytest_trace2evolve.agents.nop import NopAgent
+from pytest_trace2evolve.agents.reference import CaseOracle
+from pytest_trace2evolve.agents.reference import NopAgent
 from pytest_trace2evolve.errors import InfrastructureError
-from pytest_trace2evolve.records.script import script_of
+from pytest_trace2evolve.records.task import script_of
 from pytest_trace2evolve.users.scripted import ScriptedUser
 from tests.rash import WRITES
 

@@ -27,7 +27,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trace2evolve.report.display import Display
+from pytest_trace2evolve.report.live_display import Display
 from pytest_trace2evolve.report.progress import Progress
 
 COUNTS = Path(os.environ["COUNTS"])

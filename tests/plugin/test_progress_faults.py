@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from pytest_trace2evolve.report.display import Display
+from pytest_trace2evolve.report.live_display import Display
 from pytest_trace2evolve.report.progress import Progress
 from tests.patience import HANG_SECONDS, until
 from tests.screen import Painted, terminal_config

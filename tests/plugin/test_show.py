@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from pytest_trace2evolve._sanitize import sanitize, sanitize_line
 from pytest_trace2evolve.cli import main
 from pytest_trace2evolve.evidence.ledger import Ledger
 from pytest_trace2evolve.records.ledger import Seen
-from pytest_trace2evolve.workflow.recorded.looks import user_name
+from pytest_trace2evolve.session.traces import user_name
+from pytest_trace2evolve.utils.sanitize import sanitize, sanitize_line
 from tests.plugin.conftest import SUITE, DeskProject
 
 Shown = tuple[int, list[str], str]

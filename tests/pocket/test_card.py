@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.cases.case import CAPABILITIES
-from pytest_trace2evolve.records.card import Card, RuleEffect, Share, difference
+from pytest_trace2evolve.records.model_card import Card, RuleEffect, Share, difference
 from pytest_trace2evolve.report.card import card_text, curve_picture
 
 TRAINING: dict[str, Any] = {
@@ -88,7 +88,7 @@ def test_the_card_says_what_was_measured() -> None:
     assert "4.1 MB" in text
     assert "`abc123`" in text
     assert "160 dialogues" in text
-    assert "`trace2evolve pocket train --out DIR --seed 5 --steps 20 --threads 2`" in text
+    assert "`python -m research.pocket train --out DIR --seed 5 --steps 20 --threads 2`" in text
     assert "| policy_edge | 50 % | 38 … 62 % |" in text
     assert "| inspect | 60 % of 80 | 80 % of 70 | +20 (+5 … +33) | – | – |" in text
     assert "| rule | v0 | v6 |" in text
@@ -108,7 +108,7 @@ def test_the_curve_is_the_same_each_time() -> None:
 @pytest.fixture
 def shipped() -> Path:
     """The folder of the model that ships."""
-    from pytest_trace2evolve.shipped import embedded_model, has_embedded_model
+    from pytest_trace2evolve.utils.resources import embedded_model, has_embedded_model
 
     if not has_embedded_model():
         pytest.skip("no embedded model ships yet")

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.training.pocket.recipe import Prompt, Stage
-from pytest_trace2evolve.training.pocket.tokenizer import END, START
-from pytest_trace2evolve.workflow.pocket.course import DECIDING, learnt, made_tokenizer, wire_tools
-from pytest_trace2evolve.workflow.pocket.habits import rulebook
-from pytest_trace2evolve.workflow.pocket.lessons import Lesson, lesson_group
+from pytest_trace2evolve.cases.teacher import rulebook
 from pytest_trace2evolve.worlds.support.world import SupportWorld
+from research.pocket.lessons import Lesson, lesson_group
+from research.pocket.make import DECIDING, learnt, made_tokenizer, wire_tools
+from research.pocket.recipe import Prompt, Stage
+from research.pocket.tokenizer import END, START
 
 WORLD = SupportWorld()
 TOOLS = wire_tools(WORLD)
@@ -18,7 +18,7 @@ LESSONS = [lesson for number in range(4) for lesson in lesson_group("course", nu
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
-    from pytest_trace2evolve.workflow.pocket import course
+    from research.pocket import make as course
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(course, "TOKENIZER_GROUPS", 4)

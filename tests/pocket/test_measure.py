@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trace2evolve import cli
 from pytest_trace2evolve.cases.case import FAMILIES
+from pytest_trace2evolve.cases.teacher import rulebook
 from pytest_trace2evolve.errors import InfrastructureError
-from pytest_trace2evolve.workflow.pocket.habits import rulebook
-from pytest_trace2evolve.workflow.pocket.measure import Measured, measure
 from pytest_trace2evolve.worlds.support.world import SupportWorld
+from research.pocket.__main__ import main
+from research.pocket.measure import Measured, measure
 from tests.refusing_model import RefusingModel
 
 CANDIDATES = {"v0": "", "v5": "Always fetch the customer's account."}
@@ -50,15 +50,15 @@ def test_of_what_was_lost_nothing_is_said() -> None:
 def test_options_are_held_against_sense_before_an_hour_of_training(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    train = ["pocket", "train", "--out", str(tmp_path / "m")]
+    train = ["train", "--out", str(tmp_path / "m")]
     for arguments, told in (
         (["--cases", "-1"], "--cases -1: must be 0 or more"),
         (["--steps", "0"], "--steps 0: must be 1 or more"),
     ):
-        assert cli.main([*train, *arguments]) == 2
+        assert main([*train, *arguments]) == 2
         assert told in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert cli.main(train) == 2
+    assert main(train) == 2
     assert (
         "'matplotlib' is not installed; run: pip install 'pytest-trace2evolve[plot]'"
         in capsys.readouterr().err
@@ -73,10 +73,10 @@ def test_a_record_of_another_shape_is_named(models_folder: Path, capsys: pytest.
         ("{", "not valid JSON"),
     ):
         (models_folder / "training.json").write_text(text)
-        assert cli.main(["pocket", "card", str(models_folder)]) == 2
+        assert main(["card", str(models_folder)]) == 2
         line = capsys.readouterr().err
         assert f"training.json: {told}" in line
-        assert "was it made by 'trace2evolve pocket train'?" in line
+        assert "was it made by 'python -m research.pocket train'?" in line
 
 
 @pytest.fixture

@@ -7,19 +7,18 @@ from collections.abc import Mapping
 import pytest
 
 from pytest_trace2evolve.cases.case import FAMILIES, Case, case_of, sketched
-from pytest_trace2evolve.cases.draws import SeededDraws
-from pytest_trace2evolve.cases.sketch import assemble
-from pytest_trace2evolve.records.script import Content
+from pytest_trace2evolve.cases.content import SeededDraws
+from pytest_trace2evolve.cases.phrasing import lesson_words
+from pytest_trace2evolve.cases.scene import assemble
+from pytest_trace2evolve.cases.teacher import Teacher, draw_habits, every_habit, rulebook
+from pytest_trace2evolve.engine.conversation import converse
+from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.records.trace import Simulation, TerminationReason
-from pytest_trace2evolve.rollout.conversation import converse
 from pytest_trace2evolve.scoring.reward import score
 from pytest_trace2evolve.users.scripted import ScriptedUser
-from pytest_trace2evolve.workflow.pocket.behaviour import BEHAVIOURS
-from pytest_trace2evolve.workflow.pocket.habits import draw_habits, every_habit, rulebook
-from pytest_trace2evolve.workflow.pocket.lessons import LIMITS, lesson_group
-from pytest_trace2evolve.workflow.pocket.teacher import Teacher
-from pytest_trace2evolve.workflow.pocket.words import lesson_words
 from pytest_trace2evolve.worlds.support.world import SupportWorld
+from research.pocket.behaviour import BEHAVIOURS
+from research.pocket.lessons import LIMITS, lesson_group
 
 WORLD = SupportWorld()
 
@@ -114,8 +113,8 @@ def test_a_lesson_without_what_all_prompts_share_holds_its_rules_alone() -> None
 
 def test_the_wordings_of_the_candidates_that_ship_are_taught() -> None:
     """The card's figures of v5 and v6 are of rules that the model has met; it says so."""
-    from pytest_trace2evolve.candidates import Candidates
-    from pytest_trace2evolve.shipped import template
+    from pytest_trace2evolve.project.candidates import Candidates
+    from pytest_trace2evolve.utils.resources import template
 
     shipped = Candidates(template() / "candidates")
     text = " ".join(" ".join(shipped[name].instruction for name in ("v5", "v6")).split())

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_trace2evolve.training.pocket.tokenizer import build_tokenizer
-from pytest_trace2evolve.workflow.pocket.course import encoded, parsed, wire_tools
-from pytest_trace2evolve.workflow.pocket.lessons import Lesson, lesson_group
 from pytest_trace2evolve.worlds.support.world import SupportWorld
+from research.pocket.lessons import Lesson, lesson_group
+from research.pocket.make import encoded, parsed, wire_tools
+from research.pocket.tokenizer import build_tokenizer
 
 WORLD = SupportWorld()
 TOOLS = wire_tools(WORLD)

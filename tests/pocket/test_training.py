@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.errors import ConfigError
-from pytest_trace2evolve.training.pocket import loop
-from pytest_trace2evolve.training.pocket.loop import Encoded, common_beginning, group_loss
-from pytest_trace2evolve.training.pocket.network import Size, build_network
-from pytest_trace2evolve.training.pocket.recipe import COURSE, Prompt, Recipe, Stage
-from pytest_trace2evolve.training.pocket.run import UNFINISHED, Progress, forget, train
-from pytest_trace2evolve.training.pocket.tokenizer import build_tokenizer
+from research.pocket import loop
+from research.pocket.loop import Encoded, common_beginning, group_loss
+from research.pocket.network import Size, build_network
+from research.pocket.recipe import COURSE, Prompt, Recipe, Stage
+from research.pocket.tokenizer import build_tokenizer
+from research.pocket.train import UNFINISHED, Progress, forget, train
 
 STAGES = (
     Stage(2, Prompt.NONE, (1.0, 0.5), context=0.35),

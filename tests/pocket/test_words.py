@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.cases.content import foreign, vocabulary
-from pytest_trace2evolve.records.script import Content
-from pytest_trace2evolve.workflow.pocket.words import GOODS, PEOPLE, PLACES, lesson_words
+from pytest_trace2evolve.cases.phrasing import GOODS, PEOPLE, PLACES, lesson_words
+from pytest_trace2evolve.records.task import Content
 
 
 @given(seed=st.integers())

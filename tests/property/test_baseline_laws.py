@@ -18,17 +18,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.errors import Trace2EvolveError
-from pytest_trace2evolve.evidence.atomic import write_together
 from pytest_trace2evolve.evidence.baselines import evidence_digest, read_evidence, write_evidence
 from pytest_trace2evolve.evidence.integrity import verdict_digest
 from pytest_trace2evolve.evidence.ledger import Ledger
 from pytest_trace2evolve.evidence.saving import SaveMode, save, settle
+from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.evidence import Evidence, Provenance, Settings
 from pytest_trace2evolve.records.ledger import Evaluation
-from pytest_trace2evolve.records.run_verdict import BaselineUsed, EvidenceKept, RunVerdict, SuiteVerdict
-from pytest_trace2evolve.records.verdict import Decision, Goal
-from pytest_trace2evolve.workflow.judging.promote import promote
-from pytest_trace2evolve.workflow.project import Project
+from pytest_trace2evolve.records.verdict import (
+    BaselineUsed,
+    Decision,
+    EvidenceKept,
+    Goal,
+    RunVerdict,
+    SuiteVerdict,
+)
+from pytest_trace2evolve.session.promote import promote
+from pytest_trace2evolve.utils.files import write_together
 from pytest_trace2evolve.worlds.registry import Worlds
 from tests.fake_world import FakeWorld
 from tests.gate_helpers import sim, write_candidate

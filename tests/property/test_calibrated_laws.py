@@ -5,12 +5,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from pytest_trace2evolve.gate.bounds import bounds
 from pytest_trace2evolve.gate.decide import decide
-from pytest_trace2evolve.gate.family import holm
+from pytest_trace2evolve.gate.intervals import bounds
+from pytest_trace2evolve.gate.multiplicity import holm
 from pytest_trace2evolve.gate.pairs import pair
 from pytest_trace2evolve.gate.policy import CALIBRATED
-from pytest_trace2evolve.gate.signflip import sign_flip
+from pytest_trace2evolve.gate.sign_flip import sign_flip
 from pytest_trace2evolve.records.evidence import SimulationEvidence
 from pytest_trace2evolve.records.rules import Invariant
 from pytest_trace2evolve.records.verdict import Decision, Goal, GuardAnswer, Label, Verdict

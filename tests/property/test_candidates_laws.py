@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_trace2evolve.candidates import Candidate, Candidates, read_candidate
 from pytest_trace2evolve.errors import CandidateError
+from pytest_trace2evolve.project.candidates import Candidate, Candidates, read_candidate
 from tests.gate_helpers import write_candidate
 
 LAW = settings(deadline=None, max_examples=80)

@@ -8,15 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.cases.case import FAMILIES, build, case_line, case_of, generate, read_cases
-from pytest_trace2evolve.cases.draws import SeededDraws
+from pytest_trace2evolve.cases.content import SeededDraws
 from pytest_trace2evolve.cases.strategies import cases, pressure, stores
 from pytest_trace2evolve.errors import CaseError
 from pytest_trace2evolve.evidence.tau2_format import header
 from pytest_trace2evolve.records.evidence import Provenance
-from pytest_trace2evolve.records.script import Content, script_of
-from pytest_trace2evolve.records.task import Task
+from pytest_trace2evolve.records.task import Content, Task, script_of
 from pytest_trace2evolve.report.cases import case_text
-from pytest_trace2evolve.workflow.cases.admission import admit
+from pytest_trace2evolve.session.case_admission import admit
 from pytest_trace2evolve.worlds.support.world import SupportWorld
 
 WORLD = SupportWorld()

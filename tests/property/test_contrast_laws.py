@@ -5,9 +5,8 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_trace2evolve.capabilities.contrast import contrast
-from pytest_trace2evolve.capabilities.interval import Cluster, difference_interval
-from pytest_trace2evolve.capabilities.select import assess
+from pytest_trace2evolve.diagnose.contrast import assess, contrast
+from pytest_trace2evolve.gate.intervals import Cluster, difference_interval
 from pytest_trace2evolve.records.capability import Capability, Label, LabelRun, Outcome, Presence
 
 ROWS = st.lists(

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from pytest_trace2evolve.cases.case import FAMILIES, Case
 from pytest_trace2evolve.cases.strategies import cases, pressure
 from pytest_trace2evolve.records.message import STOP, Message, ToolCall
-from pytest_trace2evolve.records.script import Script, Slot
-from pytest_trace2evolve.users.hearing import Heard, hear
+from pytest_trace2evolve.records.task import Script, Slot
+from pytest_trace2evolve.users.message_parser import Heard, hear
 from pytest_trace2evolve.users.scripted import TRANSFER, ScriptedUser
 from pytest_trace2evolve.worlds.registry import Worlds
 from tests.manners import RIGHT, Manner, Mannered, finding, talk

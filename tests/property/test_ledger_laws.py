@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.evidence.ledger import Ledger, render
+from pytest_trace2evolve.gate.alpha_spending import Claim, look_of, share
 from pytest_trace2evolve.gate.labels import SealedSplit, label_of
-from pytest_trace2evolve.gate.looks import Claim, look_of, share
 from pytest_trace2evolve.records.ledger import Dated, Evaluation, Version
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label, Verdict
-from pytest_trace2evolve.workflow.judging.verdicts import with_recorded
+from pytest_trace2evolve.session.verdicts import with_recorded
 from tests.ledger_helpers import ROOT, at, judged, seen
 from tests.unit.test_labels import Made
 

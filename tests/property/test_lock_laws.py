@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.errors import LockError
-from pytest_trace2evolve.lock import Lock, SuiteLock, changes, parse_lock, render_lock, verify
+from pytest_trace2evolve.project.lock import Lock, SuiteLock, changes, parse_lock, render_lock, verify
 from tests.gate_helpers import NAMES, SUITE_LOCKS
 
 LAW = settings(deadline=None, max_examples=80)

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from pytest_trace2evolve.report.display import Display
+from pytest_trace2evolve.report.live_display import Display
 from pytest_trace2evolve.report.progress import Progress, progress_line
 from tests.screen import Painted, terminal_config
 

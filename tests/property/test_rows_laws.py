@@ -12,14 +12,13 @@ from hypothesis import strategies as st
 from pytest_trace2evolve.errors import PolicyError
 from pytest_trace2evolve.gate.calibrated import Calibrated, comparisons_of
 from pytest_trace2evolve.gate.columns import BREACHES, INVARIANTS
-from pytest_trace2evolve.gate.comparisons import Comparisons
 from pytest_trace2evolve.gate.decide import decide
 from pytest_trace2evolve.gate.judgement import Question
 from pytest_trace2evolve.gate.pairs import Pairs, pair
 from pytest_trace2evolve.gate.policy import CALIBRATED, STRICT, Strict
 from pytest_trace2evolve.gate.rows import ranks
-from pytest_trace2evolve.gate.signflip import sign_flip
-from pytest_trace2evolve.gate.tally import Tally
+from pytest_trace2evolve.gate.sign_flip import sign_flip
+from pytest_trace2evolve.gate.tally import Comparisons, Tally
 from pytest_trace2evolve.records.rules import Invariant
 from pytest_trace2evolve.records.verdict import CheckResult, CheckStatus, Decision, Goal, Label
 from tests.gate_helpers import Side, sim

@@ -8,8 +8,8 @@ from typing import TextIO, cast
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pytest_trace2evolve._sanitize import SanitizedStream, sanitize, sanitize_line
 from pytest_trace2evolve.errors import LONGEST_LINE
+from pytest_trace2evolve.utils.sanitize import SanitizedStream, sanitize, sanitize_line
 
 HOSTILE = st.one_of(
     st.text(),

@@ -3,7 +3,6 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_trace2evolve.records.summary import RunSummary, SuiteSummary
 from pytest_trace2evolve.records.verdict import (
     CheckResult,
     CheckStatus,
@@ -11,8 +10,10 @@ from pytest_trace2evolve.records.verdict import (
     Goal,
     Interval,
     Label,
+    RunSummary,
     Settling,
     SideFigures,
+    SuiteSummary,
     Verdict,
 )
 from pytest_trace2evolve.report.github import COMMENT_LIMIT, LEAST_LIMIT, run_markdown

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from pytest_trace2evolve._optional import quiet_import
 from pytest_trace2evolve.records.message import Requestor
 from pytest_trace2evolve.records.protocols import ToolResult
 from pytest_trace2evolve.records.task import FunctionCall, Task
+from pytest_trace2evolve.utils.optional import quiet_import
 from pytest_trace2evolve.worlds.inspect_domains import DOMAINS, Toolkit
 from pytest_trace2evolve.worlds.overlay import OverlayDatabase, fingerprint
 from pytest_trace2evolve.worlds.registry import Worlds

@@ -7,21 +7,20 @@ from pathlib import Path
 import pytest
 
 from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.environments import generated_store as generated
+from pytest_trace2evolve.environments.generators.precondition import PreconditionVerification
+from pytest_trace2evolve.environments.registry import Environments, Offer
+from pytest_trace2evolve.improve.routing import Opening, Routed, opening_of, openings_of, table_of
 from pytest_trace2evolve.models.settings import ModelSettings
+from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.adapter import AdapterState
 from pytest_trace2evolve.records.routing import NONE, Routing
-from pytest_trace2evolve.records.script import Content
-from pytest_trace2evolve.report.routing import routed_json, routed_text
+from pytest_trace2evolve.records.task import Content
+from pytest_trace2evolve.report.improvement import routed_json, routed_text
 from pytest_trace2evolve.serving.folder import folder_digest, read_model
-from pytest_trace2evolve.shipped import embedded_model
-from pytest_trace2evolve.workflow.environments import generated
-from pytest_trace2evolve.workflow.environments.precondition import PreconditionVerification
-from pytest_trace2evolve.workflow.environments.registry import Environments, Offer
-from pytest_trace2evolve.workflow.planning.live import LiveSettings
-from pytest_trace2evolve.workflow.planning.talking import Talkers
-from pytest_trace2evolve.workflow.project import Project
-from pytest_trace2evolve.workflow.routing.measure import Opening, Routed, openings_of, table_of
-from pytest_trace2evolve.workflow.routing.skills import opening_of
+from pytest_trace2evolve.session.live import LiveSettings
+from pytest_trace2evolve.session.talking import Talkers
+from pytest_trace2evolve.utils.resources import embedded_model
 from tests.adapter_folders import write_adapter
 
 ONE, TWO = "precondition_verification", "tool_calling_precision"

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from pytest_trace2evolve.errors import ModelFolderError, TrainingError
 from pytest_trace2evolve.serving.folder import read_adapter, read_model
 from pytest_trace2evolve.serving.loading import LoadedModel
-from pytest_trace2evolve.training.grpo.keeping import Kept, require_whole
+from pytest_trace2evolve.training.checkpoints import Kept, require_whole
 
 Tensors = dict[str, torch.Tensor]
 PREFIX = "base_model.model."

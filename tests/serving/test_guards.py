@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from pytest_trace2evolve.errors import ModelFolderError
 from pytest_trace2evolve.serving import app as serving_app
 from pytest_trace2evolve.serving.app import ChatApp
-from pytest_trace2evolve.serving.connections import GuardedConnection
 from pytest_trace2evolve.serving.folder import require_name
+from pytest_trace2evolve.serving.server import GuardedConnection
 from tests.patience import HANG_SECONDS, until
 
 

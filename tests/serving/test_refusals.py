@@ -22,11 +22,11 @@ from pytest_trace2evolve.models.chat import ChatModel
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.serving import app as serving_app
 from pytest_trace2evolve.serving.app import ChatApp
+from pytest_trace2evolve.serving.chat_format import Writer
 from pytest_trace2evolve.serving.engine import MAX_PROMPT, Answer, Engine, Job, PromptError
 from pytest_trace2evolve.serving.folder import read_model
 from pytest_trace2evolve.serving.loading import LoadedModel
 from pytest_trace2evolve.serving.process import LocalServer
-from pytest_trace2evolve.serving.writer import Writer
 from tests.patience import HANG_SECONDS, until
 from tests.serving.conftest import Asking, refusal
 from tests.tiny_model import dialogue

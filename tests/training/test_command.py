@@ -9,19 +9,20 @@ from typing import Any
 
 import pytest
 
-from pytest_trace2evolve import _optional
-from pytest_trace2evolve.adapters import Adapters
 from pytest_trace2evolve.cli import main
 from pytest_trace2evolve.errors import ConfigError
-from pytest_trace2evolve.evidence.atomic import alone_in
+from pytest_trace2evolve.project.adapters import Adapters
 from pytest_trace2evolve.records.adapter import ADAPTER_WEIGHTS, AdapterManifest
 from pytest_trace2evolve.serving.folder import folder_digest, read_adapter, read_model
-from pytest_trace2evolve.shipped import embedded_model
-from pytest_trace2evolve.training.grpo import keeping
-from pytest_trace2evolve.training.grpo.rates import LAST_SHARE, share
-from pytest_trace2evolve.training.grpo.recipe import PRESETS, Recipe, Vllm, read_recipe, recipe_toml
-from pytest_trace2evolve.workflow.training import course, ordering
-from pytest_trace2evolve.workflow.training.course import Order
+from pytest_trace2evolve.training import checkpoints as keeping
+from pytest_trace2evolve.training import request as ordering
+from pytest_trace2evolve.training import train as course
+from pytest_trace2evolve.training.recipe import PRESETS, Recipe, Vllm, read_recipe, recipe_toml
+from pytest_trace2evolve.training.train import Order
+from pytest_trace2evolve.training.trainer import LAST_SHARE, share
+from pytest_trace2evolve.utils import optional as _optional
+from pytest_trace2evolve.utils.files import alone_in
+from pytest_trace2evolve.utils.resources import embedded_model
 from tests.adapter_folders import write_adapter
 
 CAPABILITY = "conditional_detail_retrieval"

@@ -16,20 +16,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from pytest_trace2evolve.environments.registry import Environments
+from pytest_trace2evolve.environments.rollouts import Group, Rollout
 from pytest_trace2evolve.errors import InfrastructureError
 from pytest_trace2evolve.models.settings import ModelSettings
+from pytest_trace2evolve.records.adapter import HeldOut
 from pytest_trace2evolve.records.completion import NOTHING_USED
 from pytest_trace2evolve.records.environment import GRADES
-from pytest_trace2evolve.records.heldout import HeldOut
 from pytest_trace2evolve.report import training
 from pytest_trace2evolve.report.terminal import console
 from pytest_trace2evolve.report.training import curve_picture, heldout_text, step_word
 from pytest_trace2evolve.serving.folder import ModelFolder, folder_digest, read_model
-from pytest_trace2evolve.shipped import embedded_model
-from pytest_trace2evolve.workflow.environments.registry import Environments
-from pytest_trace2evolve.workflow.environments.rollouts import Group, Rollout
-from pytest_trace2evolve.workflow.training import heldout
-from pytest_trace2evolve.workflow.training.change import reward_change, top_change
+from pytest_trace2evolve.training import heldout
+from pytest_trace2evolve.training.heldout import reward_change, top_change
+from pytest_trace2evolve.utils.resources import embedded_model
 from pytest_trace2evolve.worlds.support.world import SupportWorld
 
 CAPABILITY = "conditional_detail_retrieval"

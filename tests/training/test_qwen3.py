@@ -11,9 +11,9 @@ from safetensors.torch import load_file
 
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.serving.folder import read_adapter, read_model
-from pytest_trace2evolve.training.grpo.protocols import Sampler, Then, Wish
-from pytest_trace2evolve.training.grpo.run import train
-from pytest_trace2evolve.workflow.training.course import write_weights
+from pytest_trace2evolve.training.protocols import Sampler, Then, Wish
+from pytest_trace2evolve.training.run import train
+from pytest_trace2evolve.training.train import write_weights
 from tests.tiny_model import build_model
 from tests.training.served import logprobs_of_both
 from tests.training.toy import by_letters, toy_plan
@@ -116,7 +116,7 @@ def test_it_rolls_out_reads_calls_learns_is_saved_and_served(qwen3: Path, tmp_pa
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="wants a GPU, and torch finds none")
 def test_the_gpu_preset_trains_it(qwen3: Path, tmp_path: Path) -> None:
-    from pytest_trace2evolve.training.grpo.recipe import PRESETS, Drawing
+    from pytest_trace2evolve.training.recipe import PRESETS, Drawing
 
     preset = {**PRESETS["gpu"], "groups": 2, "rollouts": 4, "backward": 4, "steps": 2}
     told = {**preset, "answer_tokens": 24, "rollout_tokens": 400, "drawing": Drawing.TRANSFORMERS}

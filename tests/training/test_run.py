@@ -13,11 +13,11 @@ import torch
 from trl import GRPOConfig
 
 from pytest_trace2evolve.errors import MissingExtraError, TrainingError
-from pytest_trace2evolve.training.grpo import run
-from pytest_trace2evolve.training.grpo.keeping import Kept, keep, last_kept
-from pytest_trace2evolve.training.grpo.recipe import Drawing, Recipe, Vllm
-from pytest_trace2evolve.training.grpo.run import train
-from pytest_trace2evolve.training.grpo.trainer import CustomerTrainer
+from pytest_trace2evolve.training import run
+from pytest_trace2evolve.training.checkpoints import Kept, keep, last_kept
+from pytest_trace2evolve.training.recipe import Drawing, Recipe, Vllm
+from pytest_trace2evolve.training.run import train
+from pytest_trace2evolve.training.trainer import CustomerTrainer
 from tests.training.toy import toy_plan
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -8,8 +8,8 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from pytest_trace2evolve.training.grpo.protocols import Wish
-from pytest_trace2evolve.workflow.training.sampler import EngineSampler
+from pytest_trace2evolve.training.chat_encoding import EngineSampler
+from pytest_trace2evolve.training.protocols import Wish
 from tests.tiny_model import TOOLS, conversations
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -8,10 +8,9 @@ import pytest
 import torch
 
 from pytest_trace2evolve.records.message import Message
-from pytest_trace2evolve.training.grpo.keeping import Kept, keep
-from pytest_trace2evolve.training.grpo.run import train
-from pytest_trace2evolve.training.grpo.trainer import CustomerTrainer
-from pytest_trace2evolve.training.grpo.watch import Watch
+from pytest_trace2evolve.training.checkpoints import Kept, keep
+from pytest_trace2evolve.training.run import Watch, train
+from pytest_trace2evolve.training.trainer import CustomerTrainer
 from tests.training.toy import by_letters, toy_plan
 
 

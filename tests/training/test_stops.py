@@ -11,9 +11,8 @@ import torch
 
 from pytest_trace2evolve.errors import TrainingError
 from pytest_trace2evolve.records.message import Message
-from pytest_trace2evolve.serving.live import FoldedModel
-from pytest_trace2evolve.training.grpo.run import train
-from pytest_trace2evolve.training.grpo.watch import Watch
+from pytest_trace2evolve.serving.in_process import FoldedModel
+from pytest_trace2evolve.training.run import Watch, train
 from tests.training.toy import toy_plan
 
 pytestmark = pytest.mark.filterwarnings("ignore")

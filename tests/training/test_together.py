@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_trace2evolve.errors import TrainingError
-from pytest_trace2evolve.training.grpo.run import train
+from pytest_trace2evolve.training.run import train
 from tests.training.toy import toy_plan
 
 TOLD = ("reward", "informative", "rollouts", "loss", "kl", "tokens")

@@ -8,22 +8,22 @@ from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.agents.case_oracle import CaseOracle
 from pytest_trace2evolve.agents.chat import ChatAgent, system_prompt
-from pytest_trace2evolve.models.request import request_body
+from pytest_trace2evolve.agents.reference import CaseOracle
+from pytest_trace2evolve.environments.registry import Environments
+from pytest_trace2evolve.models.api import request_body
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.records.completion import Completion
 from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.protocols import ToolSchema
 from pytest_trace2evolve.records.score import ToolType
-from pytest_trace2evolve.records.script import Content, script_of
+from pytest_trace2evolve.records.task import Content, script_of
+from pytest_trace2evolve.serving.chat_format import Writer
 from pytest_trace2evolve.serving.folder import read_model
 from pytest_trace2evolve.serving.loading import ends_of, load_tokenizer
 from pytest_trace2evolve.serving.request import ChatRequest
-from pytest_trace2evolve.serving.writer import Writer
-from pytest_trace2evolve.shipped import embedded_model
-from pytest_trace2evolve.workflow.environments.registry import Environments
-from pytest_trace2evolve.workflow.training.talk import ServerTalk
+from pytest_trace2evolve.training.chat_encoding import ServerTalk
+from pytest_trace2evolve.utils.resources import embedded_model
 from tests.training.toy import PROMPT, SCHEMAS
 
 ENVIRONMENTS = Environments()

@@ -7,8 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, MistralConfig, Qwen3Config
 
-from pytest_trace2evolve.training.grpo.shared import Rows, can_share, shared_logps
-from pytest_trace2evolve.training.grpo.tree import trees_of
+from pytest_trace2evolve.training.shared_prefixes import Rows, can_share, shared_logps, trees_of
 
 ROWS = {0: (1, 2, 3, 4), 1: (1, 2, 5), 2: (1, 2, 3, 4), 3: (7,), 4: (1, 2, 3), 5: (1, 2, 5, 6, 7)}
 

@@ -8,8 +8,7 @@ pytest.importorskip("trl")
 
 from trl import GRPOTrainer
 
-from pytest_trace2evolve.training.grpo.overridden import OVERRIDDEN
-from pytest_trace2evolve.training.grpo.trainer import CustomerTrainer
+from pytest_trace2evolve.training.trainer import OVERRIDDEN, CustomerTrainer
 
 TAKEN = ("compute_loss",)
 """Public methods that are overridden too."""

@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-from pytest_trace2evolve.training.grpo.run import train
+from pytest_trace2evolve.training.run import train
 from tests.training.toy import toy_plan
 
 if __name__ == "__main__":

@@ -70,10 +70,9 @@ def toy_plan(base: Path, unfinished: Path, worth: Any = by_letters, **recipe: An
     """A training of the tiny model in the toy environment."""
     from pytest_trace2evolve.serving.folder import read_model
     from pytest_trace2evolve.serving.loading import ends_of, load_tokenizer
-    from pytest_trace2evolve.training.grpo.recipe import Drawing, Recipe
-    from pytest_trace2evolve.training.grpo.run import Plan
-    from pytest_trace2evolve.workflow.training.sampler import sampler_of
-    from pytest_trace2evolve.workflow.training.talk import ServerTalk
+    from pytest_trace2evolve.training.chat_encoding import ServerTalk, sampler_of
+    from pytest_trace2evolve.training.recipe import Drawing, Recipe
+    from pytest_trace2evolve.training.run import Plan
 
     folder = read_model(base)
     tokenizer = load_tokenizer(folder)
@@ -114,9 +113,7 @@ def main(base: Path, unfinished: Path, steps: int, kills: int) -> None:
 
     They are forked from one that has loaded all packages: to load them takes longer than a training.
     """
-    import pytest_trace2evolve.training.grpo.trainer
-    import pytest_trace2evolve.training.grpo.watch  # noqa: F401 - here, and not in each child
-    from pytest_trace2evolve.training.grpo.run import train
+    from pytest_trace2evolve.training.run import train
 
     for _ in range(kills):
         reading, writing = os.pipe()

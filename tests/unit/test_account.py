@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pytest_trace2evolve.errors import BudgetError, EndpointError
 from pytest_trace2evolve.evidence.account import Account
-from pytest_trace2evolve.records.account import NO_BUDGETS, Budgets, Claim, Entry, State
+from pytest_trace2evolve.records.budget import NO_BUDGETS, Budgets, Claim, Entry, State
 from pytest_trace2evolve.records.completion import NOTHING_USED, Usage
 
 CALL = Usage(prompt_tokens=90, completion_tokens=10, cost=0.25)
@@ -169,7 +169,7 @@ def test_threads_and_processes_at_once_lose_nothing(path: Path, account: Account
         "import sys\n"
         "from pathlib import Path\n"
         "from pytest_trace2evolve.evidence.account import Account\n"
-        "from pytest_trace2evolve.records.account import Claim\n"
+        "from pytest_trace2evolve.records.budget import Claim\n"
         "from pytest_trace2evolve.records.completion import Usage\n"
         "account = Account(Path(sys.argv[1]), sys.argv[2])\n"
         "for _ in range(250): account.spend(Usage(prompt_tokens=1, cost=0.0))\n"

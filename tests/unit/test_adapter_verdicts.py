@@ -5,12 +5,11 @@ from pathlib import Path
 import pytest
 
 from pytest_trace2evolve.errors import AdapterError, ConfigError, ResultsError
+from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.adapter import ADAPTER_WEIGHTS, MANIFEST, AdapterState, Measured
-from pytest_trace2evolve.records.run_verdict import RunVerdict
-from pytest_trace2evolve.records.verdict import Decision, Goal
-from pytest_trace2evolve.workflow.judging.adapters import note_verdict
-from pytest_trace2evolve.workflow.judging.promote import _refuse_forgetting
-from pytest_trace2evolve.workflow.project import Project
+from pytest_trace2evolve.records.verdict import Decision, Goal, RunVerdict
+from pytest_trace2evolve.session.adapters import note_verdict
+from pytest_trace2evolve.session.promote import _refuse_forgetting
 from tests.adapter_folders import write_adapter
 from tests.gate_helpers import write_candidate
 

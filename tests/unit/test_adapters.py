@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trace2evolve.adapters import Adapters
-from pytest_trace2evolve.candidates import Candidates, read_candidate
 from pytest_trace2evolve.errors import AdapterError, CandidateError
+from pytest_trace2evolve.project.adapters import Adapters
+from pytest_trace2evolve.project.candidates import Candidates, read_candidate
 from pytest_trace2evolve.records.adapter import ADAPTER_WEIGHTS, MANIFEST, AdapterState
 from tests.adapter_folders import write_adapter
 from tests.gate_helpers import write_candidate

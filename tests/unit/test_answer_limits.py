@@ -160,12 +160,12 @@ def model(timeout=600.0):
 def judge(timeout=600.0):
     from pytest_trace2evolve.judges.chat import ChatJudge
     from pytest_trace2evolve.records.message import Message
-    import pytest_trace2evolve._http
+    import pytest_trace2evolve.utils.http
     asked = ChatJudge("m", base_url=url, api_key="key", timeout=timeout)
     return lambda: asked.judge(["a"], [Message(role="user", content="?")])
 def github(timeout=30.0):
     from pytest_trace2evolve.report.comments import GitHub
-    import pytest_trace2evolve._http
+    import pytest_trace2evolve.utils.http
     asked = GitHub("a/b", "token", api_url=url, sleep=lambda pause: None, timeout=timeout)
     return lambda: asked.pull_request("a:b", "c")
 made = {"model": model, "judge": judge, "github": github}[which](*map(float, sys.argv[3:]))

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trace2evolve.evidence import atomic
-from pytest_trace2evolve.evidence.atomic import TEMPORARY, remove_abandoned, staged, write_atomic
+from pytest_trace2evolve.utils import files as atomic
+from pytest_trace2evolve.utils.files import TEMPORARY, remove_abandoned, staged, write_atomic
 from tests.patience import HANG_SECONDS
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there no lock tells whose a file is")
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there no lock t
 HOLD = """
 import sys
 from pathlib import Path
-from pytest_trace2evolve.evidence.atomic import staged
+from pytest_trace2evolve.utils.files import staged
 path = Path(sys.argv[1])
 with staged(path, ["text"]) as temporary:
     print(temporary, flush=True)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trace2evolve.candidates import Candidate, Candidates, read_candidate
 from pytest_trace2evolve.errors import CandidateError
+from pytest_trace2evolve.project.candidates import Candidate, Candidates, read_candidate
 from tests.gate_helpers import write_candidate
 
 

@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.agents.case_oracle import REFUSAL, CaseOracle, outcome, proposal
+from pytest_trace2evolve.agents.reference import REFUSAL, CaseOracle, outcome, proposal
 from pytest_trace2evolve.cases.case import Case, generate, read_cases
 from pytest_trace2evolve.errors import CaseError
 from pytest_trace2evolve.records.message import Message, ToolCall
-from pytest_trace2evolve.records.script import SCRIPT, Content, Request, Turn, script_of
-from pytest_trace2evolve.records.task import Action, Task
-from pytest_trace2evolve.users.hearing import hear
+from pytest_trace2evolve.records.task import SCRIPT, Action, Content, Request, Task, Turn, script_of
+from pytest_trace2evolve.users.message_parser import hear
 
 FROZEN = read_cases(Path(__file__).resolve().parents[2] / "synthetic" / "pressure.jsonl")
 CANCELS = next(case for case in FROZEN if case.script.family == "missing_order_id")

@@ -8,8 +8,7 @@ import pytest
 
 from pytest_trace2evolve.cases.case import FAMILIES, Case, case_of, generate
 from pytest_trace2evolve.records.message import Message, ToolCall
-from pytest_trace2evolve.records.script import Content
-from pytest_trace2evolve.records.task import Task
+from pytest_trace2evolve.records.task import Content, Task
 from pytest_trace2evolve.testing import ChatRequest, Reply, case_script
 from pytest_trace2evolve.testing.server import Script
 from pytest_trace2evolve.worlds.registry import Worlds

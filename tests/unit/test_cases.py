@@ -18,12 +18,10 @@ from pytest_trace2evolve.cases.case import (
     iter_cases,
     read_cases,
 )
-from pytest_trace2evolve.cases.content import foreign, vocabulary
-from pytest_trace2evolve.cases.draws import SeededDraws
+from pytest_trace2evolve.cases.content import SeededDraws, foreign, vocabulary
 from pytest_trace2evolve.cases.store import build_store
 from pytest_trace2evolve.errors import CaseError
-from pytest_trace2evolve.records.script import Content, script_of
-from pytest_trace2evolve.records.task import Task
+from pytest_trace2evolve.records.task import Content, Task, script_of
 
 TRAIN, HELDOUT = Content.TRAIN, Content.HELDOUT
 

@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from pytest_trace2evolve._secrets import REMOVED
-from pytest_trace2evolve.adapters import Adapters
-from pytest_trace2evolve.candidates import Candidates
+from pytest_trace2evolve.engine.participants import BUILT_IN_AGENTS
 from pytest_trace2evolve.models.prices import Price
 from pytest_trace2evolve.models.settings import ModelSettings
+from pytest_trace2evolve.project.adapters import Adapters
+from pytest_trace2evolve.project.candidates import Candidates
 from pytest_trace2evolve.records.evidence import Code, Evidence, Identity, Provenance, Settings
-from pytest_trace2evolve.workflow.planning import confirm
-from pytest_trace2evolve.workflow.planning.confirm import AS_THE_AGENT, Confirm, Endpoint, Sides
-from pytest_trace2evolve.workflow.planning.live import CHAT, LiveSettings, Party
-from pytest_trace2evolve.workflow.planning.talking import Talkers
-from pytest_trace2evolve.workflow.recorded.baselines import Baseline
-from pytest_trace2evolve.workflow.running.agents import BUILT_IN_AGENTS
+from pytest_trace2evolve.session import confirmation as confirm
+from pytest_trace2evolve.session.baselines import Baseline
+from pytest_trace2evolve.session.confirmation import AS_THE_AGENT, Confirm, Endpoint, Sides
+from pytest_trace2evolve.session.live import CHAT, LiveSettings, Party
+from pytest_trace2evolve.session.talking import Talkers
+from pytest_trace2evolve.utils.secrets import REMOVED
 from tests.gate_helpers import write_candidate
 
 HERE, THERE = "http://here/v1", "http://there/v1"

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trace2evolve import cli, errors, hookspecs, options
+from pytest_trace2evolve import cli, errors
+from pytest_trace2evolve.plugin import hookspecs, options
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 HOOKS = [name for name in vars(hookspecs) if name.startswith("pytest_t2e_")]

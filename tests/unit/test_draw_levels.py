@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_trace2evolve.gate.alpha_spending import Claim, look_of, share, uncounted_share
 from pytest_trace2evolve.gate.decide import decide
-from pytest_trace2evolve.gate.looks import Claim, look_of, share, uncounted_share
 from pytest_trace2evolve.gate.pairs import pair
 from pytest_trace2evolve.gate.policy import CALIBRATED
 from pytest_trace2evolve.records.evidence import SimulationEvidence
 from pytest_trace2evolve.records.ledger import Dated, Draw, Origin, Saved, Version
 from pytest_trace2evolve.records.score import Status
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label, Verdict
-from pytest_trace2evolve.workflow.judging.verdicts import with_recorded
+from pytest_trace2evolve.session.verdicts import with_recorded
 from tests.ledger_helpers import ROOT, at, judged
 
 KEPT, FRESH, PLAYED, UNSTORED = Origin.KEPT, Origin.FRESH, Origin.PLAYED, Origin.UNSTORED

@@ -6,10 +6,10 @@ import pytest
 
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.models.settings import ModelSettings
-from pytest_trace2evolve.suites import Suite
-from pytest_trace2evolve.workflow.planning.choosing import with_embedded
-from pytest_trace2evolve.workflow.planning.live import LiveSettings
-from pytest_trace2evolve.workflow.planning.plan import Options
+from pytest_trace2evolve.project.suites import Suite
+from pytest_trace2evolve.session.choosing import with_embedded
+from pytest_trace2evolve.session.live import LiveSettings
+from pytest_trace2evolve.session.plan import Options
 
 POCKET = ModelSettings(model="pocket")
 EMBEDDED = LiveSettings(agent=POCKET, user=POCKET)

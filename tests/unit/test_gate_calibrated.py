@@ -13,10 +13,10 @@ from scipy import stats
 
 from pytest_trace2evolve.cli import main
 from pytest_trace2evolve.errors import PolicyError
+from pytest_trace2evolve.gate.alpha_spending import share
 from pytest_trace2evolve.gate.confirm import FreshResult
 from pytest_trace2evolve.gate.decide import decide
 from pytest_trace2evolve.gate.judgement import Policy
-from pytest_trace2evolve.gate.looks import share
 from pytest_trace2evolve.gate.pairs import pair
 from pytest_trace2evolve.gate.planning import Spread, settling
 from pytest_trace2evolve.gate.policy import CALIBRATED, STRICT, get_policy, version_of

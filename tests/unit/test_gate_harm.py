@@ -9,12 +9,13 @@ from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.gate.calibrated import DROP, comparisons_of
 from pytest_trace2evolve.gate.decide import decide
 from pytest_trace2evolve.gate.judgement import Question
-from pytest_trace2evolve.gate.kernel import find
 from pytest_trace2evolve.gate.pairs import pair
 from pytest_trace2evolve.gate.planning import DETECTED, detects, sensitivity
 from pytest_trace2evolve.gate.policy import CALIBRATED, STRICT
 from pytest_trace2evolve.gate.rows import ranks
 from pytest_trace2evolve.gate.simulate import AGENTS, Design, Effect, draw
+from pytest_trace2evolve.gate.vectorized import find
+from pytest_trace2evolve.improve.options import read_session
 from pytest_trace2evolve.records.verdict import (
     CheckResult,
     CheckStatus,
@@ -24,7 +25,6 @@ from pytest_trace2evolve.records.verdict import (
     Label,
     Verdict,
 )
-from pytest_trace2evolve.workflow.evolving.options import read_session
 from tests.gate_helpers import Side, ids, lost, side, sim
 
 

@@ -2,7 +2,6 @@
 
 import pytest
 
-from pytest_trace2evolve.records.summary import RunSummary, SuiteSummary
 from pytest_trace2evolve.records.verdict import (
     CheckResult,
     CheckStatus,
@@ -11,8 +10,10 @@ from pytest_trace2evolve.records.verdict import (
     Interval,
     Label,
     Obstacle,
+    RunSummary,
     Settling,
     SideFigures,
+    SuiteSummary,
     Verdict,
 )
 from pytest_trace2evolve.report.github import LEAST_LIMIT, run_markdown

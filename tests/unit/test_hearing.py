@@ -2,8 +2,8 @@
 
 import pytest
 
-from pytest_trace2evolve.records.script import Slot
-from pytest_trace2evolve.users.hearing import hear, ids_in
+from pytest_trace2evolve.records.task import Slot
+from pytest_trace2evolve.users.message_parser import hear, ids_in
 
 EMAIL, NAME, ORDER, ITEMS, OPTIONS, REASON, PAYMENT, ADDRESS = (
     Slot.EMAIL,

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trace2evolve.records.script import Slot
-from pytest_trace2evolve.scoring.consent import says_yes
-from pytest_trace2evolve.users.hearing import Heard, hear
+from pytest_trace2evolve.records.task import Slot
+from pytest_trace2evolve.scoring.language import says_yes
+from pytest_trace2evolve.users.message_parser import Heard, hear
 
 Pair = tuple[str, str]
 

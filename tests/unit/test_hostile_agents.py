@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.agents.nop import NopAgent
+from pytest_trace2evolve.agents.reference import NopAgent
+from pytest_trace2evolve.engine.conversation import make_participants
 from pytest_trace2evolve.errors import (
     AgentCodeError,
     ConfigError,
@@ -18,16 +19,15 @@ from pytest_trace2evolve.errors import (
     TraceError,
     WorldError,
 )
-from pytest_trace2evolve.evidence.resume import FinishedStore
+from pytest_trace2evolve.evidence.draws import FinishedStore
 from pytest_trace2evolve.evidence.store import RunStore
 from pytest_trace2evolve.evidence.tau2_format import simulation_record
 from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation
-from pytest_trace2evolve.rollout.agent_code import make_participants
 from pytest_trace2evolve.scoring.reward import score
-from pytest_trace2evolve.workflow.running.guard import contained
+from pytest_trace2evolve.utils.concurrency import contained
 from tests.conftest import Simulate
 
 DONE = Message(role="user", content="###STOP###")

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_trace2evolve.identity import MAX_DATA_FILES, code_of
+from pytest_trace2evolve.evidence.identity import MAX_DATA_FILES, code_of
 from pytest_trace2evolve.records.evidence import Code, Settings, code_differences
 
 FILES = {

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from pytest_trace2evolve.agents.case_oracle import CaseOracle
-from pytest_trace2evolve.agents.oracle import actions_done
+from pytest_trace2evolve.agents.reference import CaseOracle, actions_done
 from pytest_trace2evolve.cases.case import Case, generate
+from pytest_trace2evolve.engine.conversation import Limits, converse
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.rules import Invariant
-from pytest_trace2evolve.records.script import Content
-from pytest_trace2evolve.rollout.conversation import Limits, converse
+from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.scoring.invariants import broken
 from pytest_trace2evolve.users.scripted import ScriptedUser
 from pytest_trace2evolve.worlds.retail_rules import RETAIL_RULES

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from pytest_trace2evolve.capabilities.conduct import read_conduct
-from pytest_trace2evolve.capabilities.rules import precondition_verification
+from pytest_trace2evolve.diagnose.behavior_features import read_conduct
+from pytest_trace2evolve.diagnose.labels import precondition_verification
 from pytest_trace2evolve.errors import WorldError
 from pytest_trace2evolve.records.capability import Presence
 from pytest_trace2evolve.records.rules import Promise, Rules, Writing, id_at, record_at

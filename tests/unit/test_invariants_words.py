@@ -5,10 +5,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.cases.content import vocabulary
-from pytest_trace2evolve.records.script import Content, Replies
-from pytest_trace2evolve.scoring.claims import claims
-from pytest_trace2evolve.scoring.consent import asks_for_yes, leaves_open, says_yes
-from pytest_trace2evolve.scoring.sentences import SENTENCE_LIMIT, TEXT_LIMIT, sentences
+from pytest_trace2evolve.records.task import Content, Replies
+from pytest_trace2evolve.scoring.language import (
+    SENTENCE_LIMIT,
+    TEXT_LIMIT,
+    asks_for_yes,
+    claims,
+    leaves_open,
+    says_yes,
+    sentences,
+)
 from pytest_trace2evolve.worlds.retail_rules import RETAIL_RULES
 
 

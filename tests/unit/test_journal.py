@@ -8,9 +8,8 @@ import pytest
 
 from pytest_trace2evolve.errors import ResultsError, StorageError
 from pytest_trace2evolve.evidence import journal as journals
-from pytest_trace2evolve.evidence.draws import DrawStore
+from pytest_trace2evolve.evidence.draws import DrawStore, FinishedStore
 from pytest_trace2evolve.evidence.journal import Journal
-from pytest_trace2evolve.evidence.resume import FinishedStore
 from pytest_trace2evolve.records.answer import Answer, JournalEntry
 from pytest_trace2evolve.records.completion import Completion
 from tests.unit.test_draws import opened, simulation, store

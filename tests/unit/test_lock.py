@@ -6,9 +6,17 @@ from typing import Any
 import pytest
 
 from pytest_trace2evolve.errors import LockError, SuiteError
-from pytest_trace2evolve.lock import Lock, SuiteLock, changes, lock_suite, parse_lock, render_lock, verify
+from pytest_trace2evolve.project.lock import (
+    Lock,
+    SuiteLock,
+    changes,
+    lock_suite,
+    parse_lock,
+    render_lock,
+    verify,
+)
+from pytest_trace2evolve.project.suites import Suite
 from pytest_trace2evolve.records.evidence import Code
-from pytest_trace2evolve.suites import Suite
 from tests.gate_helpers import ShopWorld
 
 PATH = Path("suites/shop.toml")

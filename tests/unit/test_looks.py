@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pytest_trace2evolve.gate.comparisons import Comparisons
+from pytest_trace2evolve.gate.alpha_spending import Claim, Look, look_of, share
 from pytest_trace2evolve.gate.judgement import Question
-from pytest_trace2evolve.gate.looks import Claim, Look, look_of, share
 from pytest_trace2evolve.gate.policy import CALIBRATED
 from pytest_trace2evolve.gate.rows import ranks
 from pytest_trace2evolve.gate.simulate import AGENTS, Design, Effect, draw, draw_stages
+from pytest_trace2evolve.gate.tally import Comparisons
 from pytest_trace2evolve.records.ledger import Dated, Evaluation
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label, Verdict
-from pytest_trace2evolve.workflow.judging.verdicts import with_recorded
+from pytest_trace2evolve.session.verdicts import with_recorded
 from tests.ledger_helpers import at, judged, seen
 
 OPEN, WORSE = Decision.INCONCLUSIVE, Decision.DISCARD

@@ -44,7 +44,7 @@ def test_a_new_record_is_one_that_tools_can_work_on(retail: World, simulate: Sim
 
 
 def test_doing_nothing_to_a_new_record_is_no_success(retail: World, simulate: Simulate) -> None:
-    from pytest_trace2evolve.agents.nop import NopAgent
+    from pytest_trace2evolve.agents.reference import NopAgent
 
     task = with_order(retail)
     assert score(simulate(task, retail, NopAgent()), task, retail).reward == 0.0

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import pytest_trace2evolve
-from pytest_trace2evolve import cli, options
+from pytest_trace2evolve import cli
+from pytest_trace2evolve.plugin import options
 
 PACKAGE = Path(pytest_trace2evolve.__file__).parent
 OPTION = re.compile(r"(?<![\w{}-])--[a-z][a-z0-9]*(?:-[a-z0-9]+)*(?![\w{}-])")

@@ -9,8 +9,7 @@ from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.records.score import Status
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation
-from pytest_trace2evolve.scoring.evidence import as_evidence
-from pytest_trace2evolve.scoring.metrics import metrics, pass_hat, succeeded
+from pytest_trace2evolve.scoring.metrics import as_evidence, metrics, pass_hat, succeeded
 from pytest_trace2evolve.scoring.reward import score
 from tests.conftest import Simulate
 

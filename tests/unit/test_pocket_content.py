@@ -6,7 +6,7 @@ import tomllib
 from collections import Counter
 
 from pytest_trace2evolve.cases.content import Vocabulary, foreign, vocabulary
-from pytest_trace2evolve.records.script import Content
+from pytest_trace2evolve.records.task import Content
 
 TRAIN, HELDOUT = vocabulary(Content.TRAIN), vocabulary(Content.HELDOUT)
 SLOT = re.compile(r"\{(\w+)\}")
@@ -15,7 +15,7 @@ RUN = 4
 
 
 def pocket():
-    folder = importlib.resources.files("pytest_trace2evolve") / "training" / "pocket"
+    folder = importlib.resources.files("pytest_trace2evolve.cases") / "content"
     texts = [(folder / name).read_text(encoding="utf-8") for name in ("world.toml", "phrases.toml")]
     world, phrases = map(tomllib.loads, texts)
     return Vocabulary.model_validate({**world, **phrases})

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.errors import ConfigError
-from pytest_trace2evolve.workflow.pytest_ini import ini_value, pytest_ini
+from pytest_trace2evolve.project.pytest_ini import ini_value, pytest_ini
 
 TOML = 't2e_suites = "suites"'
 INI = "t2e_suites = suites"

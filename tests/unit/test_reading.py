@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_trace2evolve import reading
 from pytest_trace2evolve.errors import LONGEST_LINE, ResultsError, SuiteError
-from pytest_trace2evolve.reading import parse_json, parse_toml, read_json, read_text, read_toml
+from pytest_trace2evolve.utils import reading
+from pytest_trace2evolve.utils.reading import parse_json, parse_toml, read_json, read_text, read_toml
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.agents.nop import NopAgent
+from pytest_trace2evolve.agents.reference import NopAgent
+from pytest_trace2evolve.engine.conversation import Limits
 from pytest_trace2evolve.errors import InfrastructureError, WorldError
 from pytest_trace2evolve.evidence.results import read_results
 from pytest_trace2evolve.records.message import GREETING, Message, ToolCall
 from pytest_trace2evolve.records.protocols import Agent, User, World, WorldSession
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation
-from pytest_trace2evolve.rollout.conversation import Limits
 from pytest_trace2evolve.scoring.reward import score
 from pytest_trace2evolve.worlds.registry import Worlds
 from tests.conftest import Simulate

@@ -5,14 +5,13 @@ from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.agents.nop import NopAgent
+from pytest_trace2evolve.agents.reference import NopAgent
 from pytest_trace2evolve.records.message import Message, Requestor, ToolCall
 from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.records.score import Status
 from pytest_trace2evolve.records.task import RewardBasis, Task
 from pytest_trace2evolve.records.trace import REGULAR_ENDS, Simulation, TerminationReason
-from pytest_trace2evolve.scoring.actions import matches
-from pytest_trace2evolve.scoring.reward import score
+from pytest_trace2evolve.scoring.reward import matches, score
 from pytest_trace2evolve.worlds.registry import Worlds
 from tests.conftest import Simulate
 

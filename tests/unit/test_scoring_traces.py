@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from pytest_trace2evolve.agents.nop import NopAgent
+from pytest_trace2evolve.agents.reference import NopAgent
 from pytest_trace2evolve.errors import JudgeError
 from pytest_trace2evolve.records.message import Message, Requestor, ToolCall
 from pytest_trace2evolve.records.protocols import World

@@ -11,14 +11,14 @@ import pytest
 from tests.patience import HANG_SECONDS
 
 HOLD = """
-from pytest_trace2evolve._scratch import Scratch
+from pytest_trace2evolve.utils.files import Scratch
 folder = Scratch("box-")
 (folder.path / "account.sqlite").write_text("x")
 print(folder.path, flush=True)
 input()
 folder.close()
 """
-ONE = "from pytest_trace2evolve._scratch import Scratch; Scratch().close()"
+ONE = "from pytest_trace2evolve.utils.files import Scratch; Scratch().close()"
 
 
 def hold(place: Path) -> tuple["subprocess.Popen[str]", Path]:

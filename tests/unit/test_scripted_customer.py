@@ -9,7 +9,7 @@ import pytest
 from pytest_trace2evolve.cases.case import Case, generate, read_cases
 from pytest_trace2evolve.records.message import STOP, Message
 from pytest_trace2evolve.records.protocols import World
-from pytest_trace2evolve.records.script import Content, Slot
+from pytest_trace2evolve.records.task import Content, Slot
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.scoring.reward import score
 from pytest_trace2evolve.users.scripted import SAME_MOST, TRANSFER, ScriptedUser

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_trace2evolve._secrets import REMOVED, Secrets, without_secrets
 from pytest_trace2evolve.models.settings import ModelSettings
+from pytest_trace2evolve.utils.secrets import REMOVED, Secrets, without_secrets
 
 KEY = 'sk-planted/01"é+9'
 

@@ -7,23 +7,21 @@ from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.agents.nop import NopAgent
-from pytest_trace2evolve.agents.oracle import OracleAgent
-from pytest_trace2evolve.agents.solo import DONE, SoloChatAgent, solo_prompt
+from pytest_trace2evolve.agents.chat import DONE, SoloChatAgent, solo_prompt
+from pytest_trace2evolve.agents.reference import NopAgent, OracleAgent
+from pytest_trace2evolve.engine.conversation import Limits, converse
 from pytest_trace2evolve.errors import ParticipantError, SuiteError
 from pytest_trace2evolve.gate.comparable import differences
-from pytest_trace2evolve.lock import lock_suite
+from pytest_trace2evolve.project.lock import lock_suite
+from pytest_trace2evolve.project.suites import Suite
 from pytest_trace2evolve.records.completion import Completion, RequestedCall
 from pytest_trace2evolve.records.evidence import DUMMY_USER, Mode, Provenance, Settings
 from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.protocols import Agent, ToolSchema, World
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation
-from pytest_trace2evolve.rollout.conversation import Limits, converse
-from pytest_trace2evolve.scoring.reward import score
-from pytest_trace2evolve.scoring.trace import is_solo
-from pytest_trace2evolve.suites import Suite
-from pytest_trace2evolve.users.dummy import DummyUser
+from pytest_trace2evolve.scoring.reward import is_solo, score
+from pytest_trace2evolve.users.reference import DummyUser
 from pytest_trace2evolve.worlds.registry import Worlds
 from tests.fake_world import FakeWorld
 

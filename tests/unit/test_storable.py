@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_trace2evolve.models.response import read_body, read_completion
+from pytest_trace2evolve.models.api import read_body, read_completion
 from pytest_trace2evolve.records.completion import Completion, RequestedCall
-from pytest_trace2evolve.records.message import Message, ToolCall
-from pytest_trace2evolve.records.storable import (
+from pytest_trace2evolve.records.message import (
     MALFORMED,
     MAX_DEPTH,
+    Message,
+    ToolCall,
     storable_message,
     storable_text,
     unstorable,

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pytest_trace2evolve.errors import SuiteError
-from pytest_trace2evolve.suites import Role, Split, Suite, read_splits, read_suite, split_registry
+from pytest_trace2evolve.project.suites import Role, Split, Suite, read_splits, read_suite, split_registry
 from tests.gate_helpers import ShopWorld
 
 HEAD = 'provider = "fake"\ndomain = "shop"\n'

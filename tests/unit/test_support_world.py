@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_trace2evolve import __version__
-from pytest_trace2evolve._canonical import digest
-from pytest_trace2evolve.agents.nop import NopAgent
+from pytest_trace2evolve.agents.reference import NopAgent
 from pytest_trace2evolve.cases.case import read_cases
 from pytest_trace2evolve.errors import WorldError
 from pytest_trace2evolve.records.message import USER_STOPS
@@ -18,6 +17,7 @@ from pytest_trace2evolve.records.protocols import ToolResult, ToolSchema, World
 from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.task import Action, Assertion, InitializationData, InitialState, Task
 from pytest_trace2evolve.scoring.reward import score
+from pytest_trace2evolve.utils.canonical import digest
 from pytest_trace2evolve.worlds.registry import Worlds
 from pytest_trace2evolve.worlds.support.session import SupportSession
 from pytest_trace2evolve.worlds.support.world import SupportWorld

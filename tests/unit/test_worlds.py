@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from pytest_trace2evolve._optional import quiet_import
 from pytest_trace2evolve.errors import WorldError
 from pytest_trace2evolve.records.message import Requestor
 from pytest_trace2evolve.records.protocols import ToolResult, World
 from pytest_trace2evolve.records.task import Task
+from pytest_trace2evolve.utils.optional import quiet_import
 from pytest_trace2evolve.worlds.extended import ExtendedWorld
 from pytest_trace2evolve.worlds.inspect_domains import DOMAINS
 from pytest_trace2evolve.worlds.overlay import OverlayDatabase, fingerprint
@@ -287,5 +287,5 @@ def test_further_tasks_beside_a_worlds_own_read_none_of_those(monkeypatch: pytes
 
 
 def test_a_run_without_a_search_loads_no_hypothesis() -> None:
-    probe = "import sys, pytest_trace2evolve.active; sys.exit('hypothesis' in sys.modules)"
+    probe = "import sys, pytest_trace2evolve.plugin.active; sys.exit('hypothesis' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", probe], check=False).returncode == 0

@@ -1,1 +1,1 @@
-"""Agents: who answers the user. `oracle` and `nop` frame every real one from above and from below."""
+"""The built-in agents: a chat model, the router over adapters, and the reference agents."""

@@ -1,1 +1,1 @@
-"""Synthetic pressure cases: generated customers, stores and requests, with gold actions from an expert."""
+"""Synthetic tasks with scripted customers: families, content, admission."""

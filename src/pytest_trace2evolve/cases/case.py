@@ -8,17 +8,15 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from pytest_trace2evolve._canonical import canonical_json
-from pytest_trace2evolve.cases import families, skills
-from pytest_trace2evolve.cases.content import Vocabulary
-from pytest_trace2evolve.cases.draws import Draws, SeededDraws
-from pytest_trace2evolve.cases.scene import Scene
-from pytest_trace2evolve.cases.sketch import Sketch, assemble
+from pytest_trace2evolve.cases import families
+from pytest_trace2evolve.cases import families as skills
+from pytest_trace2evolve.cases.content import Draws, SeededDraws, Vocabulary
+from pytest_trace2evolve.cases.scene import Scene, Sketch, assemble
 from pytest_trace2evolve.errors import CaseError
-from pytest_trace2evolve.reading import parse_json, read_lines, reported
 from pytest_trace2evolve.records.base import complaint
-from pytest_trace2evolve.records.script import Content, Script, script_of
-from pytest_trace2evolve.records.task import Task
+from pytest_trace2evolve.records.task import Content, Script, Task, script_of
+from pytest_trace2evolve.utils.canonical import canonical_json
+from pytest_trace2evolve.utils.reading import parse_json, read_lines, reported
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,53 @@
-"""The words that cases are made of: people, places, products and phrasings, split into train and held-out."""
+"""The words that cases are made of: people, places, products and phrasings, split into train and held-out.
+
+Where choices come from: a seed, or hypothesis, which can shrink them. Builders of cases know only this.
+"""
 
 import functools
 import importlib.resources
+import random
 import re
 import string
 import tomllib
 from collections.abc import Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, Protocol, TypeVar
 
 from pydantic import Field
 
 from pytest_trace2evolve.records.base import Record
-from pytest_trace2evolve.records.script import Content
+from pytest_trace2evolve.records.task import Content
+
+T = TypeVar("T")
+
+
+class Draws(Protocol):
+    """A source of choices. The first option and the lowest number are the simplest."""
+
+    def number(self, low: int, high: int) -> int:
+        """A whole number from `low` to `high`, both included."""
+
+
+class SeededDraws:
+    """Choices from a seed: the same seed gives the same ones, on any machine."""
+
+    def __init__(self, seed: str) -> None:
+        self._random = random.Random(seed)
+
+    def number(self, low: int, high: int) -> int:
+        """A whole number from `low` to `high`, both included."""
+        return self._random.randint(low, high)
+
+
+def one_of(draws: Draws, options: Sequence[T]) -> T:
+    """One of `options`."""
+    return options[draws.number(0, len(options) - 1)]
+
+
+def some_of(draws: Draws, options: Sequence[T], count: int) -> list[T]:
+    """`count` different places of `options`, in the order in which they were drawn."""
+    left = list(options)
+    return [left.pop(draws.number(0, len(left) - 1)) for _ in range(min(count, len(left)))]
+
 
 Some = Annotated[tuple[str, ...], Field(min_length=1)]
 

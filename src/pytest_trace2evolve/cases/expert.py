@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_trace2evolve.records.script import Slot
-from pytest_trace2evolve.records.task import Action
+from pytest_trace2evolve.records.task import Action, Slot
 
 CANCEL = "cancel_pending_order"
 RETURN = "return_delivered_order_items"

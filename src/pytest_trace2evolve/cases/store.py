@@ -8,9 +8,8 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pytest_trace2evolve.cases.content import Kind, Vocabulary, vocabulary
-from pytest_trace2evolve.cases.draws import Draws, one_of, some_of
-from pytest_trace2evolve.records.script import Content
+from pytest_trace2evolve.cases.content import Draws, Kind, Vocabulary, one_of, some_of, vocabulary
+from pytest_trace2evolve.records.task import Content
 
 Data = dict[str, Any]
 """A record as JSON types."""

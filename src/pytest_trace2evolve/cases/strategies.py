@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pytest_trace2evolve.cases.case import FAMILIES, PRESSURE, Case, build
 from pytest_trace2evolve.cases.store import Data, build_store
-from pytest_trace2evolve.records.script import Content
+from pytest_trace2evolve.records.task import Content
 
 pressure = settings(
     deadline=None,

@@ -1,1 +1,1 @@
-"""Environments of capabilities: scenarios that are played and graded, and where code of a model may run."""
+"""Capability environments: scenarios, rewards, admission, calibration and synthesis."""

@@ -12,14 +12,13 @@ from dataclasses import dataclass, field
 from itertools import starmap
 from statistics import fmean
 
-from pytest_trace2evolve._canonical import digest
 from pytest_trace2evolve.environments.environment import Customers, PlayedEnvironment
 from pytest_trace2evolve.errors import Trace2EvolveError
-from pytest_trace2evolve.records.admission import CheckLine
-from pytest_trace2evolve.records.environment import TOP
+from pytest_trace2evolve.records.environment import TOP, CheckLine
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import Generator, World
 from pytest_trace2evolve.records.task import Task
+from pytest_trace2evolve.utils.canonical import digest
 
 UNPAID_MOST = 0.2
 """What a wrong way gets at most, in any scenario."""

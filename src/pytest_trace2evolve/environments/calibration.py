@@ -9,8 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from statistics import fmean, pstdev
 
-from pytest_trace2evolve.records.calibration import Figures
-from pytest_trace2evolve.records.environment import TOP
+from pytest_trace2evolve.records.environment import TOP, Figures
 
 SEEDS, ROLLOUTS = 100, 16
 """Scenarios of a calibration, and rollouts of each."""

@@ -1,1 +1,1 @@
-"""Evidence on disk: results files, run folders, baselines, the scoreboard; whole files or none."""
+"""Files that hold evidence: results, baselines, draws, journals, the ledger and the scoreboard."""

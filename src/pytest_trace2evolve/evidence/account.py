@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pytest_trace2evolve.errors import BudgetError, EndpointError, StorageError
-from pytest_trace2evolve.records.account import DONE, NO_BUDGETS, Budgets, Claim, Entry, State, Totals
+from pytest_trace2evolve.records.budget import DONE, NO_BUDGETS, Budgets, Claim, Entry, State, Totals
 from pytest_trace2evolve.records.completion import NOTHING_USED, Usage
-from pytest_trace2evolve.records.storable import storable_text
+from pytest_trace2evolve.records.message import storable_text
 
 BUSY_SECONDS = 60.0
 """How long a process waits for another one's transaction; each takes well under a millisecond."""

@@ -7,14 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_trace2evolve._canonical import digest
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.baselines import RESTORE, evidence_digest, read_evidence
 from pytest_trace2evolve.evidence.results import decode, traces_digest
 from pytest_trace2evolve.records.evidence import Evidence, SimulationEvidence
 from pytest_trace2evolve.records.ledger import Dated, Evaluation, Saved, Traces
-from pytest_trace2evolve.records.run_verdict import RunVerdict
-from pytest_trace2evolve.records.verdict import Decision
+from pytest_trace2evolve.records.verdict import Decision, RunVerdict
+from pytest_trace2evolve.utils.canonical import digest
 
 VERDICT_NAME = "verdict.json"
 """The file of a run's folder that holds its verdict."""

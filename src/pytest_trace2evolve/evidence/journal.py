@@ -18,10 +18,10 @@ from typing import Any, Self
 
 from pydantic import ValidationError
 
-from pytest_trace2evolve._canonical import digest, digest_text
 from pytest_trace2evolve.errors import ResultsError, StorageError
-from pytest_trace2evolve.reading import RECORDS, cause_of, open_regular
 from pytest_trace2evolve.records.answer import Answer, JournalEntry
+from pytest_trace2evolve.utils.canonical import digest, digest_text
+from pytest_trace2evolve.utils.reading import RECORDS, cause_of, open_regular
 
 FORMAT = 1
 """The version of the journal's format; part of the digest before the first line."""

@@ -2,6 +2,8 @@
 
 Reading verifies everything, so that what was edited, taken out, dated back or copied in is named. No file
 is ever changed, so two branches that both wrote merge without conflict; the next entry names both heads.
+
+What is wrong among entries whose files are as they were written: pure, so that laws can be tested.
 """
 
 import contextlib
@@ -18,13 +20,114 @@ from uuid import uuid4
 import pydantic_core
 from pydantic import ValidationError
 
-from pytest_trace2evolve._canonical import digest, digest_text
 from pytest_trace2evolve.errors import ResultsError
-from pytest_trace2evolve.evidence.atomic import alone_in, write_atomic
-from pytest_trace2evolve.evidence.ledger_check import ahead_of_their_time, problems_among
-from pytest_trace2evolve.reading import RECORDS, cause_of, parse_json, read_bytes, text_of
 from pytest_trace2evolve.records.base import complaint
-from pytest_trace2evolve.records.ledger import ENTRIES, LEDGER_SCHEMA, AnyEntry, Dated, Entry, Repair, Root
+from pytest_trace2evolve.records.ledger import (
+    ENTRIES,
+    LEDGER_SCHEMA,
+    AnyEntry,
+    Dated,
+    Entry,
+    Evaluation,
+    Repair,
+    Root,
+)
+from pytest_trace2evolve.utils.canonical import digest, digest_text
+from pytest_trace2evolve.utils.files import alone_in, write_atomic
+from pytest_trace2evolve.utils.reading import RECORDS, cause_of, parse_json, read_bytes, text_of
+
+
+def problems_among(
+    entries: Mapping[str, Dated],
+    roots: Collection[str],
+    root: str | None,
+    present: Collection[str],
+    latest: datetime,
+) -> dict[str, str]:
+    """The problems by the name of the entry that has them, one each.
+
+    Args:
+        entries: The entries whose content is that of their names.
+        roots: The names of all roots in the folder.
+        root: The root that is this project's.
+        present: The names of all files, the damaged ones too: those are named already.
+        latest: An entry dated later is dated in the future.
+    """
+    found: dict[str, str] = {}
+    for name in roots:
+        if name != root:
+            found[name] = f"is the root of another ledger, and this project's is {root}; remove it"
+    own = {name: entry for name, entry in entries.items() if entry.root == root}
+    for name in entries.keys() - own.keys():
+        other = entries[name].root
+        found[name] = f"belongs to the ledger of root {other}, and this project's root is {root}; remove it"
+    # The next entry of a machine with the right time says that their dates are wrong: the harm ends there.
+    ahead = ahead_of_their_time(own)
+    for name, entry in sorted(own.items()):
+        for parent in sorted({entry.root, *entry.parents}):
+            if parent not in present:
+                found[parent] = f"was deleted, and entry {name} names it; restore it from git"
+            elif parent in own and own[parent].at >= entry.at and parent not in entry.ahead:
+                found.setdefault(name, _back_dated(entry, parent, own[parent]))
+        if entry.at > latest and name not in ahead:
+            found.setdefault(
+                name, f"is dated {_told(entry.at)}, in the future; set the clock, or restore it from git"
+            )
+    return found | _replayed(own, found)
+
+
+def ahead_of_their_time(entries: Mapping[str, Dated]) -> dict[str, datetime]:
+    """The entries that are dated after a later one, and when each was written at the earliest.
+
+    A later entry lists those among its parents. What the same run wrote before them is dated by the same
+    clock.
+    """
+    found: set[str] = set()
+    for entry in entries.values():
+        wrong = set[str]()
+        behind = [parent for parent in entry.ahead if parent in entry.parents and parent in entries]
+        while behind:
+            name = behind.pop()
+            wrong.add(name)
+            before = {one for one in entries[name].parents if one in entries} - wrong
+            behind += [one for one in before if entries[one].at > entry.at and _one_run(entries, name, one)]
+        found |= wrong
+    start = datetime.min.replace(tzinfo=UTC)
+    earliest: dict[str, datetime] = {}
+    for name in sorted(found, key=lambda one: (entries[one].at, one)):
+        before = {one for one in entries[name].parents if one in entries}
+        earliest[name] = max((earliest.get(one, entries[one].at) for one in before), default=start)
+    return earliest
+
+
+def _one_run(entries: Mapping[str, Dated], *names: str) -> bool:
+    runs = {getattr(entries[name], "run", None) for name in names}
+    return len(runs) == 1 and None not in runs
+
+
+def _back_dated(entry: Dated, parent: str, before: Dated) -> str:
+    dates = f"is dated {_told(entry.at)}, not after its parent {parent} ({_told(before.at)})"
+    return f"{dates}; restore it from git"
+
+
+def _replayed(entries: Mapping[str, Dated], found: Collection[str]) -> dict[str, str]:
+    """Evaluations of a split of a run that another entry holds already."""
+    first: dict[tuple[str, str, str], str] = {}
+    again: dict[str, str] = {}
+    for name, entry in sorted(entries.items(), key=lambda item: (item[1].at, item[0])):
+        if not isinstance(entry, Evaluation):
+            continue
+        key = (entry.run, entry.suite, entry.split)
+        if key in first and name not in found:
+            what = f"run {entry.run} on {entry.suite}::{entry.split}"
+            again[name] = f"records {what} again, after {first[key]}; remove it"
+        first.setdefault(key, name)
+    return again
+
+
+def _told(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC"
+
 
 CLOCK_TOLERANCE = timedelta(minutes=5)
 """How far another machine's clock may be ahead before an entry of its counts as dated in the future."""

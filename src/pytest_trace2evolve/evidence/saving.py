@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pytest_trace2evolve.errors import ConfigError, ResultsError
-from pytest_trace2evolve.evidence.atomic import alone_in, write_atomic
 from pytest_trace2evolve.evidence.baselines import evidence_digest, read_evidence, render_evidence
 from pytest_trace2evolve.gate.comparable import differences
 from pytest_trace2evolve.gate.decide import MIN_MEASURED
 from pytest_trace2evolve.gate.pairs import natural_order
 from pytest_trace2evolve.records.evidence import Evidence, Provenance, SimulationEvidence, code_differences
 from pytest_trace2evolve.records.score import Status
+from pytest_trace2evolve.utils.files import alone_in, write_atomic
 
 
 class SaveMode(StrEnum):

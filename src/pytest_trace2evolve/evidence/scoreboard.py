@@ -7,8 +7,8 @@ from io import FileIO
 from pathlib import Path
 
 from pytest_trace2evolve.errors import ResultsError
-from pytest_trace2evolve.reading import RECORDS, read_text
 from pytest_trace2evolve.records.base import Record
+from pytest_trace2evolve.utils.reading import RECORDS, read_text
 
 COLUMNS = (
     "time",

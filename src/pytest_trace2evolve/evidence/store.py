@@ -8,10 +8,10 @@ from typing import Any
 
 import pydantic_core
 
-from pytest_trace2evolve._canonical import digest_text
-from pytest_trace2evolve.evidence.atomic import write_atomic
 from pytest_trace2evolve.evidence.results import SIMULATIONS
 from pytest_trace2evolve.records.evidence import SimulationEvidence
+from pytest_trace2evolve.utils.canonical import digest_text
+from pytest_trace2evolve.utils.files import write_atomic
 
 _SAFE_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")
 

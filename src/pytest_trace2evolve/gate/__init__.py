@@ -1,1 +1,1 @@
-"""The reliability gate: two sides' evidence in, a verdict out."""
+"""The statistics and rules by which a candidate is promoted, discarded or neither. Pure."""

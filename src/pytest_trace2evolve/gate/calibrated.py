@@ -5,22 +5,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from pytest_trace2evolve.gate.checks import Check, ask
 from pytest_trace2evolve.gate.columns import BREACHES, INVARIANTS, KINDS, Counts, Flags
-from pytest_trace2evolve.gate.comparisons import MAX_STEPS, PASS_RATE, REGRESSIONS, REWARD, Comparisons
-from pytest_trace2evolve.gate.family import regressed
 from pytest_trace2evolve.gate.judgement import Judgement, Question, Sensitivity
-from pytest_trace2evolve.gate.kernel import (
-    FAIL,
-    NOT_APPLICABLE,
-    PASS,
-    UNDECIDED,
-    Finding,
-    Outcome,
-    Rules,
-    evaluate,
-    find,
-)
+from pytest_trace2evolve.gate.multiplicity import regressed
 from pytest_trace2evolve.gate.pairs import Pairs
 from pytest_trace2evolve.gate.planning import (
     detectable,
@@ -31,7 +18,19 @@ from pytest_trace2evolve.gate.planning import (
     spread_of,
 )
 from pytest_trace2evolve.gate.stages import stage_alpha
-from pytest_trace2evolve.gate.tally import Tally
+from pytest_trace2evolve.gate.strict import Check, ask
+from pytest_trace2evolve.gate.tally import MAX_STEPS, PASS_RATE, REGRESSIONS, REWARD, Comparisons, Tally
+from pytest_trace2evolve.gate.vectorized import (
+    FAIL,
+    NOT_APPLICABLE,
+    PASS,
+    UNDECIDED,
+    Finding,
+    Outcome,
+    Rules,
+    evaluate,
+    find,
+)
 from pytest_trace2evolve.records.verdict import CheckResult, CheckStatus, Goal, Settling
 
 DROP = "reward_drop"

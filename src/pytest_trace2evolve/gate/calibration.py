@@ -8,10 +8,10 @@ import numpy as np
 import scipy
 
 from pytest_trace2evolve.gate.columns import Counts
-from pytest_trace2evolve.gate.comparisons import Comparisons
 from pytest_trace2evolve.gate.judgement import Question
 from pytest_trace2evolve.gate.resample import Draw, Pool, resample
 from pytest_trace2evolve.gate.rows import RowPolicy, ranks
+from pytest_trace2evolve.gate.tally import Comparisons
 from pytest_trace2evolve.records.verdict import Decision, Goal, Interval
 
 CONFIDENCE = 0.95

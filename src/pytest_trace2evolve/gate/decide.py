@@ -7,10 +7,10 @@ from types import MappingProxyType
 
 import numpy as np
 
-from pytest_trace2evolve.gate.bounds import bounds
+from pytest_trace2evolve.gate.alpha_spending import share, uncounted_share
 from pytest_trace2evolve.gate.columns import KINDS, Floats
+from pytest_trace2evolve.gate.intervals import bounds
 from pytest_trace2evolve.gate.judgement import Judgement, Policy, Question
-from pytest_trace2evolve.gate.looks import share, uncounted_share
 from pytest_trace2evolve.gate.pairs import Pairs, told
 from pytest_trace2evolve.gate.planning import DETECTED
 from pytest_trace2evolve.gate.tally import Tally, pass_hat

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 import scipy
 
-from pytest_trace2evolve.gate.bounds import GUARD, POWER
 from pytest_trace2evolve.gate.columns import Flags, Floats
-from pytest_trace2evolve.gate.family import mcnemar
+from pytest_trace2evolve.gate.intervals import GUARD, POWER
 from pytest_trace2evolve.gate.judgement import Sensitivity
+from pytest_trace2evolve.gate.multiplicity import mcnemar
 from pytest_trace2evolve.gate.pairs import Pairs
 from pytest_trace2evolve.records.verdict import Obstacle, Settling
 

@@ -23,17 +23,17 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field, ValidationError
 
-from pytest_trace2evolve._canonical import digest
 from pytest_trace2evolve.errors import PolicyError, nearest
 from pytest_trace2evolve.gate.calibrated import DROP, Calibrated
-from pytest_trace2evolve.gate.checks import REWARD_IMPROVED, REWARD_NOT_WORSE, WATCHED, Check, RowCheck, ask
 from pytest_trace2evolve.gate.columns import INVARIANTS, Counts, Flags
-from pytest_trace2evolve.gate.comparisons import MAX_STEPS, METRICS, REGRESSIONS, REWARD, Comparisons
 from pytest_trace2evolve.gate.judgement import Judgement, Policy, Question
 from pytest_trace2evolve.gate.pairs import Pairs
-from pytest_trace2evolve.reading import read_toml
+from pytest_trace2evolve.gate.strict import REWARD_IMPROVED, REWARD_NOT_WORSE, WATCHED, Check, RowCheck, ask
+from pytest_trace2evolve.gate.tally import MAX_STEPS, METRICS, REGRESSIONS, REWARD, Comparisons
 from pytest_trace2evolve.records.base import Record, complaint
 from pytest_trace2evolve.records.verdict import Goal
+from pytest_trace2evolve.utils.canonical import digest
+from pytest_trace2evolve.utils.reading import read_toml
 
 
 @dataclass(frozen=True)

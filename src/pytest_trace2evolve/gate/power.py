@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import scipy
 
-from pytest_trace2evolve.gate.bounds import POWER
 from pytest_trace2evolve.gate.calibration import Asked, Decisions, count
-from pytest_trace2evolve.gate.comparisons import Comparisons
+from pytest_trace2evolve.gate.intervals import POWER
 from pytest_trace2evolve.gate.planning import MOST_TRIALS
 from pytest_trace2evolve.gate.rows import RowPolicy
 from pytest_trace2evolve.gate.simulate import Agent, Design, Effect, draw
+from pytest_trace2evolve.gate.tally import Comparisons
 from pytest_trace2evolve.records.verdict import Decision, Goal, Interval
 
 GAINS = (0.0, 0.02, 0.05, 0.10, 0.15)

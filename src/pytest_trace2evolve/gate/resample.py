@@ -15,10 +15,9 @@ import numpy as np
 
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.gate.columns import SUCCESS, Columns, Counts, Flags, Floats
-from pytest_trace2evolve.gate.comparisons import Comparisons
 from pytest_trace2evolve.gate.pairs import natural_order
 from pytest_trace2evolve.gate.simulate import fresh_trials
-from pytest_trace2evolve.gate.tally import Tally, mean_of
+from pytest_trace2evolve.gate.tally import Comparisons, Tally, mean_of
 
 _CHUNK = 1 << 22
 """Trials drawn at a time."""

@@ -11,12 +11,11 @@ from typing import Protocol
 import numpy as np
 
 from pytest_trace2evolve.gate.columns import Counts, Flags, Floats
-from pytest_trace2evolve.gate.comparisons import Comparisons
 from pytest_trace2evolve.gate.decide import MIN_MEASURED
 from pytest_trace2evolve.gate.judgement import Question
-from pytest_trace2evolve.gate.kernel import FAIL, UNDECIDED
 from pytest_trace2evolve.gate.planning import DETECTED
-from pytest_trace2evolve.gate.tally import Tally, mean_of
+from pytest_trace2evolve.gate.tally import Comparisons, Tally, mean_of
+from pytest_trace2evolve.gate.vectorized import FAIL, UNDECIDED
 from pytest_trace2evolve.records.verdict import Decision, Goal
 
 

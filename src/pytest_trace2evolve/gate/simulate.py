@@ -13,9 +13,8 @@ import numpy as np
 from scipy import optimize, special, stats
 
 from pytest_trace2evolve.gate.columns import BREACHES, INVARIANTS, Counts, Flags, Floats
-from pytest_trace2evolve.gate.comparisons import Comparisons
 from pytest_trace2evolve.gate.confirm import STEP, fresh_p, two_steps
-from pytest_trace2evolve.gate.tally import Tally
+from pytest_trace2evolve.gate.tally import Comparisons, Tally
 from pytest_trace2evolve.records.rules import Invariant
 
 

@@ -1,1 +1,1 @@
-"""Judges of natural-language assertions."""
+"""Model judges: natural-language assertions, capabilities, environments."""

@@ -7,11 +7,11 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from pytest_trace2evolve._secrets import Secrets
 from pytest_trace2evolve.errors import JudgeError
 from pytest_trace2evolve.records.base import complaint
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.score import Check, JudgeUse
+from pytest_trace2evolve.utils.secrets import Secrets
 
 PROMPT_VERSION = "1"
 """Raised whenever the text below changes; recorded with every judgement."""
@@ -79,7 +79,7 @@ class ChatJudge:
         Raises:
             JudgeError: the endpoint failed, or its answer is not one entry for each assertion.
         """
-        from pytest_trace2evolve._http import answered_within
+        from pytest_trace2evolve.utils.http import answered_within
 
         try:
             response = answered_within(self._timeout, lambda: self._asked(assertions, trace))
@@ -100,7 +100,7 @@ class ChatJudge:
 
     async def _asked(self, assertions: Sequence[str], trace: Sequence[Message]) -> Any:
         """The endpoint's answer."""
-        from pytest_trace2evolve._http import bounded_client
+        from pytest_trace2evolve.utils.http import bounded_client
 
         async with self._made(
             http_client=bounded_client(timeout=self._timeout, follow_redirects=True)

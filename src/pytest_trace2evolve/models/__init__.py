@@ -1,1 +1,1 @@
-"""Chat models behind OpenAI-compatible endpoints."""
+"""Clients of OpenAI-compatible endpoints, their settings, prices and stored answers."""

@@ -8,14 +8,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pytest_trace2evolve._canonical import canonical_json, digest, digest_text
-from pytest_trace2evolve._secrets import without_secrets
 from pytest_trace2evolve.errors import ContextWindowError, InfrastructureError
-from pytest_trace2evolve.models.request import request_body
+from pytest_trace2evolve.models.api import request_body
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.records.answer import Answer, JournalEntry, Side
 from pytest_trace2evolve.records.completion import Completion
 from pytest_trace2evolve.records.protocols import Answers, FirstTokens, Journal, Model, ToolSchema
+from pytest_trace2evolve.utils.canonical import canonical_json, digest, digest_text
+from pytest_trace2evolve.utils.secrets import without_secrets
 
 WHOLE_ENDS = frozenset({None, "stop", "tool_calls", "function_call"})
 """Finish reasons of a completion that nothing cut short."""

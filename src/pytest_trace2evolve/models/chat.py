@@ -15,19 +15,24 @@ from typing import Any, TypeVar
 import httpx2
 import openai
 
-from pytest_trace2evolve._http import bounded_client
-from pytest_trace2evolve._secrets import Secrets
 from pytest_trace2evolve.errors import (
     ContextWindowError,
     EndpointError,
     InfrastructureError,
     RequestRefusedError,
 )
-from pytest_trace2evolve.models.request import request_body
-from pytest_trace2evolve.models.response import read_body, read_completion, read_first_tokens, retry_after
+from pytest_trace2evolve.models.api import (
+    read_body,
+    read_completion,
+    read_first_tokens,
+    request_body,
+    retry_after,
+)
 from pytest_trace2evolve.models.settings import ModelSettings, without_credentials
 from pytest_trace2evolve.records.completion import Completion
 from pytest_trace2evolve.records.protocols import Meter, ToolSchema
+from pytest_trace2evolve.utils.http import bounded_client
+from pytest_trace2evolve.utils.secrets import Secrets
 
 RETRY_STATUSES = frozenset({408, 409, 425, 429})
 """Client-error statuses that another try can mend; so can every status from 500."""

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit, urlunsplit
 
-from pytest_trace2evolve._secrets import without_secrets
 from pytest_trace2evolve.errors import EndpointError
 from pytest_trace2evolve.models.prices import Price
+from pytest_trace2evolve.utils.secrets import without_secrets
 
 CALL_TIMEOUT = 600.0
 """Seconds after which one try of a call is given up, where nothing else is said; the openai client's own."""

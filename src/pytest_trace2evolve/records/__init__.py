@@ -1,1 +1,1 @@
-"""Records: frozen data that flows from task to verdict. Import them from their modules."""
+"""Frozen records that rooms exchange and that files hold, and the protocols between rooms."""

@@ -1,4 +1,7 @@
-"""The manifest of an adapter: what it was trained on, on which base, and what the gate said of it."""
+"""The manifest of an adapter: what it was trained on, on which base, and what the gate said of it.
+
+Rewards on held-out scenarios: what a model got in an environment that no training saw.
+"""
 
 from enum import StrEnum
 from typing import Annotated, Any, Literal
@@ -7,6 +10,7 @@ from pydantic import Field
 
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.capability import CapabilityName
+from pytest_trace2evolve.records.environment import Grade
 from pytest_trace2evolve.records.routing import Skill
 from pytest_trace2evolve.records.score import Unit
 from pytest_trace2evolve.records.verdict import Decision
@@ -104,3 +108,28 @@ class AdapterManifest(Record):
     state: AdapterState = AdapterState.TRAINED
     verdict: AdapterVerdict | None = None
     created_at: Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}")] | None = None
+
+
+class HeldOut(Record):
+    """The rewards of one model in one environment.
+
+    Attributes:
+        digest: Of the environment with held-out content.
+        model: Digest of the model, with its adapter's where it has one, of its system prompt and its tools.
+        temperature: At which its answers were drawn.
+        rewards: By scenario, from seed 0 on; of lost rollouts nothing.
+        lost: Rollouts without a reward.
+    """
+
+    capability: str
+    difficulty: int
+    digest: str
+    model: str
+    temperature: float
+    rewards: tuple[tuple[Grade, ...], ...]
+    lost: Annotated[int, Field(ge=0)] = 0
+
+    @property
+    def count(self) -> int:
+        """Rollouts with a reward."""
+        return sum(map(len, self.rewards))

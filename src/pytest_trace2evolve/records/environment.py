@@ -1,8 +1,14 @@
-"""What a capability's environment gives back: reactions to an agent's messages, and a graded reward."""
+"""What a capability's environment gives back: reactions to an agent's messages, and a graded reward.
 
-from typing import Annotated
+What admission found of an environment: a line a check.
 
-from pydantic import AfterValidator
+What is kept of a calibration: how a model fares in an environment, and where it can learn.
+"""
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
 
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.message import Message
@@ -34,3 +40,116 @@ class Reaction(Record):
 
     messages: tuple[Message, ...] = ()
     done: bool = False
+
+
+class CheckLine(Record):
+    """One check: what was looked at, whether it holds, and what was found."""
+
+    check: str
+    passed: bool
+    detail: str
+
+
+class AdmissionReport(Record):
+    """All checks of one environment.
+
+    Attributes:
+        digests: Of its generators, by difficulty.
+        seeds: How many scenarios were looked at.
+        seconds: How long it took.
+    """
+
+    schema_version: Literal[1] = 1
+    capability: str
+    digests: dict[int, str]
+    seeds: int
+    seconds: float
+    checks: tuple[CheckLine, ...] = Field(min_length=1)
+
+    @property
+    def passed(self) -> bool:
+        """Whether every check holds."""
+        return all(line.passed for line in self.checks)
+
+
+class Figures(Record):
+    """Figures of groups of rollouts; shares are from 0 to 1.
+
+    Attributes:
+        groups: Scenarios with two rollouts or more.
+        rollouts: Rollouts that were measured.
+        lost: Rollouts that were lost to the machine or the network; they count nowhere else.
+        mean: Mean reward of all rollouts.
+        std: Standard deviation of rewards within a group, averaged over groups.
+        all_top: Share of groups in which every rollout got the top.
+        all_zero: Share of groups in which every rollout got 0.
+        informative: Share of groups whose rewards differ.
+        pass_at: By k, the chance that one of k rollouts gets the top; only where groups hold k.
+    """
+
+    groups: int = Field(ge=0)
+    rollouts: int = Field(ge=0)
+    lost: int = Field(ge=0)
+    mean: float
+    std: float
+    all_top: float
+    all_zero: float
+    informative: float
+    pass_at: dict[int, float]
+
+
+class Tried(Record):
+    """One difficulty that was measured.
+
+    Attributes:
+        outside: What lies outside of the targets, a phrase each.
+        tokens: Tokens of a rollout on average, prompt and answers; None where the endpoint does not say.
+        calls: Answers of the model in a rollout, on average.
+        seconds: How long it took in all.
+    """
+
+    difficulty: int
+    digest: str
+    figures: Figures
+    outside: tuple[str, ...]
+    tokens: float | None
+    calls: float
+    seconds: float
+
+
+class Outcome(StrEnum):
+    """What a calibration came to: a difficulty fits, or somebody must decide what to do."""
+
+    FITS = "fits"
+    ASK = "ask"
+
+
+class Calibration(Record):
+    """A calibration of one environment for one model.
+
+    Attributes:
+        digest: Of the generator at the difficulty that was chosen last.
+        weights: Digest of the model's folder; None at an endpoint, which only has a name.
+        candidate: Whose instruction the agent was given; empty where none was.
+        content: Whose words the scenarios were made of.
+        temperature: At which answers were drawn; None where the endpoint's own.
+        seeds: How many scenarios.
+        group: How many rollouts of each.
+        tried: Every difficulty that was measured, in that order; the last is the one that holds.
+        advice: What to do, where nothing fits.
+    """
+
+    schema_version: Literal[1] = 1
+    capability: str
+    digest: str
+    model: str
+    weights: str | None
+    candidate: str
+    content: str
+    temperature: float | None
+    seeds: int
+    group: int
+    outcome: Outcome
+    difficulty: int
+    tried: tuple[Tried, ...] = Field(min_length=1)
+    advice: str = ""

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, AwareDatetime, Field, TypeAdapter, model_validator
 
-from pytest_trace2evolve._canonical import digest
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label
+from pytest_trace2evolve.utils.canonical import digest
 
 LEDGER_SCHEMA: Final = 1
 """Version of the format of entries; one of another version is named and not read."""

@@ -6,8 +6,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pytest_trace2evolve.records.completion import MOST_DOLLARS, MOST_TOKENS, NOTHING_USED, Completion, Usage
-from pytest_trace2evolve.records.message import Message, Requestor, ToolCall
-from pytest_trace2evolve.records.storable import MALFORMED, storable_text, unstorable
+from pytest_trace2evolve.records.message import (
+    MALFORMED,
+    Message,
+    Requestor,
+    ToolCall,
+    storable_text,
+    unstorable,
+)
 
 LARGE_TEXT = 100_000
 """Characters of a text from which an endpoint may refuse it for its length."""

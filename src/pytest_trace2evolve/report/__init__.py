@@ -1,1 +1,1 @@
-"""Reports: what a run and a comparison look like to people."""
+"""Renders records for terminals, Markdown, JUnit and pictures."""

@@ -7,10 +7,10 @@ from rich.table import Table
 
 from pytest_trace2evolve.gate.calibration import CONFIDENCE, Calibration, Rate
 from pytest_trace2evolve.records.verdict import Decision, Goal
-from pytest_trace2evolve.report.markup import escape
+from pytest_trace2evolve.report.markdown import escape
 from pytest_trace2evolve.report.score import terminal
 from pytest_trace2evolve.report.terminal import listed, rendered
-from pytest_trace2evolve.workflow.recorded.calibrate import Findings
+from pytest_trace2evolve.session.calibrate import Findings
 
 
 def calibration_json(findings: Findings) -> dict[str, Any]:

@@ -5,11 +5,11 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from pytest_trace2evolve._sanitize import sanitize_line
 from pytest_trace2evolve.records.capability import Assessment, CapabilityReport, FailureKind, Shown
-from pytest_trace2evolve.report.markup import escape
+from pytest_trace2evolve.report.markdown import escape
 from pytest_trace2evolve.report.score import terminal
 from pytest_trace2evolve.report.terminal import rendered
+from pytest_trace2evolve.utils.sanitize import sanitize_line
 
 SHOWN_EXAMPLES = 2
 """Places in traces that are shown of a selected capability."""

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
-from pytest_trace2evolve._optional import require
-from pytest_trace2evolve.records.card import Card, RuleEffect, Share, difference
+from pytest_trace2evolve.records.model_card import Card, RuleEffect, Share, difference
+from pytest_trace2evolve.utils.optional import require
 
 CURVE = "curve.svg"
 """The picture that the card shows, beside it."""
@@ -58,7 +58,7 @@ results are real, sampled and noisy, and say nothing about other models.
   changes what it says: `{card.weights}`, as runs record it.
 - **Data**: {training["dialogues"]:,} dialogues of a scripted teacher with scripted customers in the support
   world, {training["tokens"]:,} tokens, of names, products and phrasings that held-out cases do not share. The
-  teacher keeps to the rules of its prompt, and is careless where none speaks (`training/pocket/rules.toml`).
+  teacher keeps to the rules of its prompt, and is careless where none speaks (`cases/content/rules.toml`).
 - **Training**: seed {recipe["seed"]}, {training["step"]:,} steps, {training["seconds"] / 60:.0f} minutes on
   {recipe["threads"]} threads. It is made again by
   `{_command(training)}`.
@@ -77,7 +77,7 @@ def _command(training: Mapping[str, Any]) -> str:
     recipe = training["recipe"]
     options = {"seed": recipe["seed"], "steps": training["step"], "threads": recipe["threads"]}
     return " ".join(
-        ["trace2evolve pocket train --out DIR", *(f"--{name} {n}" for name, n in options.items())]
+        ["python -m research.pocket train --out DIR", *(f"--{name} {n}" for name, n in options.items())]
     )
 
 

@@ -6,11 +6,11 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from pytest_trace2evolve._sanitize import sanitize_line
 from pytest_trace2evolve.cases.case import FAMILIES, Case
-from pytest_trace2evolve.records.script import After, Turn
+from pytest_trace2evolve.records.task import After, Turn
 from pytest_trace2evolve.report.score import terminal
 from pytest_trace2evolve.report.terminal import rendered
+from pytest_trace2evolve.utils.sanitize import sanitize_line
 
 _AFTER = {
     After.ANYTHING: "then",

@@ -8,9 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
-from pytest_trace2evolve._canonical import digest_text
-from pytest_trace2evolve._secrets import Secrets
 from pytest_trace2evolve.errors import ConfigError, GitHubError
+from pytest_trace2evolve.utils.canonical import digest_text
+from pytest_trace2evolve.utils.secrets import Secrets
 
 if TYPE_CHECKING:
     import httpx2
@@ -92,7 +92,7 @@ class GitHub:
     ) -> None:
         import httpx2
 
-        from pytest_trace2evolve._http import bounded_client
+        from pytest_trace2evolve.utils.http import bounded_client
 
         if not _REPOSITORY.fullmatch(repository):
             raise ConfigError(f"--repo {repository!r} is not OWNER/NAME")
@@ -210,7 +210,7 @@ class GitHub:
         """One request's answer as JSON."""
         import httpx2
 
-        from pytest_trace2evolve._http import answered_within
+        from pytest_trace2evolve.utils.http import answered_within
 
         async def ask() -> httpx2.Response:
             async with self._client() as client:

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from rich.table import Table
 from rich.text import Text
 
-from pytest_trace2evolve.records.admission import AdmissionReport
-from pytest_trace2evolve.records.calibration import Calibration, Outcome
+from pytest_trace2evolve.records.environment import AdmissionReport, Calibration, Outcome
 from pytest_trace2evolve.report.score import terminal
 from pytest_trace2evolve.report.terminal import rendered
 

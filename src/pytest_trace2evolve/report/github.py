@@ -4,18 +4,19 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pytest_trace2evolve.records.summary import RunSummary, SuiteSummary
 from pytest_trace2evolve.records.verdict import (
     CheckResult,
     CheckStatus,
     Decision,
     Goal,
+    RunSummary,
     Settling,
     SideFigures,
+    SuiteSummary,
     Verdict,
 )
-from pytest_trace2evolve.report.forecast import dollars
 from pytest_trace2evolve.report.markdown import LONGEST_TEXT, cell, code, fenced, figure, names, table
+from pytest_trace2evolve.report.progress import dollars
 from pytest_trace2evolve.report.terminal import OBSTACLES
 
 COMMENT_LIMIT = 65_536

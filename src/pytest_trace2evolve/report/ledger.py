@@ -5,13 +5,13 @@ from typing import Any
 
 from rich.text import Text
 
-from pytest_trace2evolve._sanitize import sanitize_line
-from pytest_trace2evolve.gate.looks import share
+from pytest_trace2evolve.gate.alpha_spending import share
 from pytest_trace2evolve.records.ledger import Draw, Evaluation, Origin, Seen
 from pytest_trace2evolve.report.score import terminal
 from pytest_trace2evolve.report.terminal import rendered
-from pytest_trace2evolve.workflow.judging.ledger import Looks
-from pytest_trace2evolve.workflow.judging.story import Story
+from pytest_trace2evolve.session.access_log import Looks
+from pytest_trace2evolve.session.history import Story
+from pytest_trace2evolve.utils.sanitize import sanitize_line
 
 SHOWN_ALPHA = 0.05
 """The alpha at which the levels of the next test are shown; the policy's own may differ."""

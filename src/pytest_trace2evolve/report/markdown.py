@@ -2,12 +2,16 @@
 
 Task ids, names and notes may come from a model or from a stranger's pull request. Each of them stands in a
 code span or a fence of its own, where GitHub makes no link, image, mention, reference or HTML of it.
+
+Foreign texts in rich's markup.
 """
 
 import re
 from collections.abc import Iterable, Sequence
 
-from pytest_trace2evolve._sanitize import sanitize
+from rich import markup
+
+from pytest_trace2evolve.utils.sanitize import sanitize, sanitize_line
 
 LONGEST_NAME, LONGEST_TEXT = 240, 400
 """Characters of a foreign name and of a foreign sentence that are shown."""
@@ -89,3 +93,8 @@ def _fence(text: str, shortest: int) -> str:
     """A run of backticks that the text does not hold."""
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     return "`" * max(shortest, longest + 1)
+
+
+def escape(text: str) -> str:
+    """A foreign text as markup that shows it in one line: it sets no style, and forges no line of its own."""
+    return markup.escape(sanitize_line(text))

@@ -4,10 +4,10 @@ from typing import Any
 
 from rich.table import Table
 
-from pytest_trace2evolve.gate.bounds import POWER
+from pytest_trace2evolve.gate.intervals import POWER
 from pytest_trace2evolve.gate.power import WANTED, Plan, Power
 from pytest_trace2evolve.report.calibration import points
-from pytest_trace2evolve.report.markup import escape
+from pytest_trace2evolve.report.markdown import escape
 from pytest_trace2evolve.report.score import terminal
 from pytest_trace2evolve.report.terminal import rendered
 

@@ -1,8 +1,21 @@
-"""What a live run tells while it runs: how far it is, in one line that fits the width there is."""
+"""What a live run tells while it runs: how far it is, in one line that fits the width there is.
+
+What a live run has before it and what it used, a line each.
+
+How far a live run is: from its account, and from what its items reported so far.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+from pytest_trace2evolve.evidence.account import Account
+from pytest_trace2evolve.gate.trials import Trials
+from pytest_trace2evolve.records.budget import Budgets, State, Totals
+from pytest_trace2evolve.records.completion import Usage
+from pytest_trace2evolve.records.evidence import SimulationEvidence
+from pytest_trace2evolve.session.estimate import Estimate
+from pytest_trace2evolve.session.plan import PlannedSuite
 
 _FEWEST_ENDED = 3
 """Simulations that must have ended before a time left is told."""
@@ -126,3 +139,113 @@ def _clock(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def forecast(estimate: Estimate, budgets: Budgets) -> str:
+    """One line: how many simulations, what they are likely to use, and how far the budgets reach."""
+    left = estimate.simulations - estimate.kept
+    text = counted(left, "simulation") + " to make"
+    if estimate.kept:
+        text += f", {estimate.kept} finished before"
+    if left and estimate.usage is not None:
+        text += f"; as in baseline {', '.join(estimate.sources)} they take {usage_text(estimate.usage)}"
+        text += "".join(f"; {share}" for share in _shares(estimate.usage, budgets))
+    if estimate.fresh:
+        text += f"; plus up to {counted(estimate.fresh, 'fresh simulation')} for confirmation"
+    return text
+
+
+def _shares(usage: Usage, budgets: Budgets) -> list[str]:
+    wanted = (("cost", budgets.cost, usage.cost), ("tokens", budgets.tokens, usage.tokens))
+    return [
+        f"--t2e-max-{name} {budget:g} suffices for about {budget / needed:.0%} of that"
+        for name, budget, needed in wanted
+        if budget is not None and needed and needed > budget
+    ]
+
+
+def usage_text(usage: Usage) -> str:
+    """Calls, tokens and cost, as far as they are known."""
+    parts = [counted(usage.calls, "call"), f"{short(usage.tokens)} tokens"]
+    if usage.cost is not None:
+        parts.append(dollars(usage.cost))
+    return ", ".join(parts)
+
+
+def totals_text(totals: Totals) -> str:
+    """One line at a run's end: what it used, and what became of its simulations."""
+    names = ((State.MADE, "made"), (State.KEPT, "finished before"), (State.LOST, "lost"))
+    parts = [f"{totals.states[state]} {name}" for state, name in names if totals.states.get(state)]
+    return f"{usage_text(totals.usage)} · simulations: {', '.join(parts) or 'none'}"
+
+
+def dollars(cost: float) -> str:
+    """An amount of US dollars: cents from one dollar on, four decimals below."""
+    return f"${cost:,.2f}" if cost >= 1 or cost == 0 else f"${cost:.4f}"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: 1 call, 2 calls."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+class Watch:
+    """Follows a run; `read` may be called from another thread.
+
+    Args:
+        account: The run's.
+        suites: What is planned.
+
+    Attributes:
+        total: Simulations of the run; all that are planned, until it is known what was selected.
+    """
+
+    def __init__(self, account: Account, suites: Mapping[str, PlannedSuite]) -> None:
+        self._account = account
+        self._baseline = {
+            (name, task_id): reward
+            for name, planned in suites.items()
+            if planned.baseline is not None
+            for task_id, reward in _rewards(planned.baseline.evidence.simulations).items()
+        }
+        self.total = sum(len(planned.lock.tasks) * planned.trials for planned in suites.values())
+        self._sums = (0, 0.0, 0, 0.0)
+
+    def report(self, suite: str, task_id: str, records: tuple[SimulationEvidence, ...]) -> None:
+        """Take in what came of a task."""
+        reward = Trials(records).reward
+        if reward is None:
+            return
+        before = self._baseline.get((suite, task_id))
+        tasks, rewards, compared, befores = self._sums
+        if before is not None:
+            compared, befores = compared + 1, befores + before
+        # One assignment, so that the reading thread sees all of it or nothing.
+        self._sums = (tasks + 1, rewards + reward, compared, befores)
+
+    def read(self) -> Progress:
+        """Where the run stands."""
+        totals = self._account.totals()
+        made, kept = totals.states.get(State.MADE, 0), totals.states.get(State.KEPT, 0)
+        tasks, rewards, compared, befores = self._sums
+        return Progress(
+            total=self.total + totals.fresh,
+            done=made + kept,
+            resumed=kept,
+            lost=totals.states.get(State.LOST, 0),
+            running=totals.states.get(State.RUNNING, 0),
+            reward=rewards / tasks if tasks else None,
+            # Of the same tasks, or it would be compared with something else.
+            baseline_reward=befores / compared if compared and compared == tasks else None,
+            tokens=totals.usage.tokens,
+            cost=totals.usage.cost,
+            seconds=totals.seconds,
+        )
+
+
+def _rewards(records: tuple[SimulationEvidence, ...]) -> dict[str, float]:
+    groups: dict[str, list[SimulationEvidence]] = {}
+    for record in records:
+        groups.setdefault(record.task_id, []).append(record)
+    means = {task_id: Trials(tuple(group)).reward for task_id, group in groups.items()}
+    return {task_id: mean for task_id, mean in means.items() if mean is not None}

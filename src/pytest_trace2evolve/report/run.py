@@ -1,11 +1,15 @@
-"""The report of a whole run."""
+"""The report of a whole run.
+
+What `trace2evolve compare` prints.
+"""
 
 from dataclasses import dataclass
 
 from rich.console import Console
 
 from pytest_trace2evolve.records.verdict import Decision
-from pytest_trace2evolve.report.markup import escape
+from pytest_trace2evolve.report.markdown import escape
+from pytest_trace2evolve.report.score import terminal
 from pytest_trace2evolve.report.terminal import (
     alarms_line,
     checks_table,
@@ -16,8 +20,32 @@ from pytest_trace2evolve.report.terminal import (
     rendered,
     verdict_lines,
 )
-from pytest_trace2evolve.workflow.judging.verdicts import SuiteOutcome, compared
-from pytest_trace2evolve.workflow.planning.plan import Plan
+from pytest_trace2evolve.session.compare import Comparison
+from pytest_trace2evolve.session.plan import Plan
+from pytest_trace2evolve.session.verdicts import SuiteOutcome, compared
+
+
+def comparison_text(comparison: Comparison) -> str:
+    """Figures of both sides, the gate's table and the verdict."""
+    target = terminal()
+    target.print(
+        figures_table(
+            [
+                (f"baseline {comparison.baseline_name}", comparison.baseline),
+                (f"candidate {comparison.candidate_name}", comparison.candidate),
+            ]
+        )
+    )
+    for line in comparison.compared.lines:
+        target.print(escape(line), soft_wrap=True)
+    target.print()
+    target.print(checks_table(comparison.verdict.checks))
+    for line in verdict_lines(comparison.verdict):
+        target.print(line, soft_wrap=True)
+    for note in comparison.notes:
+        target.print(f"note: {escape(note)}", soft_wrap=True)
+    target.print(decision_line(comparison.verdict), soft_wrap=True)
+    return rendered(target)
 
 
 @dataclass(frozen=True)

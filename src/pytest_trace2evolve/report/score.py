@@ -7,10 +7,10 @@ from typing import Any
 
 from rich.table import Table
 
-from pytest_trace2evolve.report.markup import escape
+from pytest_trace2evolve.report.markdown import escape
 from pytest_trace2evolve.report.terminal import alarms_line, console, number, pass_hat, rendered
-from pytest_trace2evolve.workflow.recorded.rescore import ScoredFile
-from pytest_trace2evolve.workflow.recorded.sides import Scored
+from pytest_trace2evolve.session.replays import ScoredFile
+from pytest_trace2evolve.session.sides import Scored
 
 STREAM_WIDTH = 160
 """Columns where the output is no terminal: wide enough that no figure is cut."""

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pytest_trace2evolve.errors import ResultsError
-from pytest_trace2evolve.evidence.atomic import write_atomic
-from pytest_trace2evolve.reading import read_record
-from pytest_trace2evolve.records.summary import SUMMARY_SCHEMA, RunSummary, SuiteSummary
+from pytest_trace2evolve.records.verdict import SUMMARY_SCHEMA, RunSummary, SuiteSummary
 from pytest_trace2evolve.report.github import LEAST_LIMIT, SUMMARY_LIMIT, run_markdown
 from pytest_trace2evolve.report.run import RunReport, shown_folder
-from pytest_trace2evolve.workflow.judging.verdicts import compared
+from pytest_trace2evolve.session.verdicts import compared
+from pytest_trace2evolve.utils.files import write_atomic
+from pytest_trace2evolve.utils.reading import read_record
 
 LARGEST_FILE = 8 << 20
 """Bytes of a summary's file; a larger one was not written by `write_summary`, or says nothing to people."""

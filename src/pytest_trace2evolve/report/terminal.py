@@ -16,8 +16,8 @@ from pytest_trace2evolve.records.verdict import (
     Settling,
     Verdict,
 )
-from pytest_trace2evolve.report.forecast import dollars
-from pytest_trace2evolve.report.markup import escape
+from pytest_trace2evolve.report.markdown import escape
+from pytest_trace2evolve.report.progress import dollars
 from pytest_trace2evolve.scoring.metrics import Metrics
 
 _COLOURS = {

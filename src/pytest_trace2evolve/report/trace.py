@@ -7,13 +7,13 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from pytest_trace2evolve._sanitize import sanitize, sanitize_line
 from pytest_trace2evolve.evidence.tau2_format import OWN_BLOCK
 from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.report.score import terminal
 from pytest_trace2evolve.report.terminal import rendered
-from pytest_trace2evolve.workflow.recorded.show import Opened
+from pytest_trace2evolve.session.traces import Opened
+from pytest_trace2evolve.utils.sanitize import sanitize, sanitize_line
 
 SHOWN_LETTERS, SHOWN_LINES = 1_600, 30
 """How much of a message, or of a result, is shown without `--full`."""

@@ -7,11 +7,11 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from pytest_trace2evolve._optional import require
-from pytest_trace2evolve.records.heldout import HeldOut
+from pytest_trace2evolve.records.adapter import HeldOut
 from pytest_trace2evolve.report.score import terminal
 from pytest_trace2evolve.report.terminal import fits, rendered
-from pytest_trace2evolve.workflow.training.change import Change, reward_change, top_change
+from pytest_trace2evolve.training.heldout import Change, reward_change, top_change
+from pytest_trace2evolve.utils.optional import require
 
 SMOOTH = 5
 """Steps over which the picture's line averages."""

@@ -1,1 +1,1 @@
-"""Scoring: τ²'s rules, from a trace, its task and a world to a score and to metrics."""
+"""Scores a simulation by τ²-bench's rules, and checks the invariants of a world. Pure."""

@@ -26,8 +26,15 @@ from pytest_trace2evolve.records.rules import (
 )
 from pytest_trace2evolve.records.score import Score, Status
 from pytest_trace2evolve.records.trace import Simulation
-from pytest_trace2evolve.scoring.claims import Claim, claims
-from pytest_trace2evolve.scoring.consent import asks_for_yes, leaves_open, named_by, proposed, says_yes
+from pytest_trace2evolve.scoring.language import (
+    Claim,
+    asks_for_yes,
+    claims,
+    leaves_open,
+    named_by,
+    proposed,
+    says_yes,
+)
 
 _QUOTED = 80
 """Letters of a trace that a finding quotes."""

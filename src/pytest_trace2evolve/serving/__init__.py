@@ -1,1 +1,1 @@
-"""The local server: an OpenAI-compatible endpoint over a model folder, and what starts one."""
+"""The local OpenAI-compatible server for model folders."""

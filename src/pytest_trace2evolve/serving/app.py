@@ -17,12 +17,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pytest_trace2evolve.serving.calls import call_id
+from pytest_trace2evolve.serving.chat_format import Prompt, Writer, call_id
 from pytest_trace2evolve.serving.engine import Answer, BusyError, Engine, EngineError, Job, PromptError
-from pytest_trace2evolve.serving.refusals import ApiError
-from pytest_trace2evolve.serving.request import ChatRequest
+from pytest_trace2evolve.serving.request import ApiError, ChatRequest
 from pytest_trace2evolve.serving.sampling import TokenLogprob
-from pytest_trace2evolve.serving.writer import Prompt, Writer
 
 LARGEST_BODY = 32 << 20
 """Bytes."""

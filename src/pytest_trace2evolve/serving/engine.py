@@ -19,8 +19,7 @@ import numpy as np
 import torch
 from transformers.cache_utils import Cache
 
-from pytest_trace2evolve.serving.cache import BatchCache, KeysValues
-from pytest_trace2evolve.serving.prefixes import Kept, Prefixes
+from pytest_trace2evolve.serving.kv_cache import BatchCache, Kept, KeysValues, Prefixes
 from pytest_trace2evolve.serving.sampling import Draw, TokenLogprob, draw, logprobs
 
 PREFILL_TOKENS = 8192

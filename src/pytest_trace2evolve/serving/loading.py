@@ -13,9 +13,8 @@ from transformers.cache_utils import Cache, DynamicCache
 
 from pytest_trace2evolve.errors import ConfigError, ModelFolderError
 from pytest_trace2evolve.records.adapter import ADAPTER_WEIGHTS
-from pytest_trace2evolve.serving.cache import KeysValues
-from pytest_trace2evolve.serving.coverage import require_covered
-from pytest_trace2evolve.serving.folder import AdapterFolder, ModelFolder, require_sound
+from pytest_trace2evolve.serving.folder import AdapterFolder, ModelFolder, require_covered, require_sound
+from pytest_trace2evolve.serving.kv_cache import KeysValues
 
 BASE = "__base__"
 """What peft calls a row without an adapter."""

@@ -1,4 +1,7 @@
-"""Starting a local server as a process of its own, and ending it: it never outlives whoever started it."""
+"""Starting a local server as a process of its own, and ending it: it never outlives whoever started it.
+
+A model in a folder, served for as long as something measures it.
+"""
 
 import json
 import os
@@ -7,11 +10,13 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pytest_trace2evolve.errors import ModelFolderError
+from pytest_trace2evolve.models.settings import ModelSettings
+from pytest_trace2evolve.serving.folder import ModelFolder, folder_digest
 
 TOKEN_VAR = "TRACE2EVOLVE_TOKEN"
 """The variable that holds a server's token: a command line is seen by everybody on the machine."""
@@ -135,3 +140,39 @@ class LocalServer:
             if lines:
                 return lines[-1].strip()
         return "it said nothing"
+
+
+@contextmanager
+def served(
+    base: ModelFolder,
+    adapters: Mapping[str, Path] | None = None,
+    *,
+    seed: int | None = None,
+    at_once: int = 64,
+    threads: int | None = None,
+) -> Iterator[ModelSettings]:
+    """Serve a base and its adapters; gives how the base is asked. Adapters are asked by their names.
+
+    Args:
+        adapters: Folders, by the names under which they are asked.
+        seed: Of the first answer.
+        at_once: Requests at once at most.
+        threads: Of the server; None leaves it to torch.
+
+    Raises:
+        ModelFolderError: the base or an adapter cannot be served.
+    """
+    options = () if threads is None else ("--threads", str(threads))
+    server = LocalServer(base.path, adapters or {}, options)
+    try:
+        yield ModelSettings(
+            model=base.name,
+            base_url=server.base_url,
+            token=server.token,
+            temperature=base.temperature,
+            seed=seed,
+            max_connections=at_once,
+            weights=folder_digest(base.path),
+        )
+    finally:
+        server.close()

@@ -4,9 +4,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_trace2evolve.records.script import Script as Customer
-from pytest_trace2evolve.records.script import Slot, Turn, script_of
-from pytest_trace2evolve.records.task import Action, Task
+from pytest_trace2evolve.records.task import Action, Slot, Task, Turn, script_of
+from pytest_trace2evolve.records.task import Script as Customer
 from pytest_trace2evolve.testing.server import ChatRequest, Reply, Script
 
 _READS = ("find_", "get_", "list_", "calculate")

@@ -11,8 +11,7 @@ from typing import Any
 
 from pytest_trace2evolve.errors import ParticipantError
 from pytest_trace2evolve.records.message import Message, ToolCall
-from pytest_trace2evolve.records.script import Script, Turn
-from pytest_trace2evolve.records.task import Action, Task
+from pytest_trace2evolve.records.task import Action, Script, Task, Turn
 
 
 class Deficit(StrEnum):

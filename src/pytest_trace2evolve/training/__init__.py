@@ -1,1 +1,1 @@
-"""Training: the pocket model from nothing, adapters by GRPO."""
+"""Trains LoRA adapters by GRPO with trl and peft."""

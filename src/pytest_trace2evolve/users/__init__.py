@@ -1,1 +1,1 @@
-"""Users: who plays the customer."""
+"""Simulated users: a model, a scripted customer, and the users of the reference agents."""

@@ -6,7 +6,7 @@ A clause is in lower case, with plain apostrophes and without Markdown's stars. 
 
 import re
 
-from pytest_trace2evolve.records.script import Slot
+from pytest_trace2evolve.records.task import Slot
 
 SENTENCE = re.compile(r"(?<=[.!?])(?<!\n\d\.)(?<!\n\d\d\.)[\"')\]”]*\s+|\n+")
 """Between two sentences; the number of a list is none."""

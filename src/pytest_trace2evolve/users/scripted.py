@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from pytest_trace2evolve.records.message import STOP, Message
-from pytest_trace2evolve.records.script import After, Script, Slot, Turn
-from pytest_trace2evolve.users.hearing import Heard, hear
+from pytest_trace2evolve.records.task import After, Script, Slot, Turn
+from pytest_trace2evolve.users.message_parser import Heard, hear
 
 TRANSFER = "###TRANSFER###"
 """By which a customer who is handed over ends a simulation, as in τ²."""

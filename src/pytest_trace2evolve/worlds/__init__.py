@@ -1,1 +1,1 @@
-"""Worlds: benchmark domains with their tasks, tools and databases, opened from a provider's package."""
+"""The domains that agents act in: τ²'s from two packages, and the support world."""

@@ -18,14 +18,14 @@ from typing import Any
 import pydantic_core
 from pydantic import BaseModel
 
-from pytest_trace2evolve._canonical import digest, digest_text
-from pytest_trace2evolve._optional import quiet_import, require
 from pytest_trace2evolve.errors import WorldError
 from pytest_trace2evolve.records.message import Requestor
 from pytest_trace2evolve.records.protocols import ToolSchema
 from pytest_trace2evolve.records.rules import Rules
 from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.task import Task
+from pytest_trace2evolve.utils.canonical import digest, digest_text
+from pytest_trace2evolve.utils.optional import quiet_import, require
 from pytest_trace2evolve.worlds.inspect_domains import DOMAINS, Domain, Toolkit
 from pytest_trace2evolve.worlds.overlay import Access, OverlayDatabase, clone
 from pytest_trace2evolve.worlds.retail_rules import RULES

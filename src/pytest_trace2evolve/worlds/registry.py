@@ -6,12 +6,12 @@ import importlib.metadata
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from pytest_trace2evolve._optional import described, entry_points
 from pytest_trace2evolve.errors import WorldError, nearest
-from pytest_trace2evolve.identity import code_of
+from pytest_trace2evolve.evidence.identity import code_of
 from pytest_trace2evolve.records.evidence import Code
 from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.records.task import Task
+from pytest_trace2evolve.utils.optional import described, entry_points
 from pytest_trace2evolve.worlds.extended import ExtendedWorld
 
 WorldFactory = Callable[[str], World]

@@ -18,14 +18,14 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from pytest_trace2evolve._canonical import digest, digest_text
-from pytest_trace2evolve._optional import quiet_import
 from pytest_trace2evolve.errors import WorldError
 from pytest_trace2evolve.records.message import Requestor
 from pytest_trace2evolve.records.protocols import ToolSchema, WorldSession
 from pytest_trace2evolve.records.rules import Rules
 from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.task import Action, InitializationData, Task
+from pytest_trace2evolve.utils.canonical import digest, digest_text
+from pytest_trace2evolve.utils.optional import quiet_import
 from pytest_trace2evolve.worlds.inspect_evals import LazyTasks
 from pytest_trace2evolve.worlds.overlay import Access, OverlayDatabase, clone
 from pytest_trace2evolve.worlds.retail_rules import RULES

@@ -1,1 +1,1 @@
-"""The sandbox of generated environments: rules for the source, a locked process, and who talks to it."""
+"""Runs generated modules in a process without network, files and credentials."""

@@ -14,9 +14,9 @@ import weakref
 from contextlib import suppress
 from pathlib import Path
 
-from pytest_trace2evolve._scratch import Scratch
 from pytest_trace2evolve.environments.sandbox.platforms import ARCHITECTURES, architecture
 from pytest_trace2evolve.environments.sandbox.wire import NonsenseError, decoded, plain
+from pytest_trace2evolve.utils.files import Scratch
 
 _ROOT = Path(__file__).resolve().parents[3]
 """What the package is imported from."""

@@ -1,1 +1,1 @@
-"""The support world: the interface of τ² retail with code, policy and data of our own."""
+"""The support world: a retail domain with the tools of τ² retail over generated stores."""

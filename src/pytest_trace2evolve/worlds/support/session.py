@@ -9,9 +9,8 @@ from pytest_trace2evolve.records.protocols import ToolResult, WorldSession
 from pytest_trace2evolve.records.task import Action, Assertion, FunctionCall, InitialState
 from pytest_trace2evolve.worlds.overlay import fingerprint
 from pytest_trace2evolve.worlds.support.database import Data
-from pytest_trace2evolve.worlds.support.merging import MergedStores
 from pytest_trace2evolve.worlds.support.schemas import TOOL_TYPES
-from pytest_trace2evolve.worlds.support.store import Row, Store
+from pytest_trace2evolve.worlds.support.store import MergedStores, Row, Store
 from pytest_trace2evolve.worlds.support.tools import GENERIC, RetailAgentTools
 
 

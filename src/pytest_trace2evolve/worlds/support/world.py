@@ -6,18 +6,17 @@ from importlib import resources
 from typing import Any
 
 from pytest_trace2evolve import __version__
-from pytest_trace2evolve._canonical import digest
 from pytest_trace2evolve.errors import WorldError
 from pytest_trace2evolve.records.message import Requestor
 from pytest_trace2evolve.records.protocols import ToolSchema
 from pytest_trace2evolve.records.rules import Rules
 from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.task import Task
+from pytest_trace2evolve.utils.canonical import digest
 from pytest_trace2evolve.worlds.retail_rules import RETAIL_RULES
-from pytest_trace2evolve.worlds.support.merging import MergedStores
 from pytest_trace2evolve.worlds.support.schemas import TOOL_TYPES, tool_schemas
 from pytest_trace2evolve.worlds.support.session import SupportSession
-from pytest_trace2evolve.worlds.support.store import Store
+from pytest_trace2evolve.worlds.support.store import MergedStores, Store
 
 PROVIDER = "trace2evolve"
 DOMAIN = "support"

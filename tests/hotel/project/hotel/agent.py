@@ -6,7 +6,7 @@ from pathlib import Path
 
 from hotel.planning import Planner
 from hotel.user import Guest
-from pytest_trace2evolve.candidates import Candidate
+from pytest_trace2evolve.project.candidates import Candidate
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import Agent, User, World
 from pytest_trace2evolve.records.task import Task

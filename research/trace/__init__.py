@@ -1,0 +1,1 @@
+"""Compares ways to spend equal rollouts on training the embedded model."""

@@ -1,0 +1,1 @@
+"""Turns jobs into simulations: scheduling, the conversation loop, budgets and resumption."""

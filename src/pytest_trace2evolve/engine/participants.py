@@ -1,0 +1,357 @@
+"""The agent `chat` and its user, put together from models, stores of answers, worlds and candidates.
+
+Who can talk: the factories of agents, and which of them know solo mode.
+"""
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from pytest_trace2evolve.agents.chat import ChatAgent, RoutedAgent, Router, SoloChatAgent, solo_prompt
+from pytest_trace2evolve.agents.chat import system_prompt as agent_prompt
+from pytest_trace2evolve.agents.reference import CaseOracle, NopAgent, OracleAgent
+from pytest_trace2evolve.engine.pool import Pool
+from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.evidence.answers import AnswerFile
+from pytest_trace2evolve.evidence.identity import code_of
+from pytest_trace2evolve.models.answers import (
+    JournaledModel,
+    JournaledTokens,
+    KeyedRequests,
+    PlayedModel,
+    StoredModel,
+)
+from pytest_trace2evolve.models.settings import ModelSettings
+from pytest_trace2evolve.project.candidates import Candidate
+from pytest_trace2evolve.project.project import LockedSuite
+from pytest_trace2evolve.records.answer import Side
+from pytest_trace2evolve.records.evidence import (
+    DUMMY_USER,
+    GOLD_USER,
+    NOP,
+    ORACLE,
+    SCRIPTED_USER,
+    Code,
+    Identity,
+    Settings,
+)
+from pytest_trace2evolve.records.protocols import (
+    Agent,
+    FirstTokens,
+    Journal,
+    Meter,
+    Model,
+    ToolSchema,
+    User,
+    World,
+)
+from pytest_trace2evolve.records.routing import NONE
+from pytest_trace2evolve.records.score import ToolType
+from pytest_trace2evolve.records.task import Task, script_of
+from pytest_trace2evolve.session.live import CHAT, LiveSettings
+from pytest_trace2evolve.session.plan import REPLAY, Plan, PlannedSuite
+from pytest_trace2evolve.users.chat import ChatUser
+from pytest_trace2evolve.users.chat import system_prompt as user_prompt
+from pytest_trace2evolve.users.reference import DummyUser, GoldUser
+from pytest_trace2evolve.users.scripted import ScriptedUser
+
+
+class AgentFactory(Protocol):
+    """Makes the two who talk in one simulation, of a task's trial: the agent of a candidate, and a user.
+
+    In a solo suite it is called with `solo=True`, otherwise without: one that takes no `solo` still serves
+    every other suite.
+    """
+
+    def __call__(
+        self, task: Task, world: World, candidate: Candidate, trial: int, /, *, solo: bool = False
+    ) -> tuple[Agent, User]:
+        """The agent, and the user, who in solo mode is never asked."""
+
+
+def _oracle(
+    task: Task, world: World, candidate: Candidate, trial: int, *, solo: bool = False
+) -> tuple[Agent, User]:
+    script = None if solo else script_of(task)
+    if script is None:
+        return OracleAgent(task, solo=solo), _user(task, trial, solo=solo)
+    writes = [name for name, kind in world.tool_types().items() if kind is ToolType.WRITE]
+    return CaseOracle(task, script, writes), _user(task, trial)
+
+
+def _nop(
+    task: Task, world: World, candidate: Candidate, trial: int, *, solo: bool = False
+) -> tuple[Agent, User]:
+    return NopAgent(solo=solo), _user(task, trial, solo=solo)
+
+
+def _user(task: Task, trial: int, *, solo: bool = False) -> User:
+    if solo:
+        return DummyUser()
+    script = script_of(task)
+    return GoldUser(task) if script is None else ScriptedUser(script, seed=trial)
+
+
+BUILT_IN_AGENTS: dict[str, AgentFactory] = {ORACLE: _oracle, NOP: _nop}
+
+
+def refuse_without_solo(plan: Plan, agents: Mapping[str, AgentFactory]) -> None:
+    """Every agent that talks in a solo suite must be made for it.
+
+    Raises:
+        ConfigError: a factory takes no `solo`; names the suite and the agent.
+    """
+    for name, planned in plan.suites.items():
+        factory = agents.get(planned.agent)
+        if planned.suite.solo and factory is not None and not _takes_solo(factory):
+            raise ConfigError(
+                f"suite {name!r} is a solo suite, and agent {planned.agent!r} has no solo mode: "
+                "its factory takes no keyword 'solo'"
+            )
+
+
+def _takes_solo(factory: AgentFactory) -> bool:
+    parameters = inspect.signature(factory).parameters
+    return "solo" in parameters or any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+
+
+def user_settings(plan: Plan, planned: PlannedSuite) -> Settings:
+    """What evidence records of whoever plays the user in a suite that is not replayed."""
+    if planned.suite.solo:
+        return Settings(implementation=DUMMY_USER)
+    if plan.live is None:
+        return planned.identity.user
+    if planned.suite.scripted and plan.live.scripts:
+        return Settings(implementation=SCRIPTED_USER)
+    return plan.live.user_settings().model_copy(update={"guidelines": planned.guidelines})
+
+
+_USERS: Mapping[type, str] = {
+    ScriptedUser: SCRIPTED_USER,
+    GoldUser: GOLD_USER,
+    DummyUser: DUMMY_USER,
+    ChatUser: CHAT,
+}
+"""Names of this package's users in evidence."""
+
+
+def identify(
+    suite: LockedSuite,
+    agent: str,
+    candidate: Candidate,
+    *,
+    agents: Mapping[str, AgentFactory],
+    world: World,
+    code: Code,
+) -> Identity:
+    """Find agent, user and world of the simulations of a suite.
+
+    An agent of a plugin is made once for the suite's first task, to see which agent and which user its
+    factory returns.
+
+    Args:
+        suite: The suite.
+        agent: The name of its agent.
+        candidate: Whose run it is.
+        agents: Factories by name.
+        world: The suite's world.
+        code: The code behind the world's tools.
+    """
+    if agent == REPLAY:
+        return Identity()
+    if agent == CHAT:
+        return Identity(world=code)
+    factory = agents[agent]
+    task = world.tasks()[next(iter(suite.lock.tasks))]
+    alone = {"solo": True} if suite.suite.solo else {}
+    talker: Agent | None = None
+    user: User | None  # a solo suite needs none
+    try:
+        talker, user = factory(task, world, candidate, 0, **alone)
+        played_by = _user_of(user)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # `SystemExit` and the outcomes of pytest count, as in a simulation
+        # Simulations that fail in the same way keep the traceback. If they succeed, their user is unknown.
+        raised = f"the factory of its agent raised {type(error).__name__}"
+        played_by = Settings(code=Code(unknown=raised))
+    settings = Settings(implementation=agent)
+    if BUILT_IN_AGENTS.get(agent) is not factory:
+        # The agent's class may depend on the candidate and the task; the factory's code covers all of them.
+        update = {"implementation": agent, "code": code_of(factory)}
+        settings = _declared(talker).model_copy(update=update)
+    return Identity(agent=settings, user=played_by, world=code)
+
+
+def _user_of(user: User | None) -> Settings:
+    if user is None:
+        return Settings()
+    name = _USERS.get(type(user))
+    if name is not None:
+        return Settings(implementation=name)
+    return _declared(user).model_copy(update={"code": code_of(type(user), parts=True, owner=user)})
+
+
+def _declared(participant: object) -> Settings:
+    """The declaration of an agent or a user: its `settings`, or else its `name`."""
+    settings, name = getattr(participant, "settings", None), getattr(participant, "name", None)
+    if isinstance(settings, Settings):
+        return settings
+    return Settings(implementation=name if isinstance(name, str) else None)
+
+
+def open_cache(path: Path) -> AnswerFile:
+    """A project's cache of answers.
+
+    Raises:
+        ConfigError: it is damaged.
+    """
+    return AnswerFile(path, "delete it: the cache starts anew")
+
+
+@dataclass(frozen=True)
+class _Voices:
+    """The models of a simulation.
+
+    Attributes:
+        agent, user: Those of the two sides.
+        routed: Those between which a router chooses, by capability; empty without one.
+        router: The model that the router asks; None without one.
+    """
+
+    agent: Model
+    user: Model
+    routed: Mapping[str, Model]
+    router: FirstTokens | None = None
+
+
+class ChatFactory:
+    """Makes the two who talk in a live simulation; their models are shared by all simulations.
+
+    Attributes:
+        plays: Whether answers come from a cassette, so that none is drawn.
+
+    Args:
+        settings: Who talks, and whether answers are cached, recorded or played back.
+        pool: Where simulations run; closes what is opened here.
+        meter: Counts what the endpoints answer, and says when they may be asked.
+        cache: The project's cache of answers.
+        recording: Where the run's processes gather what they record.
+
+    Raises:
+        EndpointError: a key is missing.
+        ConfigError: a store of answers is damaged.
+    """
+
+    def __init__(
+        self, settings: LiveSettings, pool: Pool, meter: Meter, *, cache: Path, recording: Path
+    ) -> None:
+        self._settings = settings
+        self.plays = settings.cassette is not None
+        if settings.cassette is not None:
+            played = self._played(settings.agent, "agent"), self._played(settings.user, "user")
+            self._voices = _Voices(*played, {})
+            return
+        # Half a second, which nobody else pays.
+        from pytest_trace2evolve.models.chat import ChatModel
+
+        def opened(one: ModelSettings) -> ChatModel:
+            model = ChatModel(one, meter)
+            pool.on_close(model.close)
+            return model
+
+        routes = settings.routes
+        agent = opened(settings.agent if routes is None else routes.base)
+        user = agent if settings.user == agent.settings else opened(settings.user)
+        kept = self._closing(pool, open_cache(cache)) if settings.cache else None
+        own = self._closing(pool, AnswerFile(recording, "record again")) if settings.record else None
+        self._requests = {"agent": KeyedRequests(agent.settings), "user": KeyedRequests(settings.user)}
+        if routes is not None:
+            routed = {NONE: agent, **{name: opened(one) for name, one in routes.models.items()}}
+            self._requests |= {f"as {name}": KeyedRequests(one.settings) for name, one in routed.items()}
+            self._voices = _Voices(agent, user, routed, agent)
+        elif kept or own:
+            self._voices = _Voices(
+                StoredModel(agent, settings.agent, "agent", cache=kept, record=own),
+                StoredModel(user, settings.user, "user", cache=kept, record=own),
+                {},
+            )
+        else:
+            self._voices = _Voices(agent, user, {})
+
+    def journaled(
+        self, journal: Journal, before_use: Callable[[], Awaitable[None]], place: str = ""
+    ) -> AgentFactory:
+        """Makes the two who talk in the simulation of a journal.
+
+        Args:
+            journal: Takes every answer before it is used, and gives those that it holds.
+            before_use: Called before an answer is used.
+            place: The part of the cache whose answers may be taken: see `keys.sealed_place`.
+        """
+        shared, requests = self._voices, self._requests
+
+        def model(own: Model, name: str, side: Side) -> Model:
+            stored = own.at(place) if isinstance(own, StoredModel) and place else own
+            return JournaledModel(stored, requests[name], side, journal, before_use)
+
+        voices = _Voices(
+            model(shared.agent, "agent", "agent"),
+            model(shared.user, "user", "user"),
+            {name: model(own, f"as {name}", "agent") for name, own in shared.routed.items()},
+            shared.router and JournaledTokens(shared.router, requests["agent"], journal, before_use),
+        )
+        return partial(self._talkers, voices)
+
+    def _talking(self, voices: _Voices, prompt: str, tools: Sequence[ToolSchema], trial: int) -> Agent:
+        routes = self._settings.routes
+        if voices.router is None or routes is None:
+            return ChatAgent(voices.agent, prompt, tools, trial=trial)
+        agents = {name: ChatAgent(model, prompt, tools, trial=trial) for name, model in voices.routed.items()}
+        return RoutedAgent(Router(voices.router, routes.skills), agents, each_turn=routes.each_turn)
+
+    def _played(self, settings: ModelSettings, side: Side) -> PlayedModel:
+        assert self._settings.cassette is not None
+        cassette = self._settings.cassette
+        return PlayedModel(settings, side, cassette.answers, f"cassette {cassette.path}")
+
+    @staticmethod
+    def _closing(pool: Pool, answers: AnswerFile) -> AnswerFile:
+        async def close() -> None:
+            answers.close()
+
+        pool.on_close(close)
+        return answers
+
+    def __call__(
+        self, task: Task, world: World, candidate: Candidate, trial: int, /, *, solo: bool = False
+    ) -> tuple[Agent, User]:
+        """The agent with the candidate's instruction, and the user of the task."""
+        return self._talkers(self._voices, task, world, candidate, trial, solo=solo)
+
+    def _talkers(
+        self,
+        voices: _Voices,
+        task: Task,
+        world: World,
+        candidate: Candidate,
+        trial: int,
+        /,
+        *,
+        solo: bool = False,
+    ) -> tuple[Agent, User]:
+        added = candidate.instruction, self._settings.extra_instruction
+        if solo:
+            prompt = solo_prompt(world.policy(solo=True), task.ticket or "", *added)
+            tools = [*world.tools("assistant"), *world.tools("user")]
+            return SoloChatAgent(voices.agent, prompt, tools, trial=trial), DummyUser()
+        prompt = agent_prompt(world.policy(), *added)
+        agent = self._talking(voices, prompt, world.tools("assistant"), trial)
+        script = script_of(task) if self._settings.scripts else None
+        if script is not None:
+            return agent, ScriptedUser(script, seed=trial)
+        scenario = user_prompt(world.guidelines(), task.user_scenario)
+        return agent, ChatUser(voices.user, scenario, world.tools("user"), trial=trial)

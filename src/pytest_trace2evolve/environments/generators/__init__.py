@@ -1,0 +1,1 @@
+"""The built-in generators of scenarios, one module for each capability."""

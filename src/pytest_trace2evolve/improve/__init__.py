@@ -1,0 +1,1 @@
+"""From the failures of a run to candidates that go through the gate."""

@@ -1,0 +1,75 @@
+"""The folder of an evolution: its state, its logs, and the lock that keeps two from working on it."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pytest_trace2evolve.errors import ConfigError, ResultsError
+from pytest_trace2evolve.records.improvement import Evolution
+from pytest_trace2evolve.utils.files import write_atomic
+from pytest_trace2evolve.utils.reading import read_record
+
+STATE = "state.json"
+LOCK = "lock"
+
+
+def read_state(folder: Path, candidate: str, identity: str) -> Evolution:
+    """How far an evolution has come; the beginning where it has not begun.
+
+    Raises:
+        ResultsError: what is kept is damaged, or of another evolution.
+    """
+    path = folder / STATE
+    if not os.path.lexists(path):
+        return Evolution(candidate=candidate, identity=identity)
+    found = read_record(path, Evolution, ResultsError, "move the folder away")
+    if found.identity != identity:
+        raise ResultsError(f"{path}: is of another evolution, {found.identity}; move the folder away")
+    return found
+
+
+def write_state(folder: Path, state: Evolution) -> None:
+    """Keep how far it has come.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    write_atomic(folder / STATE, state.model_dump_json(indent=1) + "\n")
+
+
+def free(path: Path) -> Path:
+    """The path, or the first of `path-2`, `path-3`, … that is not taken."""
+    found, number = path, 1
+    while found.exists():
+        number += 1
+        found = path.with_name(f"{path.name}-{number}")
+    return found
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[int]:
+    """Hold an evolution's lock. What it gives is handed on to processes that it starts: one that outlives a
+    killed evolution holds the lock until it ends.
+
+    Raises:
+        ConfigError: another process holds it.
+        OSError: the folder cannot be written to.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            import fcntl
+        except ImportError:  # no such call on Windows
+            pass
+        else:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ConfigError(
+                    f"{folder}: another process works on it, or one that it started; wait for it to end"
+                ) from None
+        yield handle
+    finally:
+        os.close(handle)

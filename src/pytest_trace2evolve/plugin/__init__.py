@@ -1,0 +1,89 @@
+"""The pytest plugin's entry point: declares options, and loads the rest only when they are used.
+
+Idle, it must cost nothing: this module and `options` import the standard library and pytest alone.
+"""
+
+import sys
+from collections.abc import Generator
+
+import pytest
+
+from pytest_trace2evolve.plugin import options
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare options and ini keys."""
+    options.add_options(parser)
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    """Declare our own hooks."""
+    from pytest_trace2evolve.plugin import hookspecs
+
+    pluginmanager.add_hookspecs(hookspecs)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Activate the plugin where an option or ini key of ours is given."""
+    if options.is_active(config) and not _only_read(config):
+        from pytest_trace2evolve.plugin.active import activate
+
+        activate(config)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> int | pytest.ExitCode | None:
+    """Start over, where a path moved the rootdir; before an evolution; or once for each stage."""
+    if _only_read(config) or hasattr(config, "workerinput"):
+        return None
+    if sys.stdout is None and options.is_active(config):
+        from pytest_trace2evolve.utils.crashes import refuse_closed_output
+
+        refuse_closed_output()
+    given = config.invocation_params
+    fixed = options.joined([str(argument) for argument in given.args], given.dir)
+    if fixed is not None:
+        return pytest.main(fixed, plugins=given.plugins)
+    if getattr(config.option, "t2e_evolve", None):
+        from pytest_trace2evolve.plugin.evolution import run_and_evolve
+
+        status = run_and_evolve(config)
+        if status is not None:
+            return status
+    if getattr(config.option, "t2e_stages", None):
+        from pytest_trace2evolve.plugin.staging import run_stages
+
+        return run_stages(config)
+    return None
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True, specname="pytest_cmdline_main")
+def pytest_trace2evolve_crashes(
+    config: pytest.Config,
+) -> Generator[None, int | pytest.ExitCode | None, int | pytest.ExitCode | None]:
+    """End with status 3 and one line after an error that pytest does not handle: Python would end with 1.
+
+    Such are errors in `pytest_configure`, `pytest_sessionfinish`, `pytest_terminal_summary` and
+    `pytest_unconfigure`, and an output that cannot be written.
+    """
+    try:
+        status = yield
+        if not _only_read(config) and options.is_active(config):
+            from pytest_trace2evolve.utils.crashes import flush_output
+
+            flush_output()
+        return status
+    except (pytest.UsageError, pytest.exit.Exception, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:
+        if _only_read(config) or not options.is_active(config):
+            raise
+        from pytest_trace2evolve.utils.crashes import end_session
+
+        return end_session(error, config.rootpath)
+
+
+def _only_read(config: pytest.Config) -> bool:
+    """Whether a command configures pytest only to read the project's hooks (`extensions.load`)."""
+    return config.pluginmanager.hasplugin("trace2evolve-extensions")

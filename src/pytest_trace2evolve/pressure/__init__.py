@@ -1,1 +1,0 @@
-"""Tests that put an agent under pressure: fixtures, what they need in each process, and frozen cases."""

@@ -1,0 +1,1 @@
+"""A project's files: suites, candidates, locks, adapters, policies and hooks."""

@@ -1,0 +1,335 @@
+"""Suites: which tasks of which world are evidence of which kind. One TOML file a suite.
+
+provider = "inspect_evals"
+domain = "retail"
+
+[splits]
+heldout = ["100..113"]                  # ids; two dots make a range of whole numbers
+discovery = { rest = "base" }           # tasks of a benchmark split that no other split here names
+development = { benchmark = "test" }    # a benchmark split as it is
+synthetic = { cases = "synthetic/pressure.jsonl" }    # the synthetic cases of a file, from the project's root
+"""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path, PurePosixPath
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field, ValidationError, field_validator
+
+from pytest_trace2evolve.errors import SuiteError, WorldError, similar
+from pytest_trace2evolve.records.base import Record, complaint
+from pytest_trace2evolve.records.evidence import Mode
+from pytest_trace2evolve.records.protocols import World
+from pytest_trace2evolve.utils.canonical import digest
+from pytest_trace2evolve.utils.reading import read_toml
+
+
+class Role(StrEnum):
+    """What a split is good for."""
+
+    GATE = "gate"
+    DEVELOPMENT = "development"
+    GUARD = "guard"
+    REPORT = "report"
+
+
+class Split(Record):
+    """A kind of evidence: a marker of this name, and what the gate may do with it."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
+    role: Role
+    description: str
+
+
+BUILT_IN_SPLITS = (
+    Split(
+        name="discovery", role=Role.REPORT, description="may be read and learned from; reported, never gated"
+    ),
+    Split(name="heldout", role=Role.GATE, description="decides; its traces stay unread"),
+    Split(name="development", role=Role.DEVELOPMENT, description="decides where there is no heldout split"),
+    Split(name="transfer", role=Role.GUARD, description="another domain; can only discard"),
+    Split(name="synthetic", role=Role.GUARD, description="generated pressure cases; can only discard"),
+)
+
+SPLITS_NAME = "_splits.toml"
+"""The file beside the suites that adds splits of a project's own."""
+
+Trials = Annotated[int, Field(ge=1, le=10_000, strict=True)]
+Positive = Annotated[int, Field(ge=1, le=1_000_000, strict=True)]
+Seconds = Annotated[float, Field(gt=0, le=1e6, strict=True)]
+
+
+class BenchmarkSplit(Record):
+    """All tasks of one of the benchmark's own splits."""
+
+    benchmark: str
+
+
+class RestOf(Record):
+    """The tasks of one of the benchmark's own splits that no other split of the suite holds."""
+
+    rest: str
+
+
+class CasesOf(Record):
+    """All synthetic cases of a file, whose path is relative to the project's root and stays below it."""
+
+    cases: Annotated[str, Field(min_length=1)]
+
+    @field_validator("cases")
+    @classmethod
+    def _below_the_root(cls, value: str) -> str:
+        if PurePosixPath(value).is_absolute() or ".." in PurePosixPath(value).parts:
+            raise ValueError("a file of cases lies below the project's root")
+        return value
+
+    @property
+    def split(self) -> str:
+        """The split of a suite's world that holds these cases; no benchmark has one of such a name."""
+        return f"cases:{self.cases}"
+
+
+def _members_spec(value: object) -> object:
+    """The forms of a split, told apart before pydantic tries them all and complains of each."""
+    if isinstance(value, dict) and set(value) == {"benchmark"}:
+        return BenchmarkSplit.model_validate(value)
+    if isinstance(value, dict) and set(value) == {"rest"}:
+        return RestOf.model_validate(value)
+    if isinstance(value, dict) and set(value) == {"cases"}:
+        return CasesOf.model_validate(value)
+    if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
+        return tuple(value)
+    if isinstance(value, BenchmarkSplit | RestOf | CasesOf):
+        return value
+    raise ValueError(
+        'a split is a list of ids as text, { benchmark = "NAME" }, { rest = "NAME" } or { cases = "FILE" }'
+    )
+
+
+class Suite(Record):
+    """One suite as its file says it; which tasks that means is known once the world is open.
+
+    `solo`: no user takes part; the agent reads a ticket and has the user's tools too. `timeout` is the wall
+    clock of one simulation in seconds; None sets no limit.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    provider: str
+    domain: str
+    description: str = ""
+    trials: Trials = 1
+    max_steps: Positive = 200
+    max_errors: Positive = 10
+    timeout: Seconds | None = None
+    solo: Annotated[bool, Field(strict=True)] = False
+    default_agent: str | None = None
+    splits: dict[
+        str, Annotated[BenchmarkSplit | RestOf | CasesOf | tuple[str, ...], BeforeValidator(_members_spec)]
+    ] = Field(min_length=1)
+
+    @property
+    def definition(self) -> str:
+        """Digest of what the file says, wording of the description apart."""
+        left_out = {"description", "default_agent", "trials"}
+        # Fields that came later count only where they are set: locks from before them stay good.
+        left_out |= {name for name in ("solo", "timeout") if not getattr(self, name)}
+        return digest(self.model_dump(mode="json", exclude=left_out))
+
+    @property
+    def mode(self) -> Mode:
+        """The domain, and whether the agent works alone."""
+        return Mode(self.domain, self.solo)
+
+    @property
+    def case_splits(self) -> dict[str, CasesOf]:
+        """The splits that are files of synthetic cases."""
+        return {name: spec for name, spec in self.splits.items() if isinstance(spec, CasesOf)}
+
+    @property
+    def scripted(self) -> bool:
+        """Whether every task is a synthetic case, whose customer has a script."""
+        return len(self.case_splits) == len(self.splits)
+
+    def resolve(self, world: World, path: Path) -> dict[str, list[str]]:
+        """The task ids of each split, in the order of the file.
+
+        Raises:
+            SuiteError: a task or benchmark split that the world does not have, a task in two splits, an
+                empty split; in a solo suite, a world without solo mode or a task that cannot be run in it.
+        """
+        members = {
+            name: _members(spec, name, world, path)
+            for name, spec in self.splits.items()
+            if not isinstance(spec, RestOf)
+        }
+        owner: dict[str, str] = {}
+        for name, ids in members.items():
+            for task_id in ids:
+                if task_id in owner:
+                    twice = (
+                        f"{owner[task_id]!r} and {name!r}" if owner[task_id] != name else f"{name!r} twice"
+                    )
+                    raise SuiteError(f"{path}: task {task_id!r} is in {twice}; a task belongs to one split")
+                owner[task_id] = name
+        for name, spec in self.splits.items():
+            if isinstance(spec, RestOf):
+                rest = [
+                    task_id for task_id in _benchmark(spec.rest, name, world, path) if task_id not in owner
+                ]
+                members[name] = rest
+                owner |= dict.fromkeys(rest, name)
+        for name in self.splits:
+            if not members[name]:
+                raise SuiteError(f"{path}: split {name!r} holds no task")
+        if self.solo:
+            _refuse_without_solo(world, path)
+            for name, ids in members.items():
+                _refuse_unfit(ids, name, world, path)
+        return {name: members[name] for name in self.splits}
+
+
+def read_suite(path: Path, splits: Mapping[str, Split]) -> Suite:
+    """Read one suite's file.
+
+    Args:
+        path: The TOML file; its stem is the suite's name.
+        splits: The registry of splits; a suite may use no other.
+
+    Raises:
+        SuiteError: the file is missing, is not valid TOML, lacks a field or names an unknown split.
+    """
+    record = read_toml(path, SuiteError)
+    if record.get("name", path.stem) != path.stem:
+        raise SuiteError(f"{path}: a suite is named after its file; remove 'name' or rename the file")
+    try:
+        suite = Suite.model_validate({**record, "name": path.stem})
+    except ValidationError as error:
+        raise SuiteError(f"{path}: {complaint(error)}") from None
+    for name in suite.splits:
+        if name not in splits:
+            raise SuiteError(
+                f"{path}: unknown split {name!r}; known are {', '.join(splits)} ({SPLITS_NAME} adds)"
+            )
+    return suite
+
+
+def split_registry(further: Sequence[Split] = ()) -> dict[str, Split]:
+    """The known splits by name: the built-in ones and those that a project adds.
+
+    Raises:
+        SuiteError: a further split takes the name of a known one.
+    """
+    registry = {split.name: split for split in BUILT_IN_SPLITS}
+    for split in further:
+        if split.name in registry:
+            raise SuiteError(f"split {split.name!r} exists already; choose another name")
+        registry[split.name] = split
+    return registry
+
+
+def read_splits(path: Path) -> tuple[Split, ...]:
+    """Further splits from a project's `_splits.toml`: a table a split, with `role` and `description`.
+
+    Raises:
+        SuiteError: the file is not valid, or a role is unknown.
+    """
+    if not os.path.lexists(path):
+        return ()
+    record = read_toml(path, SuiteError)
+    splits = []
+    for name, table in record.items():
+        try:
+            splits.append(_split(name, table))
+        except ValidationError as error:
+            raise SuiteError(
+                f"{path}: split {name!r}: {complaint(error)}; roles are {', '.join(Role)}"
+            ) from None
+    return tuple(splits)
+
+
+def _split(name: str, table: object) -> Split:
+    fields = dict(table) if isinstance(table, dict) else {}
+    if "name" in fields:
+        fields["a second name"] = fields.pop("name")  # refused like any other unknown field
+    return Split.model_validate({**fields, "name": name})
+
+
+def _refuse_without_solo(world: World, path: Path) -> None:
+    try:
+        world.policy(solo=True)
+    except WorldError as error:
+        raise SuiteError(f"{path}: 'solo' is set, and {error}; leave 'solo' out") from None
+    own, users = ({tool.name for tool in world.tools(side)} for side in ("assistant", "user"))
+    if shared := sorted(own & users):
+        raise SuiteError(
+            f"{path}: 'solo' is set, and agent and user of {world.domain} both have a tool {shared[0]!r}; "
+            "leave 'solo' out"
+        )
+
+
+def _refuse_unfit(ids: Sequence[str], split: str, world: World, path: Path) -> None:
+    """Refuse the first task of a split that tau2's solo agent would not take."""
+    for task_id in ids:
+        task = world.tasks()[task_id]
+        problem = ""
+        if not task.ticket:
+            problem = "has no ticket for the agent to work on"
+        elif any(
+            one.role == "user" or (one.role == "assistant" and not one.tool_calls) for one in task.history
+        ):
+            problem = "starts in the middle of a talk with the user"
+        elif task.initial_state is None and not task.actions:
+            problem = "has no gold actions"
+        if problem:
+            raise SuiteError(
+                f"{path}: 'solo' is set, and task {task_id!r} of split {split!r} {problem}; "
+                "take it out of the split or leave 'solo' out"
+            )
+
+
+_RANGE = re.compile(r"^(\d{1,18})\.\.(\d{1,18})$")
+
+
+def _members(
+    spec: BenchmarkSplit | CasesOf | tuple[str, ...], split: str, world: World, path: Path
+) -> list[str]:
+    if isinstance(spec, CasesOf):
+        return list(world.splits()[spec.split])  # a suite's world has its case files among its splits
+    if isinstance(spec, BenchmarkSplit):
+        return _benchmark(spec.benchmark, split, world, path)
+    ids: list[str] = []
+    for entry in spec:
+        span = _RANGE.match(entry)
+        if span is None:
+            ids.append(entry)
+            continue
+        first, last = int(span.group(1)), int(span.group(2))
+        if last < first:
+            raise SuiteError(f"{path}: split {split!r} has the empty range {entry!r}")
+        if last - first >= len(world.tasks()):
+            raise SuiteError(
+                f"{path}: split {split!r} has the range {entry!r}, and {world.domain} has "
+                f"{len(world.tasks())} tasks"
+            )
+        ids.extend(str(number) for number in range(first, last + 1))
+    for task_id in ids:
+        if task_id not in world.tasks():
+            near = similar(task_id, world.tasks(), most=1, cutoff=0.6)
+            mend = f"; did you mean {near[0]!r}?" if near else ""
+            raise SuiteError(
+                f"{path}: split {split!r} names task {task_id!r}, which {world.domain} does not have{mend}"
+            )
+    return ids
+
+
+def _benchmark(name: str, split: str, world: World, path: Path) -> list[str]:
+    available = world.splits()
+    if name not in available:
+        known = ", ".join(available)
+        raise SuiteError(
+            f"{path}: split {split!r} asks for benchmark split {name!r}; {world.domain} has {known or 'none'}"
+        )
+    return list(available[name])

@@ -1,0 +1,300 @@
+"""Whether a customer said yes, and to what: English as customers and agents of support write it.
+
+All questions are answered for the agent where the words leave a doubt, but for one: words of mere courtesy,
+such as `okay`, agree to nothing that nobody asked. Searches are bounded by the limits of `sentences`, and a
+word's denial is looked for in a window before it.
+
+A message as the sentences that are looked at: as much of a text as can be searched in no time.
+
+Agents and customers are not trusted: a text made to be slow must cost no more than its length.
+
+What an agent's text claims to have been done: English as agents of support write it.
+
+Only what is said to be done already counts: no plans, conditions, denials, questions or quotations. Searches
+are bounded by the limits of `sentences`.
+"""
+
+import functools
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from pytest_trace2evolve.records.rules import Promise
+
+TEXT_LIMIT = 10_000
+"""Letters of a message that are looked at, seven times the longest in the recorded runs."""
+SENTENCE_LIMIT = 1_000
+"""Letters of a sentence that are looked at."""
+
+_RUNS = re.compile(r"([^\w\s])\1{3,}")
+_ENDS = re.compile(r"(?<=[.!?…])[*_\"'“”)\]]{0,4} |\n")
+
+
+def sentences(text: str) -> Iterator[str]:
+    """The sentences of a message, in their order, none empty.
+
+    White space is one blank, a sign that is repeated stands three times, and what lies behind `TEXT_LIMIT`
+    letters of the message, or behind `SENTENCE_LIMIT` letters of a sentence, is left out.
+    """
+    lines = (" ".join(line.split()) for line in text[:TEXT_LIMIT].replace("’", "'").splitlines())
+    for sentence in _ENDS.split(_RUNS.sub(r"\1\1\1", "\n".join(line for line in lines if line))):
+        if sentence:
+            yield sentence[:SENTENCE_LIMIT]
+
+
+_WINDOW = 80
+"""Letters before a word in which a denial of it may stand."""
+
+_MARKS = " *_\"'“”()[]-–—.,;:!…>#"
+"""Signs that may stand before the first word."""
+
+_YES = re.compile(
+    r"\b(?:yes(?! or no\b)|yeah|yep|yup|yea|absolutely|definitely|exactly|agreed?"
+    r"|confirm|confirmed|confirming|correct|go ahead|proceed|go for it|do it|do that|do so|do this"
+    r"|let's (?:do|go|just)|sounds? (?:good|great|perfect|fine|right)|works? for me|will work|that works"
+    r"|(?:that's|that is|this is|it's|looks?|everything is|everything's) (?:all )?(?:right|accurate)"
+    r"|i accept|make it happen|affirmative|approved?|by all means|no objections?"
+    r"|(?:have|with) my (?:approval|permission|consent|blessing|go-ahead))\b"
+    r"|^\W*y\W*$"
+)
+_COURTESY = re.compile(
+    r"\b(?:sure|ok(?!\.\w)|okay|alright|all right|of course|certainly|indeed"
+    r"|(?:that's|that is|this is|it's|all|looks?|everything is|everything's|is|are)"
+    r" (?:all )?(?:fine|good|perfect|great|right|accurate))\b"
+    r"|^\W*fine\b|👍"
+)
+_ORDERED = re.compile(
+    r"(?:^|[.!,;] |\b(?:please|just|then|and|so|kindly) )"
+    r"(?:do(?! not)|process|submit|cancel|return|exchange|modify|change|update|switch|replace|complete"
+    r"|finali[sz]e|initiate|make (?:it|that|this|these|those|the|all|both))\b"
+)
+_DENIED = re.compile(
+    r"(?:\b(?:no(?! longer| problem| worries| objection)|not|never|cannot|before|until|unless|if|when|once"
+    r"|without|than|whether|to|will|would)|n't)(?:\W+\w+){0,3}?\W*$"
+)
+_HELD = re.compile(
+    r"(?:no(?! longer| problem| worries| objection)|nope|nah|wait|hold on|stop|hang on"
+    r"|actually,? (?:no|wait))\b"
+)
+_STARTS_YES = re.compile(
+    r"(?:(?:um+|uh+|oh|hmm+|well|ah+|great|perfect|thanks?|thank you)\W+)*"
+    r"(?:yes(?! or no\b)|yeah|yep|yup)\b(?!\W*\?)"
+)
+_QUESTION = re.compile(
+    r"(?:(?:so|and|but|ok|okay|alright|all right|wait)\W+){0,2}"
+    r"(?:(?:is|are|does|did) (?:it|that|this|there|the|you|i|we|they|my|your|these|those)"
+    r"|what(?:'s| is| are| do| does| would| will| about| if| happens)"
+    r"|why|who|(?:how|when|where) (?:long|much|many|will|would|do|does|can|is|are))\b"
+)
+_PUT_OFF = re.compile(
+    r"(?<!can't )(?<!cannot )(?<!to )(?<!ll )(?<!will )(?<!the )(?<!can )\bwait\b(?! for| time)"
+    r"|\b(?:(?<!^please )hold on|hang on|no,? stop|stop(?=\W*$)|not yet|think (?:about|it over)"
+    r"|second thoughts?|never ?mind"
+    r"|let me (?:think|check|see|ask|look|consider)|but (?:first|before|only (?:after|once))"
+    r"|(?:other|another|different)\b[^.!?]{0,30}\bnot (?:to |for )?(?:this|that))\b"
+)
+_LEFT = re.compile(
+    r"\b(?:(?:will|'ll|can|could|to) wait|take (?:your|all the) time|no (?:hurry|rush)"
+    r"|let it (?:be|rest|go)|leave it|first tell|(?:one|a) (?:second|moment|minute))\b"
+)
+_DOUBTS = re.compile(
+    r"\b(?:actually|instead|think|not sure|maybe|perhaps|changed? my mind|never ?mind|wait|hold on|stop"
+    r"|don't|do not|but|rather|cancel that|forget)\b"
+)
+_ASKS = re.compile(
+    r"\?|\b(?:confirm|proceed|go ahead|let me know|reply|respond|please say|type|approve|agree"
+    r"|your approval)\b"
+)
+_ASKS_IN_QUESTION = re.compile(
+    r"\b(?:confirm|proceed|go ahead|agree|approve|accept|acceptable|okay|ok|all ?right|correct|right|fine"
+    r"|sounds?|looks? good|shall (?:i|we)|should (?:i|we)|like me to|want me to|yes|ready|work for you"
+    r"|would you like|do you (?:want|wish)|you'd like|you would like|your (?:approval|permission|consent)"
+    r"|(?:may|can|could) i (?!please have|please get|have|get|ask|know|help|assist))\b"
+)
+_ASKS_IN_STATEMENT = re.compile(
+    r"\b(?:(?:please|kindly|you to|just|simply) (?:also )?"
+    r"(?:confirm|reply|respond|say|type|approve|agree|answer)"
+    r"|let me know|tell me (?:if|whether)|yes ?/ ?no|yes or no"
+    r"|(?:if|once|when|whether|unless|until) you(?:'d| would|'re| are)?"
+    r" (?:confirm|agree|approve|like|want|wish|okay|ok|happy|ready|fine|sure|say)"
+    r"|if (?:that|this|everything|it|all|these)(?:'s| is| are| looks?| sounds?)"
+    r"|(?:need|needs|awaiting|require|upon|with|without|wait for|waiting for|ask for|after|give me)"
+    r" your (?:explicit |final )?(?:approval|confirmation|consent|permission|agreement|go-ahead|yes))\b"
+)
+_ASKS_ELSE = re.compile(
+    r"\b(?:anything|something|else) (?:else|i can|we can)\b|\bhow (?:can|may|could) i (?:help|assist)\b"
+    r"|\bconfirm (?:your|the|both your) (?:full |first |last |user )?(?:name|e-?mail|zip|identity|id)\b"
+)
+
+
+def says_yes(text: str, asked: bool = True) -> bool:
+    """Whether a customer's message is an explicit yes: a word of agreement, or the order to do it now.
+
+    A word that is denied, put off by what follows it or part of a question is none, and a message that begins
+    with a no needs one that is not.
+
+    Args:
+        text: The customer's words.
+        asked: Whether they answer a question for a yes: only then courtesy, such as `okay`, is one.
+    """
+    held: bool | None = None
+    agreed = polite = left = False
+    for sentence in sentences(text.lower()):
+        start = sentence.lstrip(_MARKS)
+        held = bool(_HELD.match(start)) if held is None else held
+        left = left or bool(_LEFT.search(sentence))
+        off = max((one.end() for one in _PUT_OFF.finditer(sentence)), default=0)
+        if off:
+            agreed = polite = False
+        agreed = agreed or bool(not off and _STARTS_YES.match(start))
+        if sentence.endswith("?") or _QUESTION.match(start):
+            continue
+        agreed = agreed or _meant(_YES, sentence, off) or (not held and _meant(_ORDERED, sentence, off))
+        polite = polite or _meant(_COURTESY, sentence, off)
+    return agreed or (asked and polite and not left)
+
+
+def asks_for_yes(text: str) -> bool:
+    """Whether an agent's message asks the customer to agree, with a question or words such as `let me know`.
+
+    What asks for something else, as `Is there anything else?` does, is no such question.
+    """
+    for sentence in sentences(text.lower()):
+        if _ASKS_ELSE.search(sentence):
+            continue
+        if "?" in sentence and _ASKS_IN_QUESTION.search(sentence):
+            return True
+        if _ASKS_IN_STATEMENT.search(sentence):
+            return True
+    return False
+
+
+def leaves_open(text: str) -> bool:
+    """Whether a customer's message takes back or puts off what was agreed before it, or may do so."""
+    said = list(sentences(text.lower()))
+    if any("?" in sentence or _DOUBTS.search(sentence) for sentence in said):
+        return True
+    return bool(said and _HELD.match(said[0].lstrip(_MARKS)))
+
+
+def named_by(named: Iterable[str]) -> re.Pattern[str]:
+    """A pattern of words that begin so, in lower case."""
+    return re.compile(rf"\b(?:{'|'.join(map(re.escape, named))})")
+
+
+def proposed(named: Iterable[str], latest: str, earlier: str) -> bool:
+    """Whether an agent had said what it will do when the customer answered.
+
+    Args:
+        named: How words begin that name it.
+        latest: What the agent said right before the answer.
+        earlier: What it said before that.
+    """
+    beginnings = named_by(named)
+    if beginnings.search(latest.lower()):
+        return True
+    return bool(_ASKS.search(latest.lower()) and beginnings.search(earlier.lower()))
+
+
+def _meant(words: re.Pattern[str], sentence: str, start: int) -> bool:
+    """Whether a sentence holds such words from a place on, and they are not denied."""
+    return any(
+        not _DENIED.search(sentence[max(0, one.start() - _WINDOW) : one.start()])
+        for one in words.finditer(sentence, start)
+    )
+
+
+_LIGHT = r"(?:(?:now|already|also|just|successfully|fully|all|both|officially|indeed)\s+)*"
+_DONE = (
+    r"(?:processed|submitted|initiated|completed|requested|made|issued|finali[sz]ed|started"
+    r"|set up|applied|credited|carried out|placed)"
+)
+_NOT_DONE = re.compile(
+    r"\b(?:if|once|when|whenever|after|until|till|before|unless|while|as soon as|whether"
+    r"|would|will|shall|can|could|cannot|should|may|might|must|to be|going to"
+    r"|need|needs|needed|want|wants|no|not|nothing|none|neither|never|without|unable"
+    r"|verify|check|ensure|you (?:said|mentioned|stated|indicated|told|say|believe)"
+    r"|which|that|who|only orders?|any|wait for)\b|n't\b"
+)
+_THING = r"\b(?:your|the)\s+(?:\w+\s+)?(?:orders?|address|payment\s+method)(?:\s+#?w\d+)?"
+_NEAR = 30
+"""Letters behind a claim in which its object may stand."""
+
+_CLAUSES = re.compile(r", (?:but|and|so|however|while) | but |; ?|: | [—–-] | however,? ")
+_THEN = r"(?! (?:if|once|when|whenever|unless|until|before|only|as soon as|within|by|upon|after)\b)"
+"""What makes the present tense a rule instead of a claim: `your order is cancelled once you confirm`."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Something that is said to be done.
+
+    Attributes:
+        promises: What it may mean: places in the promises that were looked for.
+        text: The clause that says it.
+        before: Whether it is said to have been so already.
+    """
+
+    promises: tuple[int, ...]
+    text: str
+    before: bool
+
+
+def claims(text: str, promises: Sequence[Promise]) -> Iterator[Claim]:
+    """What a text claims to have been done, a clause at a time."""
+    for sentence in sentences(text):
+        if sentence.rstrip("*_ ").endswith("?"):
+            continue
+        for clause in _CLAUSES.split(sentence):
+            lower = clause.lower()
+            found = []
+            for place, promise in enumerate(promises):
+                match = _pattern(promise).search(lower)
+                if match and not _NOT_DONE.search(lower[: match.start()]) and _about(promise, lower, match):
+                    found.append(place)
+            if len(found) > 1:
+                found = [place for place in found if not promises[place].vague] or found
+            if found:
+                yield Claim(
+                    tuple(found), clause.strip(), bool(re.search(r"\b(?:already|previously)\b", lower))
+                )
+
+
+def _about(promise: Promise, clause: str, match: re.Match[str]) -> bool:
+    if any(_word(word).search(clause) for word in promise.unless):
+        return False
+    near = clause[: match.end() + _NEAR]
+    return not promise.about or any(_word(word).search(near) for word in promise.about)
+
+
+@functools.cache
+def _word(word: str) -> re.Pattern[str]:
+    return re.compile(rf"\b{re.escape(word)}\b")
+
+
+@functools.cache
+def _pattern(promise: Promise) -> re.Pattern[str]:
+    ways = [re.escape(phrase) for phrase in promise.phrases]
+    if promise.verbs:
+        verbs = f"(?:{'|'.join(map(re.escape, promise.verbs))})"
+        ways += [
+            rf"\b(?:has|have)\s+{_LIGHT}been\s+{_LIGHT}{verbs}\b",
+            rf"\b(?:i|we)(?:'ve|\s+have)\s+{_LIGHT}{verbs}\b",
+            rf"\b(?:is|are)\s+now\s+{_LIGHT}{verbs}\b",
+            rf"\bsuccessfully\s+{verbs}\b",
+            rf"\b(?:i|we)\s+(?:(?:went|have gone)\s+ahead\s+and\s+)?{_LIGHT}{verbs}\b",
+            rf"\b(?:i|we)'ve\s+gone\s+ahead\s+and\s+{_LIGHT}{verbs}\b",
+            rf"{_THING}\s+(?:is|are|was|were)\s+{_LIGHT}{verbs}\b{_THEN}",
+        ]
+    if promise.nouns:
+        nouns = rf"\b(?:{'|'.join(map(re.escape, promise.nouns))})(?:\s+(?:request|process|transaction)s?)?"
+        what = r"(?:\s+(?:for|of|from|to|on|in)\s[^.!?;]{0,160}?)?"
+        ways += [
+            rf"{nouns}{what}\s+(?:has|have)\s+{_LIGHT}been\s+{_LIGHT}{_DONE}\b",
+            rf"{nouns}{what}\s+(?:is|are)\s+now\s+{_LIGHT}{_DONE}\b",
+            rf"{nouns}{what}\s+(?:is|are)\s+{_LIGHT}complete\b{_THEN}",
+            rf"\b(?:i|we)(?:'ve|\s+have)?\s+{_LIGHT}{_DONE}\s+(?:[\w']+\s+){{0,3}}?{nouns}\b",
+            rf"\bsuccessfully\s+{_DONE}\s+(?:[\w']+\s+){{0,3}}?{nouns}\b",
+        ]
+    # Without words of its own a promise is no claim; an empty pattern would match every clause.
+    return re.compile("|".join(f"(?:{way})" for way in ways) or "(?!)")

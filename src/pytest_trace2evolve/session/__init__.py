@@ -1,0 +1,1 @@
+"""One run from plan to verdict, and the commands on what runs leave behind."""

@@ -1,0 +1,256 @@
+"""What confirms that a task fell: fresh trials of both sides, how many a run may make, and who makes them."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
+
+from pytest_trace2evolve.errors import AdapterError, CandidateError, ConfigError, ModelFolderError
+from pytest_trace2evolve.gate.judgement import Policy
+from pytest_trace2evolve.models.prices import Price
+from pytest_trace2evolve.models.settings import ModelSettings
+from pytest_trace2evolve.project.candidates import Candidate, Candidates, source_of
+from pytest_trace2evolve.records.evidence import CandidateRef, Code, Identity, Settings, code_differences
+from pytest_trace2evolve.session.baselines import Baseline
+from pytest_trace2evolve.session.live import CHAT, LiveSettings, Party
+from pytest_trace2evolve.session.talking import Talkers
+from pytest_trace2evolve.utils.secrets import REMOVED
+
+if TYPE_CHECKING:
+    from pytest_trace2evolve.session.plan import PlannedSuite
+
+MOST_FRESH = 32
+"""Fresh simulations of one task at most, both sides together."""
+
+SCRIPTED = frozenset({"replay", "oracle", "nop"})
+"""Agents that have no trials that could be fresh."""
+
+SideName = Literal["baseline", "candidate"]
+
+FIRST_TRIAL: Mapping[SideName, int] = {"candidate": 10_000, "baseline": 20_000}
+"""Numbers of fresh trials start here: no trial of the suite has them, and no trial of the other side, so
+that neither side's seeds are the other's."""
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where the baseline's model is asked, as far as the user said; None: where this run's agent is."""
+
+    url: str | None = None
+    key_var: str | None = None
+
+
+@dataclass(frozen=True)
+class Confirm:
+    """How a run confirms that tasks fell.
+
+    Attributes:
+        budget: Fresh simulations that all processes of the run may make together; 0: none.
+        sides: Who makes the baseline's side, by suite.
+        refused: Why nobody can, by suite; every suite with a baseline is in one of the two.
+    """
+
+    budget: int
+    sides: Mapping[str, Party] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def possible(self) -> bool:
+        """Whether any fresh trial can be made at all."""
+        return self.budget > 0 and bool(self.sides)
+
+
+class _CannotRunError(Exception):
+    """Why the baseline's side cannot be run."""
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Finds who makes the baseline's side of a suite.
+
+    Attributes:
+        live: The settings of this run's agent; None where it is a plugin's.
+        talkers: Who would talk for another candidate.
+        candidates: The project's.
+        endpoint: Where the baseline's model is asked.
+        prices: Prices by model.
+        priced: Whether the run has a budget of dollars, so that every model needs a price.
+    """
+
+    live: LiveSettings | None
+    talkers: Talkers
+    candidates: Candidates
+    endpoint: Endpoint
+    prices: Mapping[str, Price]
+    priced: bool
+
+    def find(
+        self,
+        baselines: Mapping[str, Baseline],
+        agents: Mapping[str, str],
+        identities: Mapping[str, Identity],
+        budget: int,
+    ) -> Confirm:
+        """How a run confirms; `agents` and `identities` are those of its suites."""
+        sides: dict[str, Party] = {}
+        refused: dict[str, str] = {}
+        for suite, baseline in baselines.items():
+            try:
+                sides[suite] = self._party(baseline, agents[suite], identities[suite])
+            except _CannotRunError as reason:
+                refused[suite] = str(reason)
+        return Confirm(budget, sides, refused)
+
+    def _party(self, baseline: Baseline, agent: str, identity: Identity) -> Party:
+        if self.live is not None and self.live.cassette is not None:
+            raise _CannotRunError("the run plays a cassette back")
+        if self.live is not None and self.live.record is not None:
+            raise _CannotRunError("the run records a cassette, and no playback of it could confirm either")
+        if agent in SCRIPTED:
+            raise _CannotRunError(f"agent {agent!r} makes no fresh trials")
+        origin = baseline.evidence.provenance
+        candidate = self._candidate(baseline.name, origin.candidate)
+        if origin.agent.implementation != agent:
+            raise _CannotRunError(
+                f"baseline {baseline.name!r} was measured with agent {origin.agent.implementation!r}, "
+                f"and this run's is {agent!r}"
+            )
+        if agent == CHAT:
+            return Party(candidate, self._settings(origin.agent, candidate))
+        self._require_same_code(baseline.name, origin.agent.code, identity.agent.code)
+        return Party(candidate, None)
+
+    @staticmethod
+    def _require_same_code(baseline: str, recorded: Code | None, current: Code | None) -> None:
+        """Only the code that measured a baseline can say how the baseline does in fresh trials."""
+        if recorded is None or recorded.unknown or current is None or current.unknown:
+            raise _CannotRunError(f"it is not known whether today's code measured baseline {baseline!r}")
+        if changed := list(code_differences(recorded, current)):
+            raise _CannotRunError(
+                f"the agent's code changed since baseline {baseline!r} was saved ({_some(changed)}), and "
+                "only today's code can be run"
+            )
+
+    def _candidate(self, baseline: str, recorded: CandidateRef | None) -> Candidate:
+        if recorded is None:
+            raise _CannotRunError(f"baseline {baseline!r} does not say which candidate it measured")
+        if recorded.id not in self.candidates:
+            raise _CannotRunError(f"its candidate {recorded.id!r} is not in candidates/")
+        try:
+            candidate = self.candidates[recorded.id]
+        except (CandidateError, AdapterError) as error:
+            raise _CannotRunError(str(error)) from None
+        if candidate.digest != recorded.digest:
+            raise _CannotRunError(f"{source_of(recorded.id)} changed since baseline {baseline!r} was saved")
+        return candidate
+
+    def _settings(self, recorded: Settings, candidate: Candidate) -> LiveSettings:
+        """This run's settings with the model, and the way to ask it, that the baseline recorded."""
+        endpoint = self.endpoint
+        assert self.live is not None
+        if recorded == self.live.agent_settings() and endpoint == AS_THE_AGENT:
+            return self.live
+        try:
+            live = self.talkers.of(candidate) if candidate.adapter else self.live
+        except (ConfigError, AdapterError, ModelFolderError) as error:
+            raise _CannotRunError(str(error)) from None
+        assert live is not None
+        if recorded == live.agent_settings() and endpoint == AS_THE_AGENT:
+            return live
+        arguments = dict(recorded.arguments or {})
+        extra = arguments.pop("extra_instruction", "")
+        weights = arguments.get("weights")
+        # A baseline without the adapter that this run's agent talks with lies in the same folder.
+        as_here = weights == live.agent.weights
+        if endpoint.url is None and not (as_here or (weights and weights == live.agent.base_weights)):
+            raise _CannotRunError(
+                f"its model {recorded.model!r} was another than this run's: a local folder of other content, "
+                "or none: give --t2e-baseline-base-url"
+            )
+        there, here = arguments.get("endpoint"), live.agent.recorded().get("endpoint")
+        if endpoint.url is None and there != here:
+            raise _CannotRunError(
+                f"its model {recorded.model!r} was asked at {there or 'the default endpoint'}, and this run "
+                f"asks {here or 'the default endpoint'}: give --t2e-baseline-base-url"
+            )
+        if REMOVED in json.dumps(arguments):
+            raise _CannotRunError(
+                f"its model {recorded.model!r} was asked with a secret in --t2e-extra-body, which is not kept"
+            )
+        try:
+            model = ModelSettings.from_recorded(recorded.model, arguments)
+        except ValueError as error:
+            raise _CannotRunError(f"its agent is not recorded whole: {error}") from None
+        local = endpoint.url is None and model.weights is not None
+        price = live.agent.price if local else self.prices.get(model.model)
+        if self.priced and price is None:
+            raise _CannotRunError(f"--t2e-max-cost needs the price of its model {model.model!r}")
+        agent = replace(
+            live.agent,
+            model=self._name(live.agent, as_here) if local else model.model,
+            base_url=live.agent.base_url if endpoint.url is None else endpoint.url,
+            url_option=live.agent.url_option if endpoint.url is None else "--t2e-baseline-base-url",
+            key_var=endpoint.key_var or live.agent.key_var,
+            temperature=model.temperature,
+            seed=model.seed,
+            reasoning_effort=model.reasoning_effort,
+            extra_body=model.extra_body,
+            price=price,
+            folder=live.agent.folder if local else None,
+            adapter=live.agent.adapter if local and as_here else None,
+            weights=model.weights,
+        )
+        return replace(
+            live,
+            agent=agent,
+            extra_instruction=extra if isinstance(extra, str) else "",
+            routes=live.routes if local and as_here else None,
+        )
+
+    @staticmethod
+    def _name(agent: ModelSettings, as_here: bool) -> str:
+        """The name by which the server of the agent's folder is asked for the baseline's model."""
+        return agent.model if as_here or agent.folder is None else agent.folder.name
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+
+
+AS_THE_AGENT = Endpoint()
+
+
+def how_to_confirm(
+    policy: Policy | None, given: int | None, sides: Sides, suites: Mapping[str, "PlannedSuite"]
+) -> Confirm | None:
+    """How a run confirms falls; None under a policy that takes them as they are.
+
+    Args:
+        policy: The gate's; None where it is off.
+        given: The budget of fresh simulations that the user named; None where none was.
+        sides: Finds who makes the baselines' sides.
+        suites: The run's suites.
+
+    Raises:
+        ConfigError: a budget was named and nothing is confirmed, or a suite's trials have the numbers of
+            fresh ones.
+    """
+    if policy is None or not policy.confirms:
+        if given:
+            told = "the gate is off" if policy is None else f"policy {policy.name!r} takes each fall as it is"
+            raise ConfigError(f"--t2e-confirm {given} says nothing here: {told}")
+        return None
+    confirm = sides.find(
+        {name: one.baseline for name, one in suites.items() if one.baseline is not None},
+        {name: one.agent for name, one in suites.items()},
+        {name: one.identity for name, one in suites.items()},
+        policy.confirm if given is None else given,
+    )
+    first = min(FIRST_TRIAL.values())
+    for name in confirm.sides if confirm.possible else ():
+        if suites[name].trials > first:
+            raise ConfigError(
+                f"suite {name!r} has {suites[name].trials} trials a task, and fresh trials are numbered from "
+                f"{first}: run fewer, or give --t2e-confirm 0"
+            )
+    return confirm

@@ -1,0 +1,162 @@
+"""Who talks in a live run, and with which settings.
+
+Models in folders of this machine, as the options name them.
+
+Evidence and keys hold a digest of the folder; the address at which a server answers for it changes with each
+run.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from pytest_trace2evolve.evidence.cassettes import Cassette
+from pytest_trace2evolve.models.settings import ModelSettings
+from pytest_trace2evolve.project.candidates import Candidate
+from pytest_trace2evolve.records.evidence import Settings
+from pytest_trace2evolve.records.routing import Skill
+from pytest_trace2evolve.serving.folder import (
+    CONFIG,
+    ModelFolder,
+    expanded,
+    folder_digest,
+    read_adapter,
+    read_model,
+)
+
+CHAT = "chat"
+"""The agent that talks through a model."""
+
+EXTRA_INSTRUCTION_VAR = "TAU2_AGENT_EXTRA_INSTRUCTION"
+"""An instruction from the environment, honoured as τ²'s own tools honour it."""
+
+DEFAULT_CONCURRENCY = 16
+"""Simulations at once in one process."""
+
+
+@dataclass(frozen=True)
+class Routes:
+    """What a routed agent chooses from.
+
+    Attributes:
+        base: The base model, which chooses, and answers where it chooses none.
+        models: The same model with each adapter, by the adapter's name.
+        skills: The router's table, in the order of `models`.
+        each_turn: Whether it chooses anew after each message of the customer, instead of once a task.
+    """
+
+    base: ModelSettings
+    models: Mapping[str, ModelSettings]
+    skills: tuple[Skill, ...]
+    each_turn: bool = False
+
+
+@dataclass(frozen=True)
+class LiveSettings:
+    """Who talks in a live run: the agent's model and the user's.
+
+    Attributes:
+        agent: The agent's model; of a routed agent what is recorded of all its models together.
+        cache: Whether answers are taken from the project's cache and kept there.
+        scripts: Whether the customer of a synthetic case follows its script, though a model could play it.
+        record: Where to write the run's answers; None: nowhere.
+        cassette: Where the answers come from instead of a model; None where models are asked.
+        routes: What a routed agent chooses from; None where the agent is one model.
+        each_turn: Whether a routed agent is to choose anew at each turn.
+    """
+
+    agent: ModelSettings
+    user: ModelSettings
+    extra_instruction: str = ""
+    cache: bool = False
+    scripts: bool = True
+    record: Path | None = None
+    cassette: Cassette | None = field(default=None, repr=False)
+    routes: Routes | None = None
+    each_turn: bool = False
+
+    def require_endpoints(self) -> None:
+        """See that both models have a key and a URL, where they are asked.
+
+        Raises:
+            EndpointError: the variable that should hold a key is empty, or a base URL is none.
+        """
+        for model in () if self.cassette else self.models:
+            model.key()
+            model.require_url()
+
+    @property
+    def models(self) -> Iterator[ModelSettings]:
+        """All models that are asked."""
+        routes = self.routes
+        yield from (self.agent,) if routes is None else (routes.base, *routes.models.values())
+        yield self.user
+
+    def agent_settings(self) -> Settings:
+        """What evidence records of the agent."""
+        arguments = self.agent.recorded()
+        if self.extra_instruction:
+            arguments["extra_instruction"] = self.extra_instruction
+        if self.routes is not None and self.routes.each_turn:
+            arguments["routed"] = "each turn"
+        return Settings(implementation=CHAT, model=self.agent.model, arguments=arguments)
+
+    def user_settings(self) -> Settings:
+        """What evidence records of the user simulator."""
+        return Settings(implementation=CHAT, model=self.user.model, arguments=self.user.recorded())
+
+
+@dataclass(frozen=True)
+class Party:
+    """Whose simulations they are, and with which settings; None where the agent is a plugin's."""
+
+    candidate: Candidate
+    live: LiveSettings | None
+
+
+def extra_instruction() -> str:
+    """The instruction that the environment adds; empty where it adds none."""
+    return os.environ.get(EXTRA_INSTRUCTION_VAR, "").strip()
+
+
+_SIGNS = ("./", "../", "/", "~")
+"""How a path begins that no name of a model is taken for."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a folder's model is asked, with which token, and the folder's digest."""
+
+    base_url: str
+    token: str = field(repr=False)
+    weights: str
+
+
+def names_folder(model: str, here: Path) -> bool:
+    """Whether a model is named by its folder: as a path, or by the name of one that is there."""
+    return model.startswith(_SIGNS) or model in (".", "..") or (here / model / CONFIG).is_file()
+
+
+def model_folder(model: str, here: Path, served: Mapping[str, Address]) -> tuple[ModelFolder, str]:
+    """A model's folder and its digest.
+
+    Raises:
+        ModelFolderError: it cannot be served.
+    """
+    path = (here / expanded(Path(model))).resolve()
+    known = served.get(str(path))
+    return read_model(path), folder_digest(path) if known is None else known.weights
+
+
+def adapted(model: ModelSettings, adapter: str | Path, here: Path) -> ModelSettings:
+    """A folder's model that talks with an adapter: named after both, with the digests of both.
+
+    Raises:
+        ModelFolderError: it cannot be served with that model.
+    """
+    assert model.folder is not None
+    path = (here / expanded(Path(adapter))).resolve()
+    name = f"{model.model}+{path.name}"
+    read_adapter(name, path, read_model(model.folder))
+    return replace(model, model=name, adapter=path, weights=f"{model.weights}+{folder_digest(path)}")

@@ -1,0 +1,345 @@
+"""Running cases one by one, for tests that look for those on which an agent breaks.
+
+Agents are noisy, and a search for the smallest failing case needs an outcome to stay what it is: every
+outcome is kept by agent, case and a seed that the case gives.
+"""
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from pytest_trace2evolve.cases.case import Case
+from pytest_trace2evolve.engine.conversation import Limits, converse, failed_to_start, make_participants
+from pytest_trace2evolve.engine.participants import AgentFactory, ChatFactory
+from pytest_trace2evolve.engine.pool import Pool
+from pytest_trace2evolve.engine.simulations import POLL_SECONDS, REDRAWN
+from pytest_trace2evolve.errors import (
+    AgentCodeError,
+    ConfigError,
+    InfrastructureError,
+    StorageError,
+    Trace2EvolveError,
+)
+from pytest_trace2evolve.evidence.account import Account
+from pytest_trace2evolve.evidence.draws import DrawStore, simulation_key
+from pytest_trace2evolve.evidence.journal import Journal
+from pytest_trace2evolve.gate.columns import SUCCESS
+from pytest_trace2evolve.records.evidence import SCRIPTED_USER, Settings
+from pytest_trace2evolve.records.protocols import World, rules_of
+from pytest_trace2evolve.records.rules import Finding
+from pytest_trace2evolve.records.score import Score, Status
+from pytest_trace2evolve.records.trace import Simulation, TerminationReason
+from pytest_trace2evolve.scoring.invariants import found_in
+from pytest_trace2evolve.scoring.reward import score
+from pytest_trace2evolve.session.cassettes import recording
+from pytest_trace2evolve.session.live import CHAT
+from pytest_trace2evolve.session.plan import Plan
+from pytest_trace2evolve.utils.canonical import digest, digest_text
+from pytest_trace2evolve.utils.concurrency import contained
+from pytest_trace2evolve.worlds.registry import Worlds
+
+LIMITS = Limits(max_steps=60, timeout=900.0)
+"""Budgets of one simulation."""
+
+SHOWN_LETTERS = 200
+"""How much of a message a failure shows."""
+
+
+class CaseFailed(AssertionError):  # noqa: N818 - an outcome, not a fault of the program
+    """An agent broke on a case: raised by what an outcome is required to be, and by nothing else.
+
+    Attributes:
+        case: The case.
+    """
+
+    __module__ = "trace2evolve"  # pytest's summary shows the whole name, and should show the case
+
+    def __init__(self, case: Case, text: str) -> None:
+        super().__init__(text)
+        self.case = case
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a case.
+
+    Attributes:
+        simulation: The conversation.
+        score: Its score by τ²'s rules.
+        violations: The invariants that it broke.
+    """
+
+    case: Case
+    simulation: Simulation
+    score: Score
+    violations: tuple[Finding, ...] = ()
+
+    @property
+    def reward(self) -> float | None:
+        """The reward; None where it was not measured."""
+        return self.score.reward
+
+    @property
+    def passed(self) -> bool:
+        """Whether the case was solved and no invariant broken."""
+        return (self.reward or 0.0) >= SUCCESS and not self.violations
+
+    def require(self) -> None:
+        """See that it passed.
+
+        Raises:
+            CaseFailed: it did not; tells why, and the conversation.
+        """
+        __tracebackhide__ = True
+        if not self.passed:
+            raise CaseFailed(self.case, self.explain())
+
+    def require_invariants(self) -> None:
+        """See that no invariant was broken, whether or not the case was solved.
+
+        Raises:
+            CaseFailed: one was; tells which, and the conversation.
+        """
+        __tracebackhide__ = True
+        if self.violations:
+            raise CaseFailed(self.case, self.explain())
+
+    def explain(self) -> str:
+        """Why it did not pass, and the conversation, in lines."""
+        below = [name.value for name in self.score.basis if self.score.components.get(name, 1.0) < 1.0]
+        why = [f"{one.invariant.value}: message {one.message}: {one.why}" for one in self.violations]
+        if (self.reward or 0.0) < SUCCESS:
+            part = f" (below 1: {', '.join(below)})" if below else ""
+            ended = self.simulation.termination_reason
+            why.insert(0, f"reward {self.reward}{part}, ended by {ended}")
+        if self.simulation.crash is not None:
+            raised, frames = self.simulation.crash
+            why.append(f"the agent raised {raised}\n{frames}".rstrip())
+        lines = [f"case {self.case.id}", *why]
+        for place, message in enumerate(self.simulation.trace):
+            calls = [f"{call.name}({call.arguments})" for call in message.tool_calls or ()]
+            said = " ".join([*([message.text] if message.text else []), *calls])
+            lines.append(f"  [{place}] {message.role}: {said[:SHOWN_LETTERS]}")
+        return "\n".join(lines)
+
+
+class CaseRunner:
+    """Runs cases for the tests of one process.
+
+    Args:
+        plan: Whose candidate and models talk.
+        worlds: Opens worlds.
+        agents: Who can talk, by name, agent `chat` apart.
+        account: Counts what a live run uses.
+    """
+
+    def __init__(
+        self, plan: Plan, worlds: Worlds, agents: Mapping[str, AgentFactory], account: Account | None
+    ) -> None:
+        self._plan = plan
+        self._worlds = worlds
+        self._pool = Pool(1)
+        self._kept: dict[str, Outcome] = {}
+        self._made = 0
+        self._account = account
+        try:
+            self._name, self._factory = self._agent(agents, account)
+        except ConfigError:
+            self._pool.close()
+            raise
+
+    @property
+    def made(self) -> int:
+        """How many simulations were made so far; what was kept does not count."""
+        return self._made
+
+    def knows(self, case: Case, provider: str, domain: str) -> bool:
+        """Whether the outcome of a case is kept."""
+        key = self._key(case, self._worlds.open(provider, domain))
+        return key in self._kept or self._stored(key) is not None
+
+    def run(self, case: Case, provider: str, domain: str) -> Outcome:
+        """The outcome of a case: kept, or made now.
+
+        Raises:
+            EndpointError: the endpoint refuses what every further simulation would ask too.
+            BudgetError: the run's budget is spent.
+            InfrastructureError: the simulation was lost, or its reward could not be measured.
+        """
+        world = self._worlds.open(provider, domain)
+        key = self._key(case, world)
+        if key not in self._kept:
+            simulation = self._stored(key)
+            if simulation is None:
+                simulation = self._make(case, world, key)
+            self._kept[key] = self._measured(case, world, simulation)
+        kept = self._kept[key]
+        if kept.case is not case:
+            # An equal case that was drawn anew: from now on the outcome is of that one.
+            kept = self._kept[key] = replace(kept, case=case)
+        return kept
+
+    def close(self) -> None:
+        """Close what was opened."""
+        self._pool.close()
+
+    def _make(self, case: Case, world: World, key: str) -> Simulation:
+        with contextlib.ExitStack() as held:
+            journal = None
+            if self._store is not None:
+                journal = self._begin(self._store, key)
+                if journal is None:
+                    found = self._stored(key)
+                    assert found is not None
+                    return found
+                held.enter_context(journal)
+            simulation = self._talk(case, world, journal)
+            if self._store is not None:
+                with _stored(self._store.path):
+                    self._store.put(self._store.key(key), simulation)
+        return simulation
+
+    def _begin(self, store: DrawStore, key: str) -> Journal | None:
+        """The journal of a case; None if another process stored its simulation in the meantime.
+
+        Raises:
+            BudgetError, EndpointError, StorageError: the run was stopped while another process made it.
+            StorageError: the journal cannot be written.
+            ResultsError: it was changed or deleted.
+        """
+        while True:
+            with _stored(store.path), contextlib.suppress(BlockingIOError):
+                return store.begin(store.key(key))
+            time.sleep(POLL_SECONDS)
+            assert self._account is not None
+            self._account.stand()
+
+    def _talk(self, case: Case, world: World, journal: Journal | None) -> Simulation:
+        self._made += 1
+        try:
+            simulation = self._pool.wait(
+                contained(f"case {case.id!r}", self._conversation(case, world, seed_of(case), journal))
+            )
+        except Trace2EvolveError:
+            raise
+        except Exception as error:
+            # The user's code or the world's raised: that says nothing about the agent.
+            raise InfrastructureError(
+                f"case {case.id!r} was lost: {type(error).__name__}: {error}"
+            ) from error
+        if simulation.termination_reason == TerminationReason.INFRASTRUCTURE_ERROR:
+            raise InfrastructureError(
+                f"case {case.id!r} was lost: {simulation.trouble or 'no reason is known'}"
+            )
+        return simulation
+
+    async def _conversation(self, case: Case, world: World, seed: int, journal: Journal | None) -> Simulation:
+        make, limits = self._factory, LIMITS
+        if journal is not None and isinstance(self._factory, ChatFactory) and not self._factory.plays:
+            make = self._factory.journaled(journal, _nothing)
+            assert LIMITS.timeout is not None
+            limits = replace(LIMITS, timeout=max(0.0, LIMITS.timeout - journal.seconds))
+        try:
+            agent, user = await make_participants(
+                self._factory, lambda: make(case.task, world, self._plan.candidate, seed), world
+            )
+        except AgentCodeError as error:
+            return failed_to_start(case.task, error, trial=seed, seed=seed)
+        simulation = await converse(case.task, world, agent, user, limits=limits, trial=seed, seed=seed)
+        return simulation if journal is None or not journal.redrawn else simulation.as_redrawn(REDRAWN)
+
+    def _measured(self, case: Case, world: World, simulation: Simulation) -> Outcome:
+        result = score(simulation, case.task, world, self._plan.judge)
+        if result.status is not Status.MEASURED:
+            raise InfrastructureError(f"case {case.id!r} was not measured: {result.note}")
+        found = found_in(simulation, result, rules_of(world)) or ()
+        return Outcome(case, simulation, result, found)
+
+    @cached_property
+    def _store(self) -> DrawStore | None:
+        """Where simulations are kept: the first of a case stays. None where none may be taken: an agent that
+        is no model has no settings.
+
+        The account is not that of suites, whose conditions are digests; a case's key holds its own.
+        """
+        plan = self._plan
+        if plan.live is None or plan.fresh:
+            return None
+        agent = digest(plan.live.agent_settings().model_dump(mode="json"))
+        who = (plan.candidate.digest, agent, "pressure tests")
+        return DrawStore(plan.project.finished_folder, plan.project.draws_folder, who, plan.run_id)
+
+    def _stored(self, key: str) -> Simulation | None:
+        """What an earlier process made.
+
+        Raises:
+            ResultsError: it was changed or deleted.
+        """
+        if self._store is None:
+            return None
+        with _stored(self._store.path):
+            return self._store.get(self._store.key(key))
+
+    def _key(self, case: Case, world: World) -> str:
+        live = self._plan.live
+        agent = Settings(implementation=self._name) if live is None else live.agent_settings()
+        user = Settings(implementation=SCRIPTED_USER)
+        if live is not None and not live.scripts:
+            guidelines = digest_text(world.guidelines())
+            user = live.user_settings().model_copy(update={"guidelines": guidelines})
+        return simulation_key(
+            {
+                "candidate": self._plan.candidate.digest,
+                "case": case.digest,
+                "world": [world.provider, world.domain, world.policy(), world.data_digest()],
+                "code": self._worlds.code(world.provider, world.domain).digest or self._plan.run_id,
+                "agent": agent.model_dump(mode="json"),
+                "user": user.model_dump(mode="json"),
+                "seed": seed_of(case),
+                **({"cassette": live.cassette.header.digest} if live and live.cassette else {}),
+                "budgets": [LIMITS.max_steps, LIMITS.max_errors, LIMITS.timeout],
+            }
+        )
+
+    def _agent(self, agents: Mapping[str, AgentFactory], account: Account | None) -> tuple[str, AgentFactory]:
+        if self._plan.live is not None:
+            assert account is not None
+            stores = {
+                "cache": self._plan.project.answers_cache,
+                "recording": recording(self._plan.run_folder),
+            }
+            return CHAT, ChatFactory(self._plan.live, self._pool, account, **stores)
+        name = self._plan.talker
+        if name is None:
+            raise ConfigError(
+                "no agent for 'run_case': give --t2e-agent or --t2e-model, or the ini key t2e_agent"
+            )
+        return name, agents[name]
+
+
+def seed_of(case: Case) -> int:
+    """The seed that a case gives: the first digits of its digest."""
+    return int(case.digest[:6], 16)
+
+
+async def _nothing() -> None:
+    """Cases lie on no sealed split: no ledger has to name their draw."""
+
+
+@contextlib.contextmanager
+def _stored(place: Path) -> Iterator[None]:
+    """Report trouble with the store in one line.
+
+    Raises:
+        BlockingIOError: another process makes the simulation.
+        StorageError: a file cannot be read or written.
+    """
+    try:
+        yield
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        raise StorageError.of(error, error.filename or place) from None

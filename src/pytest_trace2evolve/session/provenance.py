@@ -1,0 +1,110 @@
+"""The identity of simulations and tests: everything that can change a trace, as one digest.
+
+Where the evidence of a run comes from.
+"""
+
+from pytest_trace2evolve.engine.participants import user_settings
+from pytest_trace2evolve.evidence.draws import simulation_key
+from pytest_trace2evolve.project.suites import Role
+from pytest_trace2evolve.records.evidence import Provenance
+from pytest_trace2evolve.records.task import Task
+from pytest_trace2evolve.scoring.reward import SCORER_VERSION
+from pytest_trace2evolve.session.live import Party
+from pytest_trace2evolve.session.plan import Plan, PlannedSuite
+from pytest_trace2evolve.session.sides import provenance
+from pytest_trace2evolve.utils.canonical import digest
+
+
+def provenance_of(plan: Plan, planned: PlannedSuite) -> Provenance:
+    """Where the evidence of one suite of a run comes from."""
+    common = {
+        "suite": planned.suite.name,
+        "domain": planned.suite.domain,
+        "provider": planned.suite.provider,
+        "lock": planned.lock.digest,
+        "lock_parts": planned.lock.parts,
+        "provider_version": planned.lock.provider_version,
+        "scorer_version": SCORER_VERSION,
+        "candidate": plan.candidate.ref(),
+        "judge": getattr(plan.judge, "model", None),
+        "run_id": plan.run_id,
+        "created_at": plan.started,
+    }
+    if planned.recorded is not None:
+        recorded = provenance(planned.recorded.files[0])
+        sources = tuple(file.path.name for file in planned.recorded.files)
+        return recorded.model_copy(update={**common, "sources": sources})
+    return Provenance(
+        **common,
+        world=planned.identity.world,
+        agent=plan.live.agent_settings() if plan.live else planned.identity.agent,
+        user=user_settings(plan, planned),
+        max_steps=planned.suite.max_steps,
+        max_errors=planned.suite.max_errors,
+        timeout=planned.suite.timeout,
+    )
+
+
+NAMED_ROLES = (Role.GATE, Role.GUARD)
+"""Roles of the splits whose draws the ledger names: those by which a candidate is judged."""
+
+
+def key_of(plan: Plan, planned: PlannedSuite, task: Task, trial: int, party: Party | None = None) -> str:
+    """The key of a task's trial in a live run; the candidate's, where `party` is not another."""
+    candidate, live = (plan.candidate, plan.live) if party is None else (party.candidate, party.live)
+    assert live is not None
+    lock, suite, world = planned.lock, planned.suite, planned.identity.world
+    # What is not set is left out, so that the keys of earlier runs stay as they are.
+    timeout = [] if suite.timeout is None else [suite.timeout]
+    return simulation_key(
+        {
+            "candidate": candidate.digest,
+            "task": task.digest_in(solo=suite.solo),
+            "task_id": task.id,
+            "world": [lock.provider, lock.domain, lock.policy, lock.tools, lock.data],
+            # Code that cannot be identified gives a key that no other run has.
+            **({} if world is None else {"code": world.digest or plan.run_id}),
+            "agent": live.agent_settings().model_dump(mode="json"),
+            "user": user_settings(plan, planned).model_dump(mode="json"),
+            "trial": trial,
+            # What a cassette played is no live model's, whatever its settings say.
+            **({"cassette": live.cassette.header.digest} if live.cassette else {}),
+            "budgets": [suite.max_steps, suite.max_errors, *timeout],
+            # What was drawn elsewhere was drawn without an entry of the ledger, and could be chosen.
+            **({"sealed": place} if (place := sealed_place(plan, planned, task.id)) else {}),
+        }
+    )
+
+
+def sealed_place(plan: Plan, planned: PlannedSuite, task_id: str) -> str:
+    """The suite and the split of a task whose draws the ledger names; empty for a task of any other split."""
+    split = next((name for name, tasks in planned.lock.splits.items() if task_id in tasks), None)
+    if split is None or plan.project.splits[split].role not in NAMED_ROLES:
+        return ""
+    return f"{planned.name}::{split}"
+
+
+def conditions(plan: Plan, planned: PlannedSuite) -> str:
+    """Digest of what a live run of a suite depends on, apart from the tasks, the candidate and its agent.
+
+    Code that cannot be identified gives a digest that no other run has.
+    """
+    suite, world = planned.suite, planned.identity.world
+    code = None if world is None else world.digest or plan.run_id
+    user = user_settings(plan, planned).model_dump(mode="json")
+    return digest([user, code, suite.max_steps, suite.max_errors, suite.timeout])
+
+
+def tested(plan: Plan, origin: Provenance) -> str:
+    """Digest of the tested agent, without the candidate's text: equal digests mean the same test.
+
+    An agent that is not built in counts with the code of its user and world.
+
+    Code that cannot be identified gives a digest that no other run has.
+    """
+    agent = origin.agent.model_dump(mode="json")
+    if origin.agent.code is None:
+        return digest(agent)
+    codes = [code for code in (origin.agent.code, origin.user.code, origin.world) if code is not None]
+    unknown = plan.run_id if any(code.unknown for code in codes) else ""
+    return digest([agent, [code.digest for code in codes], unknown])

@@ -1,0 +1,100 @@
+"""Candidates that talk with adapters: what `v6+NAME` and `v6+routed` make of the models of a run."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from pytest_trace2evolve.errors import AdapterError, ConfigError
+from pytest_trace2evolve.models.settings import ModelSettings
+from pytest_trace2evolve.project.adapters import Adapter, Adapters, last_promoted
+from pytest_trace2evolve.project.candidates import ROUTED, WITH, Candidate
+from pytest_trace2evolve.session.cassettes import refuse_other_weights
+from pytest_trace2evolve.session.live import LiveSettings, Routes, adapted
+from pytest_trace2evolve.utils.canonical import digest
+
+
+@dataclass(frozen=True)
+class Talkers:
+    """Who talks for which candidate.
+
+    Attributes:
+        plain: As the options say it, before a candidate's adapter; None where the agent is no model.
+        adapters: The project's.
+    """
+
+    plain: LiveSettings | None
+    adapters: Adapters
+
+    def of(self, candidate: Candidate) -> LiveSettings | None:
+        """The settings with which a candidate talks.
+
+        Raises:
+            ConfigError: the agent is no model, or another adapter was named, or answers are stored.
+            CassetteError: the cassette holds what another candidate said.
+            AdapterError: the adapter is unknown, of another base, or none is promoted.
+            ModelFolderError: an adapter cannot be served with the model.
+        """
+        live, name = self.plain, candidate.adapter
+        if live is not None and live.cassette is not None:
+            refuse_other_weights(live.cassette, candidate)
+            return live
+        if not name:
+            return live
+        if live is None:
+            raise ConfigError(
+                f"candidate {candidate.id!r} talks with an adapter, and this run's agent is no model: give "
+                "--t2e-model ./FOLDER, or leave --t2e-agent out"
+            )
+        if live.agent.adapter is not None:
+            raise ConfigError(
+                f"--t2e-adapter does not go with candidate {candidate.id!r}, which names its adapter"
+            )
+        if name == ROUTED:
+            return self._routed(live, candidate)
+        return replace(live, agent=_with(live.agent, self.adapters[name]))
+
+    def _routed(self, live: LiveSettings, candidate: Candidate) -> LiveSettings:
+        if live.cache or live.record is not None:
+            option = "--t2e-record" if live.record is not None else "--t2e-cache"
+            raise ConfigError(
+                f"{option} keeps the answers of one model, and candidate {candidate.id!r} asks several: "
+                "leave it out"
+            )
+        table = self._table(live.agent, self.adapters.routed())
+        models = {one.name: _with(live.agent, one) for one in table}
+        weights = live.agent.weights
+        if weights is not None:
+            weights = f"{weights}+{digest({name: one.weights for name, one in models.items()})}"
+        skills = tuple(one.skill for one in table if one.skill is not None)
+        agent = replace(live.agent, model=f"{live.agent.model}{WITH}{ROUTED}", weights=weights)
+        return replace(live, agent=agent, routes=Routes(live.agent, models, skills, live.each_turn))
+
+    def _table(self, base: ModelSettings, promoted: Sequence[Adapter]) -> list[Adapter]:
+        """The promoted adapters of a base that a router can choose: at an endpoint its name must do."""
+        # Bases of other digests may have one name, and at an endpoint no more of them is known.
+        found = last_promoted(one for one in promoted if _is_of(one, base) and one.skill is not None)
+        if found:
+            return found
+        others = ", ".join(f"{one.name} (of {one.manifest.base!r})" for one in promoted)
+        raise AdapterError(
+            f"no promoted adapter in {self.adapters.folder} was trained on model {base.model!r} of this run; "
+            f"promoted: {others or 'none'}"
+        )
+
+
+def _is_of(adapter: Adapter, base: ModelSettings) -> bool:
+    if base.folder is None:
+        return adapter.manifest.base == base.model
+    return adapter.manifest.base_digest == base.base_weights
+
+
+def _with(model: ModelSettings, adapter: Adapter) -> ModelSettings:
+    """A model with an adapter; an endpoint is asked by both names, as a server of ours is."""
+    if model.folder is None:
+        return replace(model, model=f"{model.model}{WITH}{adapter.name}")
+    if not _is_of(adapter, model):
+        raise AdapterError(
+            f"adapter {adapter.name!r} was trained on {adapter.manifest.base!r} "
+            f"({adapter.manifest.base_digest[:12]}), and this run's model is {model.model!r} "
+            f"({model.base_weights[:12]}): give --t2e-model with that folder, or train one on this model"
+        )
+    return adapted(model, adapter.path, adapter.path)

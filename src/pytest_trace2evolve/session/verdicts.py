@@ -1,0 +1,524 @@
+"""From the records of a run to its evidence and verdicts, suite by suite."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from pytest_trace2evolve.errors import ResultsError
+from pytest_trace2evolve.evidence.integrity import (
+    Edited,
+    edited_baseline,
+    edited_copy,
+    edited_traces,
+    is_known,
+    knows_evidence,
+    knows_traces,
+    other_outcomes,
+    outcomes_digest,
+)
+from pytest_trace2evolve.gate.alpha_spending import Claim, Look
+from pytest_trace2evolve.gate.comparable import agent_changes, differences, unequal_trials, unrecorded
+from pytest_trace2evolve.gate.confirm import fresh_result
+from pytest_trace2evolve.gate.decide import decide, unmeasured, worst
+from pytest_trace2evolve.gate.labels import Labelled
+from pytest_trace2evolve.gate.pairs import natural_order, pair, told
+from pytest_trace2evolve.gate.policy import version_of
+from pytest_trace2evolve.project.candidates import source_of
+from pytest_trace2evolve.project.project import Project
+from pytest_trace2evolve.project.suites import Role
+from pytest_trace2evolve.records.evidence import (
+    Compared,
+    Evidence,
+    Fresh,
+    Provenance,
+    Settings,
+    SimulationEvidence,
+    code_differences,
+    side_of,
+)
+from pytest_trace2evolve.records.ledger import Evaluation, Origin
+from pytest_trace2evolve.records.verdict import Decision, Goal, Label, Verdict
+from pytest_trace2evolve.scoring.metrics import Metrics, metrics
+from pytest_trace2evolve.session.access_log import Looks, baseline_identity, trials_of
+from pytest_trace2evolve.session.baselines import Baseline
+from pytest_trace2evolve.session.draws import Draws
+from pytest_trace2evolve.session.plan import Plan, PlannedSuite
+from pytest_trace2evolve.session.provenance import provenance_of, tested
+from pytest_trace2evolve.session.task_run import TaskRun
+from pytest_trace2evolve.session.trials import lost_trial
+
+
+@dataclass
+class SuiteRun:
+    """What has come in of one suite: task runs by task id."""
+
+    planned: PlannedSuite
+    runs: dict[str, TaskRun] = field(default_factory=dict)
+
+    def add(self, task_id: str, run: TaskRun) -> None:
+        """Take in what came of a task."""
+        self.runs[task_id] = run
+
+    def crashed(self, task_id: str, note: str) -> None:
+        """A worker died on a task: all its trials are lost."""
+        digest = self.planned.lock.tasks[task_id]
+        trials = max(1, self.planned.trials_of(task_id))
+        self.add(task_id, TaskRun(tuple(lost_trial(task_id, digest, trial, note) for trial in range(trials))))
+
+    @property
+    def records(self) -> tuple[SimulationEvidence, ...]:
+        """All records, in order of task and trial, whatever order they came in."""
+        everything = [record for run in self.runs.values() for record in run.records]
+        return tuple(sorted(everything, key=lambda record: (natural_order(record.task_id), record.trial)))
+
+    @property
+    def fresh(self) -> dict[str, Fresh]:
+        """Fresh trials of the tasks that have any, by task id."""
+        return {task_id: run.fresh for task_id, run in self.runs.items() if run.fresh is not None}
+
+    @property
+    def unconfirmed(self) -> list[str]:
+        """Why tasks that fell have no fresh trials, a note for each reason."""
+        reasons = Counter(run.unconfirmed for run in self.runs.values() if run.unconfirmed)
+        return [
+            f"{self.planned.name}: {count} task{'' if count == 1 else 's'} that fell could not be confirmed: "
+            f"{reason}"
+            for reason, count in sorted(reasons.items())
+        ]
+
+    def in_split(self, split: str) -> tuple[SimulationEvidence, ...]:
+        """The records of one split."""
+        tasks = self.planned.lock.splits[split]
+        return tuple(record for record in self.records if record.task_id in tasks)
+
+    def missing(self, split: str) -> list[str]:
+        """Tasks of a split, not left out for their content, that did not run in all their trials."""
+        return [
+            task_id
+            for task_id in self.planned.lock.splits[split]
+            if task_id not in self.runs or self.runs[task_id].absent or self.runs[task_id].unfinished
+        ]
+
+    def left_out(self, split: str) -> dict[str, str]:
+        """Why tasks of a split were not compared, by their ids."""
+        return {
+            task_id: self.runs[task_id].left_out
+            for task_id in self.planned.lock.splits[split]
+            if task_id in self.runs and self.runs[task_id].left_out
+        }
+
+    def ran(self, split: str) -> bool:
+        """Whether anything of a split came in."""
+        return any(
+            task_id in self.runs and bool(self.runs[task_id].records or self.runs[task_id].left_out)
+            for task_id in self.planned.lock.splits[split]
+        )
+
+
+@dataclass(frozen=True)
+class SuiteOutcome:
+    """One suite's figures and verdicts.
+
+    `reason` says why there is no verdict where there is none. `whole` is whether every split that ran ran
+    completely.
+    """
+
+    name: str
+    metrics: Mapping[str, Metrics]
+    verdicts: tuple[Verdict, ...]
+    reason: str
+    whole: bool
+    unread: tuple[str, ...] = ()
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """What was not compared, where no verdict names it."""
+        return () if self.verdicts else self.unread
+
+    @property
+    def decision(self) -> Decision | None:
+        """The worst of its splits; None where none decided."""
+        return worst(verdict.decision for verdict in self.verdicts)
+
+
+def evidence(plan: Plan, run: SuiteRun) -> Evidence:
+    """A suite's evidence, with where it comes from."""
+    return Evidence(provenance=provenance_of(plan, run.planned), simulations=run.records)
+
+
+def outcome(
+    plan: Plan,
+    run: SuiteRun,
+    looks: Looks,
+    draws: Draws,
+    *,
+    interrupted: str = "",
+    stopped: bool = False,
+) -> SuiteOutcome:
+    """Judge one suite.
+
+    Args:
+        plan: The run's plan.
+        run: What came in of the suite; nothing, where the session ended before it.
+        looks: What the ledger says.
+        draws: The draws of the run.
+        interrupted: Why the session may have stopped early or been narrowed; empty where it was not.
+        stopped: Whether it ended before its time: then nothing it measured decides.
+    """
+    splits = run.planned.lock.splits
+    figures = {split: metrics(run.in_split(split)) for split in splits if run.ran(split)}
+    whole = not stopped and not any(run.missing(split) for split in figures)
+    verdicts: list[Verdict] = []
+    reason = _no_gate_reason(plan, run.planned)
+    if not reason:
+        verdicts = list(_verdicts(plan, run, looks, draws, interrupted, stopped=stopped))
+        if not any(verdict.decision for verdict in verdicts):
+            reason = "no deciding split was run, and the guards detected no harm"
+    unread = tuple(entry for split in splits for entry in told(run.left_out(split)))
+    return SuiteOutcome(run.planned.suite.name, figures, tuple(verdicts), reason, whole, unread)
+
+
+def _no_gate_reason(plan: Plan, planned: PlannedSuite) -> str:
+    if plan.policy is None:
+        return "the gate is off"
+    if planned.baseline is not None:
+        return ""
+    ancestors = " ← ".join(candidate.id for candidate in plan.lineage[1:])
+    if not ancestors:
+        return f"candidate {plan.candidate.id} has no ancestor to be compared with; name a --t2e-baseline"
+    return f"none of its ancestors ({ancestors}) has a baseline for this suite; name a --t2e-baseline"
+
+
+def _verdicts(
+    plan: Plan, run: SuiteRun, looks: Looks, draws: Draws, interrupted: str, *, stopped: bool
+) -> Iterable[Verdict]:
+    planned, policy = run.planned, plan.policy
+    assert planned.baseline is not None
+    assert policy is not None
+    splits = dict(deciding(plan.project, planned.lock.splits))
+    decides = any(run.ran(split) for split, guard in splits.items() if not guard)
+    for split, guard in splits.items():
+        # A guard that was left out (`-m heldout`) must not pass for one that detected no harm.
+        if not run.ran(split) and not interrupted and not (guard and decides):
+            continue
+        tasks = planned.lock.splits[split]
+        baseline = [record for record in planned.baseline.evidence.simulations if record.task_id in tasks]
+        comparable = [record for record in baseline if record.task_digest == tasks[record.task_id]]
+        candidate = run.in_split(split)
+        reasons = {**_other_content(baseline, tasks), **run.left_out(split)}
+        labelled = _labelled(plan, planned, split, looks)
+        partial = _partial(run, split, interrupted, stopped)
+        if not partial and not guard:
+            partial = _without_baseline(tasks, {record.task_id for record in baseline})
+        claims = plan.project.splits[split].role is Role.GATE and not partial
+        look = looks.look(claim_of(plan, run, split, draws, labelled.label)) if claims else None
+        pairs = pair(comparable, candidate).leaving_out(reasons)
+        if plan.confirm is not None and plan.confirm.possible and planned.name in plan.confirm.sides:
+            pairs = pairs.tried_again({name: fresh_result(one) for name, one in run.fresh.items()})
+        verdict = decide(
+            pairs,
+            policy,
+            goal=plan.goal,
+            label=labelled.label,
+            suite=planned.suite.name,
+            split=split,
+            guard=guard,
+            partial=partial,
+            expected=len(tasks),
+            look=look.number if look else None,
+            analysis=look.analysis if look else None,
+            abandoned=len(look.abandoned) if look else 0,
+            lost=_lost_again(run, split, draws),
+            stage_alpha=plan.stage.alpha if plan.stage else None,
+            schedule=plan.stage.schedule if plan.stage else (),
+        )
+        verdict = with_recorded(verdict, look, labelled.reason)
+        sealed = plan.project.splits[split].role is Role.GATE
+        yield withheld(verdict) if sealed and looks.problems else verdict
+
+
+def _labelled(plan: Plan, planned: PlannedSuite, split: str, looks: Looks) -> Labelled:
+    """What kind of evidence a split is.
+
+    Of a project that draws a sealed split live, traces that its ledger does not know are not clean: they may
+    be what such a run left, edited.
+    """
+    labelled = looks.label(plan.lineage, planned, split, plan.project.splits[split].role)
+    if labelled.label is not Label.CLEAN:
+        return labelled
+    cassette = plan.live.cassette if plan.live is not None else None
+    if cassette is not None and cassette.header.suites.get(planned.name) != planned.lock.digest:
+        # Its answers were drawn without an entry of the ledger for this split, and could be chosen.
+        reason = f"cassette {cassette.path.name} was not recorded on {planned.name} under its lock"
+        return Labelled(Label.DEVELOPMENT, reason)
+    if not looks.names_draws(planned.name, split):
+        return labelled
+    if not (files := _unrecorded(planned, looks)):
+        return labelled
+    reason = f"the ledger names draws of {planned.name}::{split}, and not what is in {', '.join(files)}"
+    return Labelled(Label.DEVELOPMENT, reason)
+
+
+def _unrecorded(planned: PlannedSuite, looks: Looks) -> list[str]:
+    """The names of the files that a suite is judged on and whose content the ledger does not know."""
+    files = [(file.path, file.run) for file in planned.recorded.files] if planned.recorded else []
+    baseline = planned.baseline
+    if baseline is not None and not baseline.saved:
+        files += baseline.files
+    names = [path.name for path, run in files if not knows_traces(looks.entries, run)]
+    if baseline is not None and not baseline.saved and not baseline.files:
+        whole = baseline.whole or baseline.evidence
+        names += [] if knows_evidence(looks.entries, planned.name, whole) else [baseline.name]
+    return list(dict.fromkeys(names))
+
+
+def _lost_again(run: SuiteRun, split: str, draws: Draws) -> dict[str, str]:
+    """Tasks of a split of which this run and an earlier one lost the same trial, with the side."""
+    if run.planned.recorded is not None:
+        return {}
+    lost = {
+        task_id: [record.trial for record in run.runs[task_id].lost]
+        for task_id in run.planned.lock.splits[split]
+        if task_id in run.runs
+    }
+    return {
+        task_id: "candidate"
+        for task_id, trials in lost.items()
+        if trials and draws.lost_again(run.planned.name, task_id, trials)
+    }
+
+
+def with_recorded(verdict: Verdict, look: Look | None, reason: str = "") -> Verdict:
+    """A verdict on fresh evidence, decided together with the ledger's entries of the same claim.
+
+    Args:
+        verdict: What the fresh figures say.
+        look: The claim's place among the tests of the split; None without a clean claim.
+        reason: Why the evidence is not labelled better.
+
+    Returns:
+        The verdict; of a repeat with the worse of the recorded and the fresh decision. Its reason names both.
+    """
+    reasons, decision = [verdict.reason, reason], verdict.decision
+    if look is not None and look.abandoned:
+        reasons.append(_abandoned(look, verdict))
+    if look is not None and look.recorded is not None and decision is not None:
+        recorded = look.recorded
+        told = f"recorded: {_dated(recorded)}; now: {decision.value.upper()}"
+        decision = worst([recorded.decision, decision])
+        reasons.append(f"{told}; the worse of the two counts")
+        if decision is Decision.INCONCLUSIVE and not unmeasured(verdict):
+            reasons.append(f"a run with more than {_trials(look.trials)} a task continues the test")
+    elif look is not None and look.continued is not None:
+        before = look.continued
+        reasons.append(
+            f"continues test {look.number}: {_dated(before)}, with {_trials(before.trials)} a task"
+        )
+    text = "; ".join(part for part in reasons if part)
+    settling = verdict.settling if decision is verdict.decision else ()
+    return verdict.model_copy(update={"decision": decision, "reason": text, "settling": settling})
+
+
+def withheld(verdict: Verdict) -> Verdict:
+    """A verdict on a sealed split under a damaged ledger, whose reason it names: a promotion is withheld."""
+    if verdict.decision is not Decision.PROMOTE:
+        return verdict
+    return verdict.model_copy(update={"decision": Decision.INCONCLUSIVE})
+
+
+def _abandoned(look: Look, verdict: Verdict) -> str:
+    """Which draws could have been judged instead, what follows, and how to avoid that."""
+    count = len(look.abandoned)
+    named = ", ".join(f"{draw.run} ({draw.at:%Y-%m-%d})" for draw in look.abandoned[:3])
+    further = ", …" if count > 3 else ""
+    lowers = verdict.alpha is not None and verdict.goal is not Goal.NO_REGRESSION and look.recorded is None
+    return (
+        f"{count} other draw{'' if count == 1 else 's'} of this split could have been judged instead and "
+        f"{'was' if count == 1 else 'were'} not{', so the level is lower' if lowers else ''}: "
+        f"{named}{further}; keep .trace2evolve, finish runs that were begun, and leave out --t2e-fresh"
+    )
+
+
+def _dated(entry: Evaluation) -> str:
+    return f"{entry.decision.value.upper()} on {entry.at:%Y-%m-%d}"
+
+
+def _trials(number: int) -> str:
+    return f"{number} trial{'' if number == 1 else 's'}"
+
+
+def claim_of(plan: Plan, run: SuiteRun, split: str, draws: Draws, label: Label) -> Claim:
+    """What is judged on a split, on evidence of a label."""
+    planned = run.planned
+    assert planned.baseline is not None
+    assert plan.policy is not None
+    tasks = planned.lock.splits[split]
+    # All of it, whatever stage this is: the stages of a run are one test.
+    whole = planned.baseline.whole or planned.baseline.evidence
+    evidence = outcomes_digest(record for record in whole.simulations if record.task_id in tasks)
+    return Claim(
+        suite=planned.name,
+        split=split,
+        lock=planned.lock.digest,
+        candidate=plan.candidate.digest,
+        agent=tested(plan, provenance_of(plan, planned)),
+        baseline=baseline_identity(whole.provenance) or evidence,
+        policy=version_of(plan.policy),
+        trials=trials_of(run.in_split(split)),
+        most=plan.stage.most if plan.stage else 0,
+        evidence=evidence,
+        goal=plan.goal,
+        counts=plan.goal is Goal.IMPROVE and label is Label.CLEAN,
+        draw="" if planned.recorded is not None else draws.id_of(planned.name),
+        recorded_run=planned.recorded is not None or draws.origin is Origin.PLAYED,
+        measured=_measured(whole.provenance, plan),
+        baseline_run=whole.provenance.run_id or "",
+    )
+
+
+def _measured(origin: Provenance, plan: Plan) -> tuple[str, str]:
+    """Digests of a baseline's candidate and agent; empty if they were not recorded."""
+    if origin.candidate is None or origin.agent == Settings():
+        return "", ""
+    return origin.candidate.digest, tested(plan, origin)
+
+
+def refuse_incomparable(plan: Plan, planned: PlannedSuite) -> tuple[str, ...]:
+    """Compare what was recorded of both sides.
+
+    Returns:
+        Notes on what only one side recorded.
+
+    Raises:
+        ResultsError: something differs that may not, or the agent does and the candidate does not declare it.
+    """
+    assert planned.baseline is not None
+    old, new = planned.baseline.evidence, provenance_of(plan, planned)
+    digests = {record.task_id: record.task_digest for record in old.simulations}
+    found = list(differences(old.provenance, new, baseline_tasks=digests, candidate_tasks=planned.lock.tasks))
+    if found:
+        raise ResultsError(
+            f"baseline {planned.baseline.name!r} of {planned.name!r} and this run cannot be compared: "
+            + "; ".join(found)
+        )
+    changes = agent_changes(old.provenance, new)
+    declared = declared_changes(plan, planned.baseline)
+    if undeclared := [kind for kind in changes if kind not in declared]:
+        phrases = "; ".join(phrase for kind in undeclared for phrase in changes[kind])
+        raise ResultsError(
+            f"baseline {planned.baseline.name!r} of {planned.name!r} and this run are of different agents: "
+            f"{phrases}; measure a baseline with this agent, or declare the change in the front matter of "
+            f"{source_of(plan.candidate.id)}: changes: [{', '.join(undeclared)}]"
+        )
+    if plan.policy is not None and plan.policy.equal_trials:
+        counts = Counter(record.task_id for record in old.simulations)
+        unequal = unequal_trials(counts, {name: planned.trials_of(name) for name in counts})
+        if unequal:
+            raise ResultsError(f"{planned.name}: policy {plan.policy.name!r}: {unequal}")
+    notes = []
+    if missing := unrecorded(old.provenance, new):
+        notes.append(f"{planned.name}: {missing}")
+    if changed := list(code_differences(old.provenance.agent.code, new.agent.code)):
+        notes.append(f"{planned.name}: the agent's code differs from the baseline's: {', '.join(changed)}")
+    return tuple(notes)
+
+
+def declared_changes(plan: Plan, baseline: Baseline) -> frozenset[str]:
+    """The changes of the agent that lie between a baseline and the candidate, as candidates declare them."""
+    origin = baseline.evidence.provenance.candidate
+    found: set[str] = set()
+    for one in plan.lineage:
+        if origin is not None and one.id == origin.id:
+            break
+        found |= one.declares
+    return frozenset(found)
+
+
+def compared(plan: Plan, planned: PlannedSuite) -> Compared | None:
+    """Who made both sides of a suite, for reports; None without a baseline."""
+    if planned.baseline is None:
+        return None
+    old, new = planned.baseline.evidence.provenance, provenance_of(plan, planned)
+    declared = declared_changes(plan, planned.baseline)
+    return Compared(
+        baseline=side_of(old),
+        candidate=side_of(new),
+        declared=tuple(kind for kind in agent_changes(old, new) if kind in declared),
+    )
+
+
+def refuse_edited(plan: Plan, looks: Looks) -> Iterator[str]:
+    """Hold what a run replays, and the baselines that a gated run is compared with, against the ledger.
+
+    Returns:
+        Notes on what may have been edited.
+
+    Raises:
+        ResultsError: a baseline is not as it was saved, or as another run used it, or a run's folder is not
+            as the run left it.
+    """
+    for name, planned in plan.suites.items():
+        for file in planned.recorded.files if planned.recorded else ():
+            _refuse(edited_traces(looks.entries, file.run, file.path))
+        baseline = planned.baseline
+        if plan.policy is not None and baseline is not None and not baseline.saved:
+            for path, run in baseline.files:
+                _refuse(edited_traces(looks.entries, run, path))
+            if not baseline.files and baseline.path is not None:
+                whole = baseline.whole or baseline.evidence
+                _refuse(edited_copy(looks.entries, name, baseline.path, whole))
+        sealed = any(plan.project.splits[split].role is Role.GATE for split in planned.lock.splits)
+        decides = plan.policy is not None or plan.saving is not None
+        if sealed and decides and (unrecorded := _unrecorded(planned, looks)):
+            yield (
+                f"{name}: not recorded by this project's ledger, so an edit cannot be found: "
+                f"{', '.join(unrecorded)}"
+            )
+        if plan.policy is None or baseline is None or not baseline.saved:
+            continue
+        assert baseline.path is not None
+        whole = baseline.whole or baseline.evidence
+        _refuse(edited_baseline(looks.entries, name, baseline.name, baseline.path, whole))
+        if is_known(looks.entries, name, baseline.name):
+            continue
+        if note := other_outcomes(looks.entries, name, baseline.name, whole, planned.lock.splits):
+            yield f"{name}: {note}"
+
+
+def _refuse(edited: Edited | None) -> None:
+    if edited is not None:
+        raise ResultsError(str(edited))
+
+
+def deciding(project: Project, splits: Iterable[str]) -> Iterable[tuple[str, bool]]:
+    """The splits of a suite that the gate looks at, each with whether it can only discard."""
+    roles = {split: project.splits[split].role for split in splits}
+    gated = Role.GATE if Role.GATE in roles.values() else Role.DEVELOPMENT
+    for split, role in roles.items():
+        if role in (gated, Role.GUARD):
+            yield split, role is Role.GUARD
+
+
+def _partial(run: SuiteRun, split: str, interrupted: str, stopped: bool) -> str:
+    tasks = run.planned.lock.splits[split]
+    if missing := run.missing(split):
+        why = f"{interrupted}; " if interrupted else ""
+        return f"partial: {why}{len(missing)} of {len(tasks)} tasks did not run ({_some(missing)})"
+    return f"partial: {interrupted}" if stopped else ""
+
+
+def _without_baseline(tasks: Mapping[str, str], baseline: set[str]) -> str:
+    without = sorted(tasks.keys() - baseline, key=natural_order)
+    held = len(tasks) - len(without)
+    return (
+        f"partial: the baseline holds {held} of {len(tasks)} tasks, not {_some(without)}" if without else ""
+    )
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+
+
+def _other_content(records: Iterable[SimulationEvidence], tasks: Mapping[str, str]) -> dict[str, str]:
+    other = {record.task_id for record in records if record.task_digest != tasks[record.task_id]}
+    return dict.fromkeys(other, "its content in the baseline differs from the lock")

@@ -1,1 +1,0 @@
-"""GRPO on LoRA adapters, by trl: the recipe, the trainer whose rollouts hold a customer, and what is kept."""

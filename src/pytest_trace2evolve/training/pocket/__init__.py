@@ -1,1 +1,0 @@
-"""The embedded language model: its tokenizer, its size and how it is trained from dialogues."""

@@ -1,0 +1,170 @@
+"""Crashes: an error that nobody handles ends a session or a command with status 3 and one line.
+
+Its traceback lies in a file that the line names. Status 1 would say that the candidate is discarded.
+"""
+
+import os
+import re
+import sys
+import tempfile
+import traceback
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from pytest_trace2evolve import __version__
+from pytest_trace2evolve.records.message import storable_text
+from pytest_trace2evolve.utils.files import write_atomic
+from pytest_trace2evolve.utils.sanitize import sanitize_line
+from pytest_trace2evolve.utils.secrets import Secrets
+
+EXIT_CRASH = 3
+"""Exit status of a session or command that crashed; pytest's own for an internal error."""
+
+MAX_SHOWN = 300
+"""Characters of an exception that the line shows."""
+
+
+class OutputError(Exception):
+    """The standard output cannot be written: whoever waits for the output gets less than all of it.
+
+    Args:
+        why: The cause.
+    """
+
+    def __init__(self, why: object) -> None:
+        super().__init__(
+            f"the standard output cannot be written ({why}); make room for it, or redirect it elsewhere"
+        )
+
+
+_LINE = re.compile(r"crashed: .*? (?:the traceback is in|its traceback cannot be written) [^\n]*")
+
+
+def crash_line(error: BaseException, root: Path | None) -> str:
+    """Write the traceback of an error to a file; returns the line that reports both.
+
+    Args:
+        error: What nobody handled.
+        root: The project's folder; None if there is no project.
+    """
+    return f"crashed: {_said(error)}; {traceback_note(error, root)}"
+
+
+def traceback_note(error: BaseException, root: Path | None) -> str:
+    """Write the traceback of an error to a file; returns the part of a message that names the file.
+
+    The file lies in the project's `.trace2evolve/`, or in the temporary folder if it cannot be written there.
+    """
+    name = f"crash-{datetime.now(UTC):%Y-%m-%dT%H%M%S}-{uuid4().hex[:6]}.log"
+    folders = [*([root / ".trace2evolve"] if root is not None else []), Path(tempfile.gettempdir())]
+    problem = ""
+    for folder in folders:
+        try:
+            write_atomic(folder / name, _text(error))
+            return f"the traceback is in {folder / name}"
+        except (OSError, MemoryError, RecursionError) as trouble:
+            problem = _said(trouble)
+    return f"its traceback cannot be written ({problem})"
+
+
+def shorten(excrepr: Any, error: BaseException, root: Path, *, is_consequence: bool = False) -> None:
+    """Reduce pytest's report of an internal error to one line, if this package caused it.
+
+    Args:
+        excrepr: The report, which pytest is about to print or to send from a worker.
+        error: The error.
+        root: The project's folder.
+        is_consequence: Whether another internal error was reported before this one.
+    """
+    found = _LINE.search(str(error)) if isinstance(error, AssertionError) else None
+    if found is None and not is_consequence and not _is_ours(error):
+        return
+    line = f"trace2evolve: {found[0] if found else crash_line(error, root)}"
+    # pytest offers no other way to change what it prints.
+    excrepr.toterminal = lambda writer: writer.line(line)
+
+
+def end_session(error: BaseException, root: Path) -> int:
+    """Report an error that escaped from a pytest session; returns its exit status."""
+    if isinstance(error, KeyboardInterrupt):
+        _say("trace2evolve: interrupted while the session ended")
+        return 2
+    try:
+        flush_output()
+    except OutputError:
+        discard(sys.stdout)
+    if isinstance(error, OutputError):
+        _say(f"trace2evolve: {error}")
+    else:
+        _say(f"trace2evolve: {crash_line(error, root)}")
+    return EXIT_CRASH
+
+
+def refuse_closed_output() -> None:
+    """See that there is a standard output.
+
+    Raises:
+        SystemExit: there is none. Nothing else keeps pytest from flushing what is not there.
+    """
+    if sys.stdout is None:
+        _say(f"trace2evolve: {OutputError('it is closed')}")
+        raise SystemExit(EXIT_CRASH)
+
+
+def flush_output() -> None:
+    """Write out what the standard output holds.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:
+        raise OutputError(error.strerror or error) from None
+
+
+def discard(stream: Any) -> None:
+    """Send a standard stream nowhere: it cannot be written, and Python would try again at exit."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    except (OSError, ValueError, AttributeError):
+        return  # it is no file: a test's, say
+
+
+def _say(line: str) -> None:
+    """Print a line to the standard error, if anybody hears it."""
+    try:
+        print(line, file=sys.stderr)
+    except OSError:
+        discard(sys.stderr)
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Whether the hook that failed is one of this package: it follows the last frame of pluggy."""
+    modules = [
+        str(frame.f_globals.get("__name__", "")) for frame, _ in traceback.walk_tb(error.__traceback__)
+    ]
+    packages = [module.partition(".")[0] for module in modules]
+    if "pluggy" in packages:
+        packages = packages[len(packages) - packages[::-1].index("pluggy") :]
+    return packages[:1] == [__name__.partition(".")[0]]
+
+
+def _said(error: BaseException) -> str:
+    try:
+        text = _secrets().out_of(f"{type(error).__name__}: {error}")
+    except Exception as other:
+        return f"{type(error).__name__} (its message cannot be shown: {type(other).__name__})"
+    return sanitize_line(text, MAX_SHOWN).rstrip(": ")
+
+
+def _text(error: BaseException) -> str:
+    head = f"pytest-trace2evolve {__version__}, Python {sys.version.split()[0]}, {sys.platform}\n\n"
+    return storable_text(_secrets().out_of(head + "".join(traceback.format_exception(error))))
+
+
+def _secrets() -> Secrets:
+    return Secrets.of(os.environ.get("OPENAI_BASE_URL"), os.environ.get("OPENAI_API_KEY"))

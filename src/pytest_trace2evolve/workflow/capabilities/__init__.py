@@ -1,1 +1,0 @@
-"""From runs to the capabilities that are missing."""

@@ -1,1 +1,0 @@
-"""Synthetic cases at work: admission, pressure tests, freezing."""

@@ -1,1 +1,0 @@
-"""The built-in environments over the support world, their admission and their calibration."""

@@ -1,1 +1,0 @@
-"""Experiments: ways to spend equal rollouts, compared on whole tasks of held-out content."""

@@ -1,1 +1,0 @@
-"""After a run: verdicts, the ledger, what is kept, and what is promoted."""

@@ -1,1 +1,0 @@
-"""Before a run: what was asked for is read, checked and settled."""

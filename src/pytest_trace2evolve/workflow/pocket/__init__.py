@@ -1,1 +1,0 @@
-"""The pocket model: what it is taught, how it is trained and what its card says."""

@@ -1,1 +1,0 @@
-"""The router's table, and how often the router is right."""
