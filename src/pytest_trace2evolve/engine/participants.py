@@ -13,8 +13,8 @@ from typing import Protocol
 from pytest_trace2evolve.agents.chat import ChatAgent, RoutedAgent, Router, SoloChatAgent, solo_prompt
 from pytest_trace2evolve.agents.chat import system_prompt as agent_prompt
 from pytest_trace2evolve.agents.reference import CaseOracle, NopAgent, OracleAgent
-from pytest_trace2evolve.engine.pool import Pool
-from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.engine.live import LiveSettings
+from pytest_trace2evolve.engine.loop import LoopThread
 from pytest_trace2evolve.evidence.answers import AnswerFile
 from pytest_trace2evolve.evidence.identity import code_of
 from pytest_trace2evolve.models.answers import (
@@ -29,10 +29,12 @@ from pytest_trace2evolve.project.candidates import Candidate
 from pytest_trace2evolve.project.project import LockedSuite
 from pytest_trace2evolve.records.answer import Side
 from pytest_trace2evolve.records.evidence import (
+    CHAT,
     DUMMY_USER,
     GOLD_USER,
     NOP,
     ORACLE,
+    REPLAY,
     SCRIPTED_USER,
     Code,
     Identity,
@@ -51,8 +53,6 @@ from pytest_trace2evolve.records.protocols import (
 from pytest_trace2evolve.records.routing import NONE
 from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.task import Task, script_of
-from pytest_trace2evolve.session.live import CHAT, LiveSettings
-from pytest_trace2evolve.session.plan import REPLAY, Plan, PlannedSuite
 from pytest_trace2evolve.users.chat import ChatUser
 from pytest_trace2evolve.users.chat import system_prompt as user_prompt
 from pytest_trace2evolve.users.reference import DummyUser, GoldUser
@@ -98,35 +98,10 @@ def _user(task: Task, trial: int, *, solo: bool = False) -> User:
 BUILT_IN_AGENTS: dict[str, AgentFactory] = {ORACLE: _oracle, NOP: _nop}
 
 
-def refuse_without_solo(plan: Plan, agents: Mapping[str, AgentFactory]) -> None:
-    """Every agent that talks in a solo suite must be made for it.
-
-    Raises:
-        ConfigError: a factory takes no `solo`; names the suite and the agent.
-    """
-    for name, planned in plan.suites.items():
-        factory = agents.get(planned.agent)
-        if planned.suite.solo and factory is not None and not _takes_solo(factory):
-            raise ConfigError(
-                f"suite {name!r} is a solo suite, and agent {planned.agent!r} has no solo mode: "
-                "its factory takes no keyword 'solo'"
-            )
-
-
-def _takes_solo(factory: AgentFactory) -> bool:
+def takes_solo(factory: AgentFactory) -> bool:
+    """Whether a factory can make an agent for a solo suite."""
     parameters = inspect.signature(factory).parameters
     return "solo" in parameters or any(one.kind is one.VAR_KEYWORD for one in parameters.values())
-
-
-def user_settings(plan: Plan, planned: PlannedSuite) -> Settings:
-    """What evidence records of whoever plays the user in a suite that is not replayed."""
-    if planned.suite.solo:
-        return Settings(implementation=DUMMY_USER)
-    if plan.live is None:
-        return planned.identity.user
-    if planned.suite.scripted and plan.live.scripts:
-        return Settings(implementation=SCRIPTED_USER)
-    return plan.live.user_settings().model_copy(update={"guidelines": planned.guidelines})
 
 
 _USERS: Mapping[type, str] = {
@@ -236,7 +211,7 @@ class ChatFactory:
 
     Args:
         settings: Who talks, and whether answers are cached, recorded or played back.
-        pool: Where simulations run; closes what is opened here.
+        loop: Where simulations run; closes what is opened here.
         meter: Counts what the endpoints answer, and says when they may be asked.
         cache: The project's cache of answers.
         recording: Where the run's processes gather what they record.
@@ -247,7 +222,7 @@ class ChatFactory:
     """
 
     def __init__(
-        self, settings: LiveSettings, pool: Pool, meter: Meter, *, cache: Path, recording: Path
+        self, settings: LiveSettings, loop: LoopThread, meter: Meter, *, cache: Path, recording: Path
     ) -> None:
         self._settings = settings
         self.plays = settings.cassette is not None
@@ -260,14 +235,14 @@ class ChatFactory:
 
         def opened(one: ModelSettings) -> ChatModel:
             model = ChatModel(one, meter)
-            pool.on_close(model.close)
+            loop.on_close(model.close)
             return model
 
         routes = settings.routes
         agent = opened(settings.agent if routes is None else routes.base)
         user = agent if settings.user == agent.settings else opened(settings.user)
-        kept = self._closing(pool, open_cache(cache)) if settings.cache else None
-        own = self._closing(pool, AnswerFile(recording, "record again")) if settings.record else None
+        kept = self._closing(loop, open_cache(cache)) if settings.cache else None
+        own = self._closing(loop, AnswerFile(recording, "record again")) if settings.record else None
         self._requests = {"agent": KeyedRequests(agent.settings), "user": KeyedRequests(settings.user)}
         if routes is not None:
             routed = {NONE: agent, **{name: opened(one) for name, one in routes.models.items()}}
@@ -319,11 +294,11 @@ class ChatFactory:
         return PlayedModel(settings, side, cassette.answers, f"cassette {cassette.path}")
 
     @staticmethod
-    def _closing(pool: Pool, answers: AnswerFile) -> AnswerFile:
+    def _closing(loop: LoopThread, answers: AnswerFile) -> AnswerFile:
         async def close() -> None:
             answers.close()
 
-        pool.on_close(close)
+        loop.on_close(close)
         return answers
 
     def __call__(

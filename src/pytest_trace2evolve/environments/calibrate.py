@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import fmean
 
 from pytest_trace2evolve.agents.chat import ChatAgent, system_prompt
+from pytest_trace2evolve.engine.live import model_folder, names_folder
 from pytest_trace2evolve.environments.calibration import (
     ADJUSTMENTS,
     LOST_MOST,
@@ -31,7 +32,6 @@ from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.environment import Calibration, Figures, Outcome, Tried
 from pytest_trace2evolve.records.protocols import Agent, Model
 from pytest_trace2evolve.records.task import Content
-from pytest_trace2evolve.session.live import model_folder, names_folder
 from pytest_trace2evolve.utils.resources import embedded_model, template
 
 LOCAL_SEEDS = 30

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from pytest_trace2evolve.engine.live import names_folder
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.improve.options import (
     DECIDING,
@@ -21,7 +22,6 @@ from pytest_trace2evolve.improve.options import (
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.project.pytest_ini import ini_words
 from pytest_trace2evolve.serving.folder import expanded
-from pytest_trace2evolve.session.live import names_folder
 
 VARIABLE = "PYTEST_ADDOPTS"
 

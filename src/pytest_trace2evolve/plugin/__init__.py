@@ -25,36 +25,45 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Activate the plugin where an option or ini key of ours is given."""
-    if options.is_active(config) and not _only_read(config):
-        from pytest_trace2evolve.plugin.active import activate
+    """Activate the plugin if an option or ini key of ours is given."""
+    if not options.is_active(config) or _only_reads_hooks(config):
+        return
+    from pytest_trace2evolve.plugin.items import PLUGIN_NAME, ItemHooks
+    from pytest_trace2evolve.plugin.pressure import register
 
-        activate(config)
+    if hasattr(config, "workerinput"):
+        from pytest_trace2evolve.plugin.worker import Worker
+
+        run: ItemHooks = Worker(config)
+    else:
+        from pytest_trace2evolve.plugin.controller import Controller
+        from pytest_trace2evolve.plugin.summary_writers import sanitize_terminal
+
+        run = Controller(config)
+        sanitize_terminal(config)
+    config.pluginmanager.register(run, PLUGIN_NAME)
+    register(config, run)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> int | pytest.ExitCode | None:
-    """Start over, where a path moved the rootdir; before an evolution; or once for each stage."""
-    if _only_read(config) or hasattr(config, "workerinput"):
+    """Reject a command line that pytest would misread; evolve after the session if that is asked for."""
+    if _only_reads_hooks(config) or hasattr(config, "workerinput") or not options.is_active(config):
         return None
-    if sys.stdout is None and options.is_active(config):
+    if sys.stdout is None:
         from pytest_trace2evolve.utils.crashes import refuse_closed_output
 
         refuse_closed_output()
     given = config.invocation_params
-    fixed = options.joined([str(argument) for argument in given.args], given.dir)
-    if fixed is not None:
-        return pytest.main(fixed, plugins=given.plugins)
+    if stray := options.stray_path([str(argument) for argument in given.args], given.dir):
+        from pytest_trace2evolve.plugin.usage import usage_error
+
+        name, path = stray
+        raise usage_error(f"{name} {path}: pytest takes this path for a test path; write {name}={path}")
     if getattr(config.option, "t2e_evolve", None):
         from pytest_trace2evolve.plugin.evolution import run_and_evolve
 
-        status = run_and_evolve(config)
-        if status is not None:
-            return status
-    if getattr(config.option, "t2e_stages", None):
-        from pytest_trace2evolve.plugin.staging import run_stages
-
-        return run_stages(config)
+        return run_and_evolve(config)
     return None
 
 
@@ -69,7 +78,7 @@ def pytest_trace2evolve_crashes(
     """
     try:
         status = yield
-        if not _only_read(config) and options.is_active(config):
+        if not _only_reads_hooks(config) and options.is_active(config):
             from pytest_trace2evolve.utils.crashes import flush_output
 
             flush_output()
@@ -77,13 +86,13 @@ def pytest_trace2evolve_crashes(
     except (pytest.UsageError, pytest.exit.Exception, SystemExit, GeneratorExit):
         raise
     except BaseException as error:
-        if _only_read(config) or not options.is_active(config):
+        if _only_reads_hooks(config) or not options.is_active(config):
             raise
         from pytest_trace2evolve.utils.crashes import end_session
 
         return end_session(error, config.rootpath)
 
 
-def _only_read(config: pytest.Config) -> bool:
+def _only_reads_hooks(config: pytest.Config) -> bool:
     """Whether a command configures pytest only to read the project's hooks (`extensions.load`)."""
     return config.pluginmanager.hasplugin("trace2evolve-extensions")

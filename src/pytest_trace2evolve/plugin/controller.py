@@ -1,398 +1,462 @@
-"""The controller of a run: gathers all records, asks the gate, keeps the evidence, tells the verdict."""
+"""The controller of a pytest session: plans the run, starts its session, and reports the result."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.errors import ConfigError, ResultsError, StorageError, Trace2EvolveError
-from pytest_trace2evolve.evidence.answers import remove
-from pytest_trace2evolve.evidence.baselines import write_evidence
-from pytest_trace2evolve.gate.decide import worst
-from pytest_trace2evolve.plugin import xdist
-from pytest_trace2evolve.plugin.participant import WORKER_INPUT, Participant
-from pytest_trace2evolve.plugin.settings import read_max_age
+from pytest_trace2evolve.engine.budget import Account
+from pytest_trace2evolve.engine.live import Address
+from pytest_trace2evolve.engine.participants import BUILT_IN_AGENTS
+from pytest_trace2evolve.errors import (
+    ConfigError,
+    ModelFolderError,
+    StorageError,
+    Trace2EvolveError,
+)
+from pytest_trace2evolve.plugin.items import ItemHooks, ItemResult, SuiteTasks, TaskItem
+from pytest_trace2evolve.plugin.results import item_result
+from pytest_trace2evolve.plugin.selection import Selection, has_options, project_of, select
+from pytest_trace2evolve.plugin.settings import read_judge, read_max_age, read_options, refuse_empty
 from pytest_trace2evolve.plugin.summary_writers import sanitize_junit, tell_elsewhere
 from pytest_trace2evolve.plugin.usage import usage_error
+from pytest_trace2evolve.plugin.worker import WORKER_INPUT, write_result
+from pytest_trace2evolve.project.extensions import registered
 from pytest_trace2evolve.records.verdict import Decision
 from pytest_trace2evolve.report.baselines import age_warnings, baseline_lines
 from pytest_trace2evolve.report.live_display import Display
 from pytest_trace2evolve.report.progress import Watch, forecast, totals_text
 from pytest_trace2evolve.report.run import RunReport, run_report
-from pytest_trace2evolve.session.access_log import Looks
-from pytest_trace2evolve.session.cassettes import export, recording
-from pytest_trace2evolve.session.estimate import estimate, expected_usage, refuse_impossible
-from pytest_trace2evolve.session.finish import EXIT_STATUS, keep, keep_totals, record_verdicts
-from pytest_trace2evolve.session.plan import Plan, baseline_copy
-from pytest_trace2evolve.session.run_verdict import keep_evidence, refuse_unmergeable, write_verdict
-from pytest_trace2evolve.session.stages import goes_on, stage_note
-from pytest_trace2evolve.session.task_run import TaskRun
-from pytest_trace2evolve.session.verdicts import (
-    SuiteOutcome,
-    SuiteRun,
-    outcome,
-    refuse_edited,
-    refuse_incomparable,
-)
-from pytest_trace2evolve.utils.crashes import traceback_note
+from pytest_trace2evolve.session.plan import Plan
+from pytest_trace2evolve.session.planner import Resources, make_plan
+from pytest_trace2evolve.session.servers import at_servers
+from pytest_trace2evolve.session.session import Event, Run, Session, TaskDecided, TaskName
+from pytest_trace2evolve.utils.crashes import shorten, traceback_note
 from pytest_trace2evolve.utils.sanitize import sanitize_line
+from pytest_trace2evolve.worlds.registry import Worlds
+
+EXIT_STATUS = {Decision.PROMOTE: 0, Decision.DISCARD: 1, Decision.INCONCLUSIVE: 10}
+"""The process's exit status for each verdict."""
 
 _OVERRIDABLE = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
 """The exit statuses that a verdict replaces; pytest's others say more than a verdict could."""
 
 
-class Controller(Participant):
-    """The one process that sees all reports."""
+class Controller(ItemHooks):
+    """The plugin object of the process that the user started.
+
+    Attributes:
+        resources: What the project and its plugins offer.
+        plan: The plan of the run; None if no suite and no pressure test takes part.
+        session: The session; None if the plan has no suites, or items are only listed.
+    """
 
     def __init__(self, config: pytest.Config) -> None:
-        super().__init__(config)
-        self.runs: dict[str, SuiteRun] = {}
-        self.others_failed = False
-        self.reported = False
-        self.outcomes: list[SuiteOutcome] = []
-        self.notes: list[str] = []
-        self.trouble = ""
-        self.unstored = ""
-        self.forecast = ""
-        self.max_age: float | None = None
-        self.used = ""
-        self.watch: Watch | None = None
-        self.cassette = ""
-        self.exported = False
-        self.untold: list[str] = []
+        self.config = config
+        self.resources = resources_of(config)
+        for split in self.resources.project.splits.values():
+            config.addinivalue_line("markers", f"{split.name}: trace2evolve split: {split.description}")
+        self.suites: SuiteTasks = {}
+        self.suites_folder = self.resources.project.suites_folder
+        self.plan: Plan | None = None
+        self.session: Session | None = None
+        self.selection: Selection | None = None
+        self._watch: Watch | None = None
+        self._max_age: float | None = None
+        self._result: Run | None = None
+        self._trouble = ""
+        self._used = ""
+        self._notes: list[str] = []
+        self._others_failed = False
+        self._has_crashed = False
+        self._was_interrupted = False
+        self._reported_refusal = False
+        self._cassette = ""
+        self._unwritten: list[str] = []
+
+    # ---- before the tests
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
-        """Make the plan before any worker starts, so that what is wrong is said once."""
-        if self.config.option.help or self.config.option.version:
-            return
-        self.prepare(None)
-        if self.plan is None:
-            return
-        self.runs = {name: SuiteRun(planned) for name, planned in self.plan.suites.items()}
-        self.notes = list(self.plan.notes)
-        if self.config.option.collectonly:
-            return
-        try:
-            for planned in self.plan.suites.values():
-                if planned.baseline is not None and self.plan.policy is not None:
-                    self.notes += refuse_incomparable(self.plan, planned)
-            replays = any(planned.recorded is not None for planned in self.plan.suites.values())
-            if replays or self.plan.saving is not None or self.plan.policy is not None:
-                looks = Looks(self.plan.project)
-                refuse_unmergeable(self.plan, looks)
-                self.notes += refuse_edited(self.plan, looks)
-            self.max_age = read_max_age(self.config)
-            self.notes += age_warnings(self.plan, self.max_age)
-        except (ConfigError, ResultsError) as error:
-            raise usage_error(error) from None
-        self._require_stored(self.plan)
-        try:
-            for name, planned in self.plan.suites.items():
-                if planned.baseline is not None:
-                    write_evidence(baseline_copy(self.plan.run_folder, name), planned.baseline.evidence)
-        except OSError as error:
-            raise usage_error(
-                f"cannot write to {self.plan.run_folder}: {error.strerror}; choose --t2e-run-folder"
-            ) from None
-
-    def _require_stored(self, plan: Plan) -> None:
-        """See that what earlier runs stored is as it was, and say what is left to be made.
+        """Plan the run before any worker starts, so that an error is reported once.
 
         Raises:
-            pytest.UsageError: a stored simulation was changed, or the budgets cannot pay anything.
+            pytest.UsageError: anything that the user wrote is wrong.
         """
-        if not plan.suites or plan.live is None or self.draws is None:
+        if self.config.option.help or self.config.option.version:
+            return
+        refuse_empty(self.config)
+        if has_options(self.config) and self.config.args_source is not pytest.Config.ArgsSource.ARGS:
+            self.config.args[:] = [str(self.suites_folder)]
+        try:
+            self._prepare()
+        except StorageError as error:
+            pytest.exit(f"trace2evolve: {error}", pytest.ExitCode.INTERNAL_ERROR)
+        except (Trace2EvolveError, OSError) as error:
+            raise usage_error(error) from None
+
+    def _prepare(self) -> None:
+        self.selection = select(self.config, self.resources.project)
+        if not self._takes_part(self.selection):
+            return
+        listing = bool(self.config.option.collectonly)
+        options = read_options(self.config, may_embed=self.selection.may_embed)
+        plan = make_plan(
+            options,
+            self.resources,
+            suite_names=self.selection.suites,
+            judge=read_judge(self.config),
+            listing=listing,
+        )
+        self.plan = plan
+        self.suites = {
+            name: {split: list(tasks) for split, tasks in planned.lock.splits.items()}
+            for name, planned in plan.suites.items()
+        }
+        self._max_age = read_max_age(self.config)
+        if listing:
             return
         try:
-            problems = list(self.draws.problems())
-            if problems:
-                more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-                raise ResultsError(f"{problems[0]}{more}")
-            if plan.live.cassette is None:
-                self.forecast = self._forecast(plan)
-        except ResultsError as error:
-            raise usage_error(error) from None
-        except OSError as error:
-            trouble = StorageError.of(error, error.filename or plan.project.draws_folder)
-            pytest.exit(f"trace2evolve: {trouble}", pytest.ExitCode.INTERNAL_ERROR)
+            self.session = Session(plan, self.resources, self._on_event)
+        except ModelFolderError as error:
+            if options.embedded is None or plan.live is None:
+                raise
+            raise ConfigError(
+                f"no agent is named, and the embedded model cannot be served: {error}; or name an agent: "
+                "--t2e-agent or --t2e-model"
+            ) from None
+        self._notes = age_warnings(plan, self._max_age)
+
+    def _takes_part(self, selection: Selection) -> bool:
+        """Whether any suite or pressure test takes part.
+
+        Raises:
+            ConfigError: options ask for a run, and there is none.
+        """
+        suites, pressure = selection.suites, selection.pressure
+        project, asked = self.resources.project, has_options(self.config)
+        if not suites and not asked and not pressure:
+            return False
+        if not project.suite_names and not pressure:
+            raise ConfigError(
+                f"no suites in {project.suites_folder}: set the ini key t2e_suites to their folder"
+            )
+        if not suites and not pressure:
+            given = ", ".join(str(argument) for argument in self.config.args)
+            raise ConfigError(
+                f"the options ask for a run, and no suite lies under {given}; "
+                f"name {project.suites_folder.name}/ too (is a path meant for --t2e-replay?)"
+            )
+        return True
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """Give a worker of xdist the names of the tasks and the place of their results."""
+        if self.plan is None:
+            return
+        session, project = self.session, self.resources.project
+        node.workerinput[WORKER_INPUT] = {
+            "suites": self.suites,
+            "suites_folder": str(self.suites_folder),
+            "splits": {split.name: split.description for split in project.splits.values()},
+            "folder": "" if session is None else str(session.folder),
+            "agent": self.plan.agent,
+            "run": None if session is None else session.shared(),
+        }
+
+    def pytest_report_header(self) -> list[str]:
+        """What is run, against which baselines, and what it may take."""
+        plan = self.plan
+        if plan is None:
+            return []
+        if not plan.suites:
+            agent = f" (agent {plan.agent})" if plan.agent else ""
+            return [f"trace2evolve: candidate {plan.candidate.id} on cases{agent}"]
+        parts = []
+        for name, planned in plan.suites.items():
+            against = f", baseline {planned.baseline.name}" if planned.baseline else ""
+            parts.append(f"{name} (agent {planned.agent}{against})")
+        lines = [f"candidate {plan.candidate.id} on {', '.join(parts)}"]
+        lines += [*baseline_lines(plan), *age_warnings(plan, self._max_age), self._forecast(plan)]
+        return [f"trace2evolve: {line}" for line in lines if line]
 
     def _forecast(self, plan: Plan) -> str:
-        expected = expected_usage(plan)
-        try:
-            refuse_impossible(plan.budgets, expected)
-        except ConfigError as error:
-            raise usage_error(error) from None
-        made = self.account.finished() if self.account is not None else ()
-        assert self.draws is not None
-        text = forecast(estimate(plan, expected, self.draws, made), plan.budgets)
+        if self.session is None or self.session.forecast is None:
+            return ""
+        text = forecast(self.session.forecast, plan.budgets)
         option = self.config.option
         narrowing = [name for name, value in (("-m", option.markexpr), ("-k", option.keyword)) if value]
         return f"{text} (before {' and '.join(narrowing)})" if narrowing else text
 
+    # ---- the tests
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Start the session in a process that runs the items itself."""
+        if not self.config.pluginmanager.hasplugin("dsession"):
+            items = [item for item in session.items if isinstance(item, TaskItem)]
+            self._start([(item.suite, item.name) for item in items])
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, node: Any, ids: Sequence[str]) -> None:
+        """Start the session once a worker has collected; the others collect the same items."""
+        self._start([place for nodeid in ids if (place := self._place(nodeid)) is not None])
+
+    def _start(self, tasks: list[TaskName]) -> None:
+        if self.session is None or self.session.is_started or not tasks:
+            return
+        self._watch = Watch(self.session.engine, self.session.plan.suites)
+        self._watch.total = self.session.total_of(tasks)
+        try:
+            self.session.start(tasks, narrowed=_narrowed(self.config))
+        except OSError as error:
+            folder = self.session.plan.run_folder
+            raise usage_error(
+                f"cannot write to {folder}: {error.strerror}; choose --t2e-run-folder"
+            ) from None
+
+    def _on_event(self, event: Event) -> None:
+        """Take in what the session reports; called in its thread."""
+        if not isinstance(event, TaskDecided) or self.session is None:
+            return
+        if self._watch is not None and event.run is not None:
+            self._watch.report(event.suite, event.task_id, event.run.records)
+        if self.config.pluginmanager.hasplugin("dsession"):
+            write_result(self.session.folder, event.suite, event.task_id, self._item_result(event))
+
+    def result(self, suite: str, task_id: str) -> ItemResult:
+        """Wait for the result of a task."""
+        assert self.session is not None
+        return self._item_result(self.session.wait(suite, task_id))
+
+    def _item_result(self, event: TaskDecided) -> ItemResult:
+        assert self.session is not None
+        refusal = "" if self._reported_refusal or event.run is not None else self.session.refusal
+        self._reported_refusal = self._reported_refusal or bool(refusal)
+        return item_result(event, refusal)
+
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
-        """Show how far a live run is, as long as items run."""
-        if self.plan is None or not self.plan.suites or self.account is None:
+        """Show how far a live run is while items run."""
+        if self.session is None or self.session.plan.live is None or not self.session.plan.suites:
             return (yield)
-        self.watch = Watch(self.account, self.plan.suites)
-        self._count([item.nodeid for item in session.items])
-        display = Display(self.config.pluginmanager.getplugin("terminalreporter"), self.watch.read)
+        self._watch = self._watch or Watch(self.session.engine, self.session.plan.suites)
+        display = Display(self.config.pluginmanager.getplugin("terminalreporter"), self._progress)
         display.start()
         try:
             return (yield)
         finally:
             display.stop()
-            self.notes += [display.trouble] if display.trouble else []
+            self._notes += [display.trouble] if display.trouble else []
 
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_xdist_node_collection_finished(self, node: Any, ids: list[str]) -> None:
-        """Every worker collects the same items, and the controller none."""
-        self._count(ids)
-
-    def _count(self, nodeids: list[str]) -> None:
-        if self.plan is None or self.watch is None or not nodeids:
-            return
-        places = (xdist.split_nodeid(one, self.plan, self._suites_prefix()) for one in nodeids)
-        self.watch.total = sum(self.plan.suites[place[0]].trials for place in places if place is not None)
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_configure_node(self, node: Any) -> None:
-        """Hand the settled choices to a worker of xdist."""
-        if self.plan is not None:
-            account = None if self.counts is None else self.counts.path
-            node.workerinput[WORKER_INPUT] = xdist.worker_input(self.plan, account, self.servers.addresses)
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node: Any, error: object) -> None:
-        """What a worker that died had begun is free for the others."""
-        if error and self.counts is not None:
-            self.counts.release(node.gateway.id)
-
-    def pytest_report_header(self) -> list[str]:
-        """One line on what is run."""
-        if self.plan is None:
-            return []
-        if not self.plan.suites:
-            agent = f" (agent {self.plan.talker})" if self.plan.talker else ""
-            return [f"trace2evolve: candidate {self.plan.candidate.id} on cases{agent}"]
-        parts = []
-        for name, planned in self.plan.suites.items():
-            against = f", baseline {planned.baseline.name}" if planned.baseline else ""
-            parts.append(f"{name} (agent {planned.agent}{against})")
-        stage = "" if self.plan.stage is None else str(self.plan.stage)
-        lines = [f"candidate {self.plan.candidate.id} on {', '.join(parts)}", stage]
-        lines += [*baseline_lines(self.plan), *age_warnings(self.plan, self.max_age), self.forecast]
-        return [f"trace2evolve: {line}" for line in lines if line]
+    def _progress(self) -> Any:
+        assert self._watch is not None
+        return self._watch.read()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Take in the records of an item of ours; note failures of items that are not."""
+        """Note failures of tests that are no tasks; show the crash of a worker as an error."""
         if self.plan is None:
             return
-        place = xdist.split_nodeid(report.nodeid, self.plan, self._suites_prefix())
-        if place is None:
-            self.others_failed = self.others_failed or report.failed
-            return
-        self.reported = True
-        self.unstored = self.unstored or getattr(report, "trace2evolve_unstored", "")
-        suite, task_id = place
-        if xdist.is_crash(report):
-            xdist.as_setup_error(report)
-            self.runs[suite].crashed(task_id, str(report.longrepr))
-            return
-        payload = getattr(report, "trace2evolve", None)
-        if payload is not None:
-            run = TaskRun.from_json(payload)
-            self.runs[suite].add(task_id, run)
-            if self.watch is not None:
-                self.watch.report(suite, task_id, run.records)
-        elif report.when == "setup" and report.failed:
-            self.runs[suite].crashed(task_id, str(report.longrepr))
+        if self._place(report.nodeid) is None:
+            self._others_failed = self._others_failed or report.failed
+        elif report.failed and report.when not in ("setup", "call", "teardown"):
+            # xdist made this report because a worker died. The session made the task all the same.
+            path, _, name = report.nodeid.partition("::")
+            report.when = "setup"
+            report.location = (path, None, name)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """A file that could not be collected is a failure that is not ours.
+        """Note a file that could not be collected.
 
         Raises:
             pytest.UsageError: a worker sent the report to end the session.
         """
         if refusal := getattr(report, "trace2evolve_refusal", ""):
             raise usage_error(f"trace2evolve: {refusal}")
-        self.others_failed = self.others_failed or report.failed
+        self._others_failed = self._others_failed or report.failed
+
+    def _place(self, nodeid: str) -> TaskName | None:
+        """The suite and task that a node id names; None for any other test."""
+        parts = nodeid.split("::", 2)
+        if len(parts) != 3:
+            return None
+        prefix = self.suites_folder.relative_to(self.config.rootpath).as_posix()
+        for name, splits in self.suites.items():
+            if parts[0] == (f"{name}.toml" if prefix == "." else f"{prefix}/{name}.toml"):
+                return (name, parts[2]) if parts[2] in splits.get(parts[1], ()) else None
+        return None
+
+    # ---- after the tests
+
+    def pytest_keyboard_interrupt(self) -> None:
+        """Note an interrupt: with `pytest.exit(returncode=...)` the exit status does not tell."""
+        self._was_interrupted = True
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_internalerror(self, excrepr: object, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        """Note that no verdict can count, and report an error of this package in one line."""
+        # xdist fails again after the internal error of a worker.
+        shorten(excrepr, excinfo.value, self.config.rootpath, is_consequence=self._has_crashed)
+        self._has_crashed = True
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(
         self, session: pytest.Session, exitstatus: int | pytest.ExitCode
     ) -> Generator[None, object, object]:
-        """Judge and keep the run, then let the verdict decide the exit status."""
-        self.wind_down(session, exitstatus)
-        begun = self.account is not None and bool(self.account.totals().states)
-        if self.plan is not None and (self.reported or begun):
-            self._finish(session, exitstatus)
-        if self.plan is not None and not self.config.option.collectonly:
-            self._export(session, exitstatus)
+        """Judge and store the run, then let the verdict decide the exit status."""
+        if self.session is not None:
+            is_early = self._is_early(session, exitstatus)
+            if is_early or self.session.is_started:
+                self._finish(session, exitstatus, is_early=is_early)
+            self._export(session, is_early=is_early)
         if (report := self._report()) is not None:
-            self.untold = tell_elsewhere(self.config, report)
-        if self.crashed and session.exitstatus in (*_OVERRIDABLE, EXIT_STATUS[Decision.INCONCLUSIVE]):
+            self._unwritten = tell_elsewhere(self.config, report)
+        if self._has_crashed and session.exitstatus in (*_OVERRIDABLE, EXIT_STATUS[Decision.INCONCLUSIVE]):
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
         result = yield
         if self.plan is not None:
             sanitize_junit(self.config)
         return result
 
-    def _export(self, session: pytest.Session, exitstatus: int | pytest.ExitCode) -> None:
-        """Write the cassette that was asked for, whatever else the run came to."""
-        assert self.plan is not None
-        if self.plan.live is None or self.plan.live.record is None:
+    def _is_early(self, session: pytest.Session, exitstatus: int | pytest.ExitCode) -> bool:
+        """Whether the pytest session ended before its time."""
+        cut_off = exitstatus in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR)
+        stopped = bool(session.shouldstop or session.shouldfail)
+        return stopped or self._was_interrupted or self._has_crashed or cut_off
+
+    def _finish(self, session: pytest.Session, exitstatus: int | pytest.ExitCode, *, is_early: bool) -> None:
+        assert self.session is not None
+        if is_early:
+            self.session.stop("the session was stopped")
+        if not self.session.has_begun:
             return
-        lost = sum(len(run.lost) for suite in self.runs.values() for run in suite.runs.values())
-        partial = f"{lost} simulations were lost" if lost else ""
-        if self.ended_early(session, exitstatus):
-            partial = "the session was stopped early"
         try:
-            self.cassette = export(
-                self.plan.live,
-                self.plan.candidate,
-                list(self.plan.suites.values()),
-                recording(self.plan.run_folder),
-                partial,
-            )
-            self.exported = True
+            result = self.session.finish(is_early=is_early, others_failed=self._others_failed)
+        except Exception as error:
+            cause = sanitize_line(f"{type(error).__name__}: {error}")
+            if not isinstance(error, Trace2EvolveError | OSError):
+                cause = f"{cause}; {traceback_note(error, self.config.rootpath)}"
+            self._trouble = f"the evidence could not be kept whole ({cause}); the verdict does not count"
+            session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
+            return
+        self._result = result
+        if self.session.plan.live is not None:
+            self._used = totals_text(self.session.engine.totals())
+        session.exitstatus = self._exit_status(session, exitstatus, result)
+
+    def _exit_status(
+        self, session: pytest.Session, exitstatus: int | pytest.ExitCode, result: Run
+    ) -> int | pytest.ExitCode:
+        decision = result.decision
+        if result.error:
+            self._trouble = f"no verdict: {sanitize_line(result.error)}"
+            return pytest.ExitCode.INTERNAL_ERROR
+        if not result.is_measured:
+            why = f" ({result.exhausted})" if result.exhausted else ""
+            self._trouble = f"nothing was measured{why}: this run says nothing about the candidate"
+            return EXIT_STATUS[Decision.INCONCLUSIVE] if exitstatus in _OVERRIDABLE else session.exitstatus
+        if decision is None and result.exhausted:
+            self._trouble = f"not the whole run: {result.exhausted}"
+            decision = Decision.INCONCLUSIVE if exitstatus == pytest.ExitCode.OK else None
+        if exitstatus not in _OVERRIDABLE or decision is None:
+            return session.exitstatus
+        if self._others_failed:
+            return pytest.ExitCode.TESTS_FAILED
+        if decision is Decision.INCONCLUSIVE and self.config.option.t2e_inconclusive == "pass":
+            return pytest.ExitCode.OK
+        return EXIT_STATUS[decision]
+
+    def _export(self, session: pytest.Session, *, is_early: bool) -> None:
+        assert self.session is not None
+        try:
+            self._cassette = self.session.export_cassette(is_early=is_early)
         except Trace2EvolveError as error:
-            self.cassette = str(error)
+            self._cassette = str(error)
             if session.exitstatus in _OVERRIDABLE:
                 session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
 
-    def pytest_unconfigure(self) -> None:
-        """Clear away what the cassette was made of, once nobody writes to it."""
-        super().pytest_unconfigure()
-        if self.plan is not None and self.exported:
-            remove(recording(self.plan.run_folder))
-
-    def _finish(self, session: pytest.Session, exitstatus: int | pytest.ExitCode) -> None:
-        assert self.plan is not None
-        if self.account is not None:
-            self.unstored = self.unstored or self.account.unstored
-        if self.unstored:
-            # Nothing is judged or written down: the same command makes the rest and judges all of it.
-            self.trouble = f"no verdict: {sanitize_line(self.unstored)}"
-            session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
-            if self.staged is not None:
-                self.staged.goes_on = False
-            return
-        exhausted = self.account.stopped if self.account is not None else ""
-        early = self.ended_early(session, exitstatus)
-        stopped = early or bool(exhausted)
-        narrowed = _narrowed(self.config)
-        if stopped:
-            narrowed = "the session was stopped early" if early else exhausted
-        ran = [run for run in self.runs.values() if run.runs or stopped]
-        try:
-            assert self.draws is not None
-            looks = Looks(self.plan.project)
-            self.outcomes = [
-                outcome(self.plan, run, looks, self.draws, interrupted=narrowed, stopped=stopped)
-                for run in ran
-            ]
-            measured = any(figures.measured for one in self.outcomes for figures in one.metrics.values())
-            self.notes += [note for run in ran for note in run.unconfirmed]
-            if self.staged is not None and self.plan.stage is not None:
-                whole = not stopped and not self.others_failed and exitstatus in _OVERRIDABLE
-                self.staged.goes_on = whole and measured and goes_on(self.plan.stage, self.outcomes)
-                self.notes.append(stage_note(self.plan.stage, goes_on=self.staged.goes_on))
-            provisional = self.staged is not None and self.staged.goes_on
-            record = keep_evidence(
-                self.plan,
-                ran,
-                self.outcomes,
-                stopped=narrowed if stopped else "",
-                others_failed=self.others_failed,
-            )
-            self.notes += keep(self.plan, ran, self.outcomes, self.worlds, looks, self.draws)
-            if self.account is not None:
-                totals = self.account.totals()
-                keep_totals(self.plan, totals, exhausted)
-                self.used = totals_text(totals)
-                if stopped and not self.plan.fresh:
-                    self.notes.append("what is finished is kept: the same command goes on from there")
-            if record is not None:
-                write_verdict(self.plan.run_folder, record)
-                if not provisional:
-                    record_verdicts(self.plan, ran, self.outcomes, looks, self.draws, record)
-        except Exception as error:
-            told = sanitize_line(f"{type(error).__name__}: {error}")
-            if not isinstance(error, Trace2EvolveError | OSError):
-                told = f"{told}; {traceback_note(error, self.config.rootpath)}"
-            self.trouble = f"the evidence could not be kept whole ({told}); the verdict does not count"
-            session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
-            if self.staged is not None:
-                self.staged.goes_on = False
-            return
-        if not measured:
-            why = f" ({exhausted})" if exhausted else ""
-            self.trouble = f"nothing was measured{why}: this run says nothing about the candidate"
-            if exitstatus in _OVERRIDABLE:
-                session.exitstatus = EXIT_STATUS[Decision.INCONCLUSIVE]
-            return
-        decision = self.decision
-        if decision is None and exhausted:
-            self.trouble = f"not the whole run: {exhausted}"
-            decision = Decision.INCONCLUSIVE if exitstatus == pytest.ExitCode.OK else None
-        if exitstatus not in _OVERRIDABLE or decision is None:
-            return
-        if self.others_failed:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        elif decision is Decision.INCONCLUSIVE and self.config.option.t2e_inconclusive == "pass":
-            session.exitstatus = pytest.ExitCode.OK
-        else:
-            session.exitstatus = EXIT_STATUS[decision]
-
-    @property
-    def decision(self) -> Decision | None:
-        """The verdict over all suites: the worst of theirs."""
-        return worst(one.decision for one in self.outcomes)
-
     def _report(self) -> RunReport | None:
-        """What the run has to tell; None where nothing of ours was run."""
-        if self.plan is None or not (self.outcomes or self.trouble):
+        """What the run has to report; None if nothing was run."""
+        if self.session is None or not (self._result or self._trouble):
+            return None
+        outcomes = () if self._result is None else self._result.outcomes
+        notes = self.session.notes if self._result is None else self._result.notes
+        if not outcomes and not self._trouble:
             return None
         return RunReport(
-            plan=self.plan,
-            outcomes=tuple(self.outcomes),
-            notes=tuple(self.notes),
-            decision=self.decision,
-            trouble=self.trouble,
-            used=self.used,
+            plan=self.session.plan,
+            outcomes=outcomes,
+            notes=(*notes, *self._notes),
+            decision=None if self._result is None else self._result.decision,
+            trouble=self._trouble,
+            used=self._used,
         )
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print figures, the gate's tables and the verdict."""
-        if self.cassette:
-            terminalreporter.write_line(f"trace2evolve: {self.cassette}")
-        for line in self.untold:
+        if self._cassette:
+            terminalreporter.write_line(f"trace2evolve: {self._cassette}")
+        for line in self._unwritten:
             terminalreporter.write_line(f"trace2evolve: {line}")
-        if self.left_out:
+        if self.selection is not None and self.selection.left_out:
             terminalreporter.write_line(
-                f"trace2evolve: left out, since no agent is named: {', '.join(self.left_out)}; "
+                f"trace2evolve: left out, since no agent is named: {', '.join(self.selection.left_out)}; "
                 "give --t2e-agent or --t2e-model, or the ini key t2e_agent"
             )
         report = self._report()
         if report is None:
             return
         terminalreporter.section("trace2evolve", sep="=")
-        writer = terminalreporter._tw
         text = run_report(
             report,
-            width=writer.fullwidth,
-            colour=writer.hasmarkup,
+            width=terminalreporter._tw.fullwidth,
+            colour=terminalreporter._tw.hasmarkup,
             quiet=self.config.get_verbosity() < 0,
         )
         terminalreporter.write(text + "\n")
 
-    def _suites_prefix(self) -> str:
-        folder = self.project.suites_folder.relative_to(self.config.rootpath).as_posix()
-        return "" if folder == "." else f"{folder}/"
+    def pytest_unconfigure(self) -> None:
+        """End the threads of the session, and its servers."""
+        if self.session is not None:
+            self.session.close()
+
+
+def resources_of(config: pytest.Config) -> Resources:
+    """What the project and its plugins offer.
+
+    Raises:
+        pytest.UsageError: a file of the project or a hook is wrong.
+    """
+    project = project_of(config)
+    try:
+        _ = project.splits
+        agents = {**BUILT_IN_AGENTS, **registered(config, "agents")}
+        return Resources(project, Worlds(registered(config, "worlds")), agents, registered(config, "checks"))
+    except (Trace2EvolveError, OSError) as error:
+        raise usage_error(error) from None
+
+
+def plan_of_cases(
+    config: pytest.Config, resources: Resources, shared: Mapping[str, Any]
+) -> tuple[Plan, Account]:
+    """The plan of a worker that runs cases, and the account of the run.
+
+    Args:
+        config: The worker's configuration.
+        resources: What the project offers.
+        shared: What the controller settled: see `Session.shared`.
+
+    Raises:
+        ConfigError: as `make_plan`.
+    """
+    served = {folder: Address(**address) for folder, address in shared["served"].items()}
+    options = replace(read_options(config, served), run_folder=Path(shared["run_folder"]))
+    plan = make_plan(options, resources, suite_names=(), judge=read_judge(config), is_worker=True)
+    plan = replace(plan, **{name: shared[name] for name in ("run_id", "started", "draw")})
+    return at_servers(plan, served), Account(Path(shared["account"]), plan.budgets)
 
 
 def _narrowed(config: pytest.Config) -> str:

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.engine.live import names_folder
 from pytest_trace2evolve.errors import ModelFolderError
 from pytest_trace2evolve.improve.options import DECIDING, OFF, PACING, SUITE, parted
 from pytest_trace2evolve.plugin.items import PLUGIN_NAME as RUN_NAME
 from pytest_trace2evolve.plugin.options import OPTIONS
-from pytest_trace2evolve.plugin.participant import project_of, suites_under
+from pytest_trace2evolve.plugin.selection import project_of, suites_under
 from pytest_trace2evolve.plugin.usage import usage_error
 from pytest_trace2evolve.serving.folder import expanded
-from pytest_trace2evolve.session.live import names_folder
 
 PLUGIN_NAME = "trace2evolve-evolution"
 

@@ -1,25 +1,66 @@
-"""Suites as pytest items: a file, its splits, and one item a task that holds all the task's trials."""
+"""Suites as pytest items: a file, its splits, and one item for each task.
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+A worker of xdist imports this module and little else of the package: items only report what the session of
+the controller decided.
+"""
+
+import json
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol, Self
 
 import pytest
 
-from pytest_trace2evolve.errors import EndpointError, StorageError, TaskFailed
-from pytest_trace2evolve.gate.trials import Trials
-from pytest_trace2evolve.project.suites import Role
-from pytest_trace2evolve.records.evidence import SimulationEvidence
-from pytest_trace2evolve.report.junit import run_properties, task_properties
-from pytest_trace2evolve.scoring.reward import NO_JUDGE
-from pytest_trace2evolve.session.fresh_trials import suspected
-from pytest_trace2evolve.session.plan import PlannedSuite
-from pytest_trace2evolve.session.task_run import TaskRun
-
-if TYPE_CHECKING:
-    from pytest_trace2evolve.plugin.participant import Participant
+from pytest_trace2evolve.errors import TaskFailed
 
 PLUGIN_NAME = "trace2evolve-run"
 """The name under which the run's plugin object is registered."""
+
+SuiteTasks = Mapping[str, Mapping[str, Sequence[str]]]
+"""The ids of tasks by suite and split."""
+
+
+@dataclass(frozen=True)
+class ItemResult:
+    """What an item reports.
+
+    Attributes:
+        error: Why the item's setup fails: its simulations were lost; empty if they were not.
+        skipped: Why there is nothing to judge; empty if there is.
+        ends_session: Why no further item can run; empty if others can.
+        failure: Why the task failed; empty if it passed.
+        is_suspected: Whether the task may have failed by chance.
+        expected: Why the task is expected to fail; empty if it is not.
+        properties: Names and values for JUnit.
+    """
+
+    error: str = ""
+    skipped: str = ""
+    ends_session: str = ""
+    failure: str = ""
+    is_suspected: bool = False
+    expected: str = ""
+    properties: tuple[tuple[str, str], ...] = ()
+
+    def to_json(self) -> str:
+        """As JSON, for a worker."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The reverse of `to_json`."""
+        record = json.loads(text)
+        return cls(**{**record, "properties": tuple(map(tuple, record["properties"]))})
+
+
+class Results(Protocol):
+    """Where items of a process get their tasks and results from."""
+
+    suites: SuiteTasks
+
+    def result(self, suite: str, task_id: str) -> ItemResult:
+        """Wait for the result of a task."""
 
 
 class SuiteFile(pytest.File):
@@ -27,7 +68,7 @@ class SuiteFile(pytest.File):
 
     def collect(self) -> Iterator[pytest.Collector]:
         """The suite's splits."""
-        for split in planned_suite(self).lock.splits:
+        for split in _results(self).suites[self.path.stem]:
             yield SplitCollector.from_parent(self, name=split)
 
 
@@ -39,84 +80,46 @@ class SplitCollector(pytest.Collector):
         self.add_marker(self.name)
 
     def collect(self) -> Iterator[pytest.Item]:
-        """One item a task."""
-        for task_id in planned_suite(self).lock.splits[self.name]:
+        """One item for each task."""
+        for task_id in _results(self).suites[self.path.stem][self.name]:
             yield TaskItem.from_parent(self, name=task_id)
 
 
 class TaskItem(pytest.Item):
-    """One task. Its setup runs all trials; its call only judges them."""
+    """One task. Its setup waits for the task's trials; its call reports whether the task passed."""
 
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.task_run: TaskRun | None = None
-        self.suspicion = ""
-        self.unstored = ""
-        baseline = planned_suite(self).baseline
-        if baseline is not None and self.name in baseline.failing:
-            reason = f"fails in baseline {baseline.name}"
-            self.add_marker(pytest.mark.xfail(raises=TaskFailed, strict=False, reason=reason))
+    result: ItemResult | None = None
+
+    @property
+    def suite(self) -> str:
+        """The suite's name."""
+        return self.path.stem
 
     def setup(self) -> None:
-        """Run the trials. A lost trial ends the item here, so that it is an error and no failure."""
-        participant = _participant(self)
-        assert participant.runner is not None
-        planned = planned_suite(self)
-        # Before anything can end the setup: JUnit tells them of every item.
-        split = self.parent.name if self.parent else ""
-        self.user_properties += task_properties(planned.name, split, self.name)
-        refusal = why = ""
-        try:
-            self.task_run = run = participant.runner.run(planned.name, self.name)
-        except EndpointError as error:
-            refusal, why = str(error), "the endpoint refuses the run"
-        except StorageError as error:
-            self.unstored = refusal = str(error)
-            why = "the run cannot store its evidence"
-        if refusal:  # told outside of the handler: pytest would show the error there, and then itself again
-            # Every further item would be told the same: the session ends, and says it once.
-            self.session.shouldstop = f"trace2evolve: {refusal}"
-            if participant.runner.first_to_tell():
-                pytest.fail(refusal, pytrace=False)
-            pytest.skip(f"not run: {why}")
-        live = participant.plan is not None and participant.plan.live is not None
-        self.user_properties += run_properties(run, live=live)
-        if run.unfinished:
-            made = len(run.records)
-            pytest.skip(f"{made} of {planned.trials} trials made: {run.unfinished}")
-        if not run.records:
-            pytest.skip(run.absent or f"left out: {run.left_out}")
-        troubled = run.lost or [record for record in run.unmeasured if record.note != NO_JUDGE]
-        if troubled:
-            pytest.fail(f"{len(troubled)} of {_trials(run)} lost: {troubled[0].note}", pytrace=False)
-        if run.unmeasured:
-            pytest.skip(f"{len(run.unmeasured)} of {_trials(run)} not measured: {run.unmeasured[0].note}")
+        """Wait for the trials. A lost trial ends the item here, so that it is an error and no failure."""
+        self.result = result = _results(self).result(self.suite, self.name)
+        self.user_properties += result.properties
+        if result.expected:
+            self.add_marker(pytest.mark.xfail(raises=TaskFailed, strict=False, reason=result.expected))
+        if result.ends_session:
+            self.session.shouldstop = f"trace2evolve: {result.ends_session}"
+        if result.error:
+            pytest.fail(result.error, pytrace=False)
+        if result.skipped:
+            pytest.skip(result.skipped)
 
     def runtest(self) -> None:
-        """Judge: the task passes when more than half of its measured trials do. A fall may only be suspected.
+        """Report the task.
 
         Raises:
-            TaskFailed: the agent failed the task.
+            TaskFailed: the agent failed it.
         """
-        assert self.task_run is not None
-        trials = Trials(self.task_run.records)
-        if trials.passes:
-            return
-        participant, planned = _participant(self), planned_suite(self)
-        assert participant.plan is not None
-        split = self.parent.name if self.parent else ""
-        if suspected(participant.plan, planned, split, self.task_run, self.name):
-            self.suspicion = self._failure(trials)
-            return
-        raise TaskFailed(self._failure(trials))
-
-    def payload(self) -> dict[str, Any]:
-        """What the setup's report carries to the controller, as plain JSON types."""
-        assert self.task_run is not None
-        return self.task_run.to_json()
+        assert self.result is not None
+        if self.result.failure and not self.result.is_suspected:
+            raise TaskFailed(self.result.failure)
 
     def reportinfo(self) -> tuple[Any, int | None, str]:
-        """Where an item is said to be."""
+        """Where an item is shown to be."""
         return self.path, None, f"{self.parent.name if self.parent else ''}::{self.name}"
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
@@ -125,42 +128,50 @@ class TaskItem(pytest.Item):
             return str(excinfo.value)
         return super().repr_failure(excinfo, style)
 
-    def _failure(self, trials: Trials) -> str:
-        measured = trials.measured
-        passed = sum(Trials((record,)).passes is True for record in measured)
-        text = f"reward {trials.reward:.3f}: {passed} of {len(measured)} trials passed"
-        split = self.parent.name if self.parent else ""
-        is_open = _participant(self).project.splits[split].role is Role.REPORT
-        if is_open:
-            # Of any other split, which component failed is for `trace2evolve show` to say, and to record.
-            text += f" ({_components(measured)})"
-        run = self.task_run
-        if run is not None and run.crash:
-            # The message may quote the task, so that of a sealed split stays unread; the code may be shown.
-            raised = run.crash if is_open else run.crash.partition(":")[0]
-            text += f"\nthe agent raised {raised}\n{run.frames}".rstrip()
-        return text
+
+def _results(node: pytest.Collector | pytest.Item) -> Results:
+    results: Results | None = node.config.pluginmanager.getplugin(PLUGIN_NAME)
+    assert results is not None
+    return results
 
 
-def planned_suite(node: pytest.Collector | pytest.Item) -> PlannedSuite:
-    """The suite that a node belongs to, as the plan has it."""
-    plan = _participant(node).plan
-    assert plan is not None
-    return plan.suites[node.path.stem]
+class ItemHooks:
+    """The hooks that collect and report items; the same in the controller and in workers.
 
+    Attributes:
+        suites: The tasks of the run's suites; empty if no suite takes part.
+        suites_folder: Where the files of suites lie.
+    """
 
-def _participant(node: pytest.Collector | pytest.Item) -> "Participant":
-    participant: Participant | None = node.config.pluginmanager.getplugin(PLUGIN_NAME)
-    assert participant is not None
-    return participant
+    suites: SuiteTasks
+    suites_folder: Path
 
+    def pytest_collect_file(self, file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+        """Collect the file of a suite that takes part."""
+        if file_path.suffix != ".toml" or file_path.stem not in self.suites:
+            return None
+        if file_path.parent != self.suites_folder:
+            return None
+        collector: pytest.Collector = SuiteFile.from_parent(parent, path=file_path)
+        return collector
 
-def _trials(run: TaskRun) -> str:
-    return f"{len(run.records)} trial{'' if len(run.records) == 1 else 's'}"
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Report a suspected fall as an outcome of its own."""
+        report = yield
+        if isinstance(item, TaskItem) and call.when == "call" and item.result and item.result.is_suspected:
+            # Not passed, and no failure: for JUnit's readers it is skipped, with its reason.
+            report.outcome = "skipped"
+            report.longrepr = (str(item.path), 0, f"suspected: {item.result.failure}")
+            report.trace2evolve_suspected = True  # type: ignore[attr-defined]  # extra attributes travel as JSON
+        return report
 
-
-def _components(records: list[SimulationEvidence]) -> str:
-    worst = min(records, key=lambda record: record.reward or 0.0)
-    failed = [name.value for name, value in worst.components.items() if value < 1.0]
-    ended = f"ended by {worst.termination_reason}"
-    return f"{ended}; below 1: {', '.join(failed)}" if failed else ended
+    def pytest_report_teststatus(
+        self, report: pytest.TestReport | pytest.CollectReport
+    ) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
+        """The letter of a suspected fall."""
+        if getattr(report, "trace2evolve_suspected", False):
+            return "suspected", "~", ("SUSPECTED", {"yellow": True})
+        return None

@@ -6,6 +6,7 @@ Command-line options and ini keys. Standard library and pytest only: this is loa
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -414,22 +415,16 @@ PATHS = frozenset(name.removeprefix("--").replace("-", "_") for name in _WITH_PA
 """Destinations of options whose value is a path; a baseline's may be a name, which is checked as one."""
 
 
-def joined(arguments: Sequence[str], folder: Path) -> list[str] | None:
-    """The arguments with `--t2e-replay PATH` written `--t2e-replay=PATH`; None where that changes nothing.
+def stray_path(arguments: Sequence[str], folder: Path) -> tuple[str, str] | None:
+    """The first option of ours whose path pytest would take for a test path, with the path.
 
-    pytest looks for its rootdir before it knows the options of plugins. A path that follows one of ours is
-    taken for a test path then, and a path outside `folder` drags the rootdir away from the project. A path
-    that does not exist yet counts too: a worker that replaces another one finds what the run has written.
+    pytest looks for its rootdir before it knows the options of plugins. It takes the word that follows one of
+    ours for a test path then, and a path outside `folder` would move the rootdir away from the project.
     """
-    fixed: list[str] = []
-    stray = False
-    for argument in arguments:
-        if fixed and fixed[-1] in _WITH_PATHS:
-            stray = stray or _lies_outside(folder / argument, folder)
-            fixed[-1] = f"{fixed[-1]}={argument}"
-        else:
-            fixed.append(argument)
-    return fixed if stray else None
+    for option, value in pairwise(arguments):
+        if option in _WITH_PATHS and _lies_outside(folder / value, folder) and (folder / value).exists():
+            return option, value
+    return None
 
 
 def _lies_outside(place: Path, folder: Path) -> bool:

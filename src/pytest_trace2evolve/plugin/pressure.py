@@ -1,21 +1,17 @@
-"""What pressure tests need in every process of a run: outcomes, budgets, losses, and what a failure shows.
+"""Pressure tests: the fixtures `run_case`, `case` and `environments`, and what failed on which case.
 
-A failure that was found must never be lost again: what cannot be measured rejects a case, and only a search
+A failure that was found must not be lost again: what cannot be measured rejects a case, and only a search
 that found nothing is skipped for it.
-
-The fixtures `run_case`, `case` and `environments`.
-
-On the controller: the cases on which tests of all processes failed, told and frozen.
 """
 
 import sys
 from collections.abc import Generator, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
-from pytest_trace2evolve.cases.case import Case, case_of, read_cases
 from pytest_trace2evolve.errors import (
     BudgetError,
     CaseError,
@@ -23,22 +19,17 @@ from pytest_trace2evolve.errors import (
     InfrastructureError,
     Trace2EvolveError,
 )
-from pytest_trace2evolve.plugin.participant import Participant
-from pytest_trace2evolve.project.extensions import registered
-from pytest_trace2evolve.project.project import Project
-from pytest_trace2evolve.records.task import Task
-from pytest_trace2evolve.session.case_admission import FROZEN, freeze, unfrozen
-from pytest_trace2evolve.session.plan import REPLAY
-from pytest_trace2evolve.session.pressure import CaseFailed, CaseRunner, Outcome
-from pytest_trace2evolve.utils.sanitize import sanitize_line
-from pytest_trace2evolve.worlds.registry import Worlds
+from pytest_trace2evolve.plugin.worker import Worker
 
 if TYPE_CHECKING:
+    from pytest_trace2evolve.cases.case import Case
     from pytest_trace2evolve.environments.registry import Environments
-
+    from pytest_trace2evolve.plugin.controller import Controller
+    from pytest_trace2evolve.session.planner import Resources
+    from pytest_trace2evolve.session.pressure import CaseRunner, Outcome
 
 NAME = "trace2evolve-pressure"
-"""The name under which this process' plugin object is registered."""
+"""The name under which this process's plugin object is registered."""
 
 MARKER = "t2e_cases"
 
@@ -48,7 +39,16 @@ DEFAULT_BUDGET = 200
 SPENT = "the test's budget of simulations is spent (--t2e-case-budget)"
 
 _STARVED = ("FailedHealthCheck", "Unsatisfiable")
-"""What hypothesis raises where too many cases were rejected."""
+"""What hypothesis raises if too many cases were rejected."""
+
+
+def register(config: pytest.Config, run: Any) -> None:
+    """Register the fixtures and hooks of pressure tests."""
+    config.addinivalue_line("markers", f"{MARKER}(FILE, ...): one test a case of these files, as 'case'")
+    config.pluginmanager.register(PressureTests(config, run), NAME)
+    config.pluginmanager.register(sys.modules[__name__])
+    if not isinstance(run, Worker):
+        config.pluginmanager.register(BrokenCases(run))
 
 
 @dataclass
@@ -57,7 +57,7 @@ class _Test:
 
     Attributes:
         begun: How many simulations had been made before it.
-        missing: Why outcomes of it are missing; empty where none is.
+        missing: Why outcomes of it are missing; empty if none is.
     """
 
     item: pytest.Item
@@ -65,23 +65,29 @@ class _Test:
     missing: str = ""
 
 
-class Pressure:
+class PressureTests:
     """The pressure tests of one process."""
 
-    def __init__(self, run: Participant) -> None:
+    def __init__(self, config: pytest.Config, run: "Worker | Controller") -> None:
+        self._config = config
         self._run = run
+        self._resources: Resources | None = None
         self._runner: CaseRunner | None = None
         self._test: _Test | None = None
+        self._closing = ExitStack()
 
     @property
-    def project(self) -> Project:
-        """The project that pytest runs in."""
-        return self._run.project
+    def resources(self) -> "Resources":
+        """What the project and its plugins offer."""
+        if self._resources is None:
+            from pytest_trace2evolve.plugin.controller import resources_of
 
-    @property
-    def worlds(self) -> Worlds:
-        """Opens worlds of all providers that the session knows."""
-        return self._run.worlds
+            self._resources = (
+                resources_of(self._config) if isinstance(self._run, Worker) else self._run.resources
+            )
+        return self._resources
+
+    # ---- collection
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """One test a case of the marked files, their paths relative to the rootdir."""
@@ -95,11 +101,78 @@ class Pressure:
                 f"@pytest.mark.{MARKER} takes the names of files of cases, and its test the fixture 'case'",
                 pytrace=False,
             )
+        from pytest_trace2evolve.cases.case import read_cases
+
         try:
-            cases = [case for name in names for case in read_cases(self._run.project.inside(name))]
+            cases = [case for name in names for case in read_cases(self.resources.project.inside(name))]
         except CaseError as error:
             pytest.fail(str(error), pytrace=False)
         metafunc.parametrize("case", cases, ids=[case.id for case in cases], indirect=True)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Deselect pressure tests without an agent, in a session without options that does not name them."""
+        from pytest_trace2evolve.plugin.selection import has_options, names_pressure, pressure_folder
+
+        asked = has_options(config) or config.option.collectonly or names_pressure(config)
+        if asked or self._agent is not None:
+            return
+        folder = pressure_folder(config.rootpath)
+        left = [item for item in items if _runs_cases(item) and folder in item.path.resolve().parents]
+        if left:
+            items[:] = [item for item in items if item not in left]
+            config.hook.pytest_deselected(items=left)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Reject options that no collected test uses, and tests that no agent can serve.
+
+        Raises:
+            pytest.UsageError: there are such. A worker sends a report instead, and the controller raises the
+                error once.
+        """
+        refusal = self._refusal(session.items)
+        if refusal and isinstance(self._run, Worker):
+            self._run.end_collection(refusal)
+        elif refusal:
+            from pytest_trace2evolve.plugin.usage import usage_error
+
+            raise usage_error(f"trace2evolve: {refusal}")
+
+    def _refusal(self, items: list[pytest.Item]) -> str:
+        """Why the options do not fit the collected tests; empty if they do."""
+        has_plan = bool(self._run.input) if isinstance(self._run, Worker) else self._run.plan is not None
+        if not has_plan or not items:
+            return ""
+        from pytest_trace2evolve.plugin.selection import has_options, names_pressure
+
+        config = self._config
+        if any(_runs_cases(item) for item in items):
+            asked = has_options(config) or names_pressure(config)
+            if self._agent is None and asked and not config.option.collectonly:
+                return "no agent for 'run_case': give --t2e-agent or --t2e-model, or the ini key t2e_agent"
+            return ""
+        if not self._run.suites and has_options(config):
+            return (
+                "the options ask for a run, and none of these tests uses 'run_case'; "
+                f"name {self._run.suites_folder.name}/ too"
+            )
+        for name in ("t2e_freeze", "t2e_case_budget"):
+            if getattr(config.option, name) is not None:
+                return (
+                    f"--{name.replace('_', '-')} has no effect, since no test uses 'run_case'; "
+                    "name synthetic/ too"
+                )
+        return ""
+
+    @property
+    def _agent(self) -> str | None:
+        """Who talks in cases; None if nobody was named."""
+        if isinstance(self._run, Worker):
+            return self._run.agent
+        return None if self._run.plan is None else self._run.plan.agent
+
+    # ---- running
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
@@ -108,52 +181,68 @@ class Pressure:
 
     def close(self) -> None:
         """Close what running cases opened."""
-        if self._runner is not None:
-            self._runner.close()
-            self._runner = None
+        self._closing.close()
+        self._runner = None
 
-    def outcome(self, case: Case, provider: str, domain: str) -> Outcome:
+    def outcome(self, case: "Case", provider: str, domain: str) -> "Outcome":
         """The outcome of a case, within the budget of the test that runs."""
         __tracebackhide__ = True
         runner = self._open()
         try:
-            if self._over_budget(runner) and not runner.knows(case, provider, domain):
-                self._missing(SPENT)
+            if self._is_over_budget(runner) and not runner.knows(case, provider, domain):
+                self._reject(SPENT)
             return runner.run(case, provider, domain)
         except EndpointError as error:
             assert self._test is not None
             self._test.item.session.shouldstop = f"trace2evolve: {error}"
-            self._missing(str(error))
+            self._reject(str(error))
         except (BudgetError, InfrastructureError) as error:
-            self._missing(str(error))
+            self._reject(str(error))
         except Trace2EvolveError as error:
             pytest.fail(str(error), pytrace=False)
 
-    def _open(self) -> CaseRunner:
+    def _open(self) -> "CaseRunner":
         __tracebackhide__ = True
-        run = self._run
-        if run.plan is None:
+        if self._runner is not None:
+            return self._runner
+        from pytest_trace2evolve.records.evidence import REPLAY
+        from pytest_trace2evolve.session.pressure import CaseRunner
+
+        has_plan = bool(self._run.input) if isinstance(self._run, Worker) else self._run.plan is not None
+        if not has_plan:
             pytest.fail(
                 "'run_case' needs this file or the folder synthetic/ on the command line: "
                 "without it the run's options are not read",
                 pytrace=False,
             )
-        if run.plan.talker == REPLAY:
+        if self._agent == REPLAY:
             pytest.skip("recorded runs answer no case: give --t2e-agent or --t2e-model")
-        if self._runner is None:
-            try:
-                self._runner = CaseRunner(run.plan, run.worlds, run.agents, run.account)
-            except Trace2EvolveError as error:
-                pytest.fail(str(error), pytrace=False)
+        try:
+            plan, account = self._plan_and_account()
+            self._runner = CaseRunner(plan, self.resources.worlds, self.resources.agents, account)
+        except Trace2EvolveError as error:
+            pytest.fail(str(error), pytrace=False)
+        self._closing.callback(self._runner.close)
         return self._runner
 
-    def _over_budget(self, runner: CaseRunner) -> bool:
+    def _plan_and_account(self) -> Any:
+        """Who talks, and the account of the run; a worker makes the plan of the controller again."""
+        if not isinstance(self._run, Worker):
+            assert self._run.session is not None
+            return self._run.session.plan, self._run.session.account
+        from pytest_trace2evolve.plugin.controller import plan_of_cases
+
+        plan, account = plan_of_cases(self._config, self.resources, self._run.input["run"])
+        self._closing.callback(account.close)
+        return plan, account
+
+    def _is_over_budget(self, runner: "CaseRunner") -> bool:
         assert self._test is not None
-        budget = self._run.config.option.t2e_case_budget
+        budget = self._config.option.t2e_case_budget
         return runner.made - self._test.begun >= (DEFAULT_BUDGET if budget is None else budget)
 
-    def _missing(self, why: str) -> NoReturn:
-        """There is no outcome: a search goes on without the case, any other test ends."""
+    def _reject(self, why: str) -> NoReturn:
+        """There is no outcome: a search continues without the case, any other test is skipped."""
         __tracebackhide__ = True
         assert self._test is not None
         self._test.missing = self._test.missing or why
@@ -167,13 +256,14 @@ class Pressure:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Let a report carry the case on which its test failed, and tell what could not be measured."""
+        """Let a report carry the case on which its test failed, and report what could not be measured."""
         report = yield
         if call.when != "call" or self._test is None or self._test.item is not item:
             return report
         raised = call.excinfo.value if call.excinfo is not None else None
-        if isinstance(raised, CaseFailed):
-            report.trace2evolve_case = raised.case.task.model_dump(mode="json", exclude_unset=True)  # type: ignore[attr-defined]  # travels as JSON
+        failed_case = getattr(raised, "case", None)
+        if type(raised).__name__ == "CaseFailed" and failed_case is not None:
+            report.trace2evolve_case = failed_case.task.model_dump(mode="json", exclude_unset=True)  # type: ignore[attr-defined]  # travels as JSON
         missing = self._test.missing
         starved = any(
             kind.__module__ == "hypothesis.errors" and kind.__name__ in _STARVED
@@ -194,22 +284,24 @@ class RunCase:
     Another world than the support world is named by `provider` and `domain`. One thread at a time.
     """
 
-    def __init__(self, pressure: Pressure) -> None:
-        self._pressure = pressure
+    def __init__(self, tests: PressureTests) -> None:
+        self._tests = tests
 
-    def __call__(self, case: Case, *, provider: str = "trace2evolve", domain: str = "support") -> Outcome:
+    def __call__(self, case: "Case", *, provider: str = "trace2evolve", domain: str = "support") -> "Outcome":
         """The outcome of a case: made now, or kept from before.
 
-        Where it cannot be had (a loss, or the test's budget of simulations is spent), hypothesis rejects the
-        case and goes on; any other test is skipped.
+        If it cannot be had (a loss, or the test's budget of simulations is spent), hypothesis rejects the
+        case and continues; any other test is skipped.
 
         Raises:
             TypeError: it is no case.
         """
         __tracebackhide__ = True
+        from pytest_trace2evolve.cases.case import Case
+
         if not isinstance(case, Case):
             raise TypeError(f"run_case takes a Case, as cases() and the fixture 'case' give, not {case!r}")
-        return self._pressure.outcome(case, provider, domain)
+        return self._tests.outcome(case, provider, domain)
 
     def __repr__(self) -> str:
         return "run_case"
@@ -218,24 +310,25 @@ class RunCase:
 @pytest.fixture(scope="session")
 def run_case(pytestconfig: pytest.Config) -> Iterator[RunCase]:
     """Runs a case with the run's agent: `run_case(case)` gives its `Outcome`."""
-    pressure = pytestconfig.pluginmanager.getplugin(NAME)
-    yield RunCase(pressure)
-    pressure.close()
+    tests = pytestconfig.pluginmanager.getplugin(NAME)
+    yield RunCase(tests)
+    tests.close()
 
 
 @pytest.fixture(scope="session")
 def environments(pytestconfig: pytest.Config) -> Iterator["Environments"]:
     """All capability environments: built in, of installed packages, and of `pytest_t2e_environments`."""
     from pytest_trace2evolve.environments.registry import Environments
+    from pytest_trace2evolve.project.extensions import registered
 
-    pressure = pytestconfig.pluginmanager.getplugin(NAME)
-    found = Environments(registered(pytestconfig, "environments"), pressure.worlds, pressure.project)
+    resources = pytestconfig.pluginmanager.getplugin(NAME).resources
+    found = Environments(registered(pytestconfig, "environments"), resources.worlds, resources.project)
     yield found
     found.close()
 
 
 @pytest.fixture
-def case(request: pytest.FixtureRequest) -> Case:
+def case(request: pytest.FixtureRequest) -> "Case":
     """One case of the files that the marker `t2e_cases` names."""
     given: Case | None = getattr(request, "param", None)
     if given is None:
@@ -245,12 +338,12 @@ def case(request: pytest.FixtureRequest) -> Case:
     return given
 
 
-class Gathering:
-    """What pressure tests found."""
+class BrokenCases:
+    """On the controller: the cases on which tests of all processes failed."""
 
-    def __init__(self, run: Participant) -> None:
+    def __init__(self, run: "Controller") -> None:
         self._run = run
-        self._broken: dict[str, Case] = {}
+        self._tasks: dict[str, dict[str, Any]] = {}
         self._notes: list[str] = []
 
     @pytest.hookimpl(tryfirst=True)
@@ -258,24 +351,35 @@ class Gathering:
         """Take in what a test's report carries."""
         raw: dict[str, Any] | None = getattr(report, "trace2evolve_case", None)
         if raw is not None:
-            case = case_of(Task.model_validate(raw))
-            self._broken[case.digest] = case
+            self._tasks[raw["id"]] = raw
         if getattr(report, "trace2evolve_spent", False):
             self._notes.append(f"{report.nodeid}: {SPENT}")
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Freeze what broke the agent, where that was asked for."""
-        if not self._broken:
+        """Freeze what broke the agent, if that was asked for."""
+        if not self._tasks:
             return
-        project, cases = self._run.project, list(self._broken.values())
+        from pytest_trace2evolve.cases.case import case_of
+        from pytest_trace2evolve.records.task import Task
+        from pytest_trace2evolve.session.case_admission import FROZEN, freeze, unfrozen
+
+        cases = [case_of(Task.model_validate(raw)) for raw in self._tasks.values()]
+        resources = self._run.resources
         if session.config.option.t2e_freeze:
-            self._notes += freeze(cases, project, self._run.worlds)
-        elif count := len(unfrozen(cases, project.root / FROZEN)):
-            told = f"{count} new case{'' if count == 1 else 's'}"
-            self._notes.append(f"{told} broke the agent; --t2e-freeze keeps such in {FROZEN}")
+            self._notes += freeze(cases, resources.project, resources.worlds)
+        elif count := len(unfrozen(cases, resources.project.root / FROZEN)):
+            new = f"{count} new case{'' if count == 1 else 's'}"
+            self._notes.append(f"{new} broke the agent; --t2e-freeze keeps such in {FROZEN}")
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Tell what was found and frozen."""
+        """Report what was found and frozen."""
+        from pytest_trace2evolve.utils.sanitize import sanitize_line
+
         for note in self._notes:
             terminalreporter.write_line(f"trace2evolve: {sanitize_line(note)}")
+
+
+def _runs_cases(item: pytest.Item) -> bool:
+    """Whether a test uses the fixture `run_case`."""
+    return "run_case" in getattr(item, "fixturenames", ())

@@ -9,6 +9,15 @@ from typing import Any
 
 import pytest
 
+from pytest_trace2evolve.engine.live import (
+    DEFAULT_CONCURRENCY,
+    Address,
+    LiveSettings,
+    adapted,
+    extra_instruction,
+    model_folder,
+    names_folder,
+)
 from pytest_trace2evolve.errors import ConfigError, shortened
 from pytest_trace2evolve.evidence.saving import SaveMode
 from pytest_trace2evolve.models.prices import FREE, PRICES_NAME, Price, read_prices
@@ -20,15 +29,6 @@ from pytest_trace2evolve.records.protocols import Judge
 from pytest_trace2evolve.records.verdict import Goal
 from pytest_trace2evolve.session.cassettes import played
 from pytest_trace2evolve.session.confirmation import Endpoint
-from pytest_trace2evolve.session.live import (
-    DEFAULT_CONCURRENCY,
-    Address,
-    LiveSettings,
-    adapted,
-    extra_instruction,
-    model_folder,
-    names_folder,
-)
 from pytest_trace2evolve.session.plan import Options
 from pytest_trace2evolve.utils.reading import parse_json, reported
 from pytest_trace2evolve.utils.resources import embedded_model, has_embedded_model
@@ -72,7 +72,9 @@ def _refuse_kept(option: str, name: str, config: pytest.Config) -> None:
         raise ConfigError(f"{option} {name} is the project's folder; choose another place")
 
 
-def read_options(config: pytest.Config, served: Mapping[str, Address]) -> Options:
+def read_options(
+    config: pytest.Config, served: Mapping[str, Address] | None = None, *, may_embed: bool = True
+) -> Options:
     """The options as plain values, paths made absolute; `served` are the run's own servers, on a worker."""
     option, here = config.option, config.invocation_params.dir
     if option.t2e_evolve_options is not None and not option.t2e_evolve:
@@ -87,7 +89,7 @@ def read_options(config: pytest.Config, served: Mapping[str, Address]) -> Option
     named = option.t2e_model or option.t2e_agent or config.getini("t2e_agent") or option.t2e_base_url
     embedded = not (named or option.t2e_replay or option.t2e_playback) and has_embedded_model()
     model = str(embedded_model()) if embedded else option.t2e_model
-    talk = _live(option, model, here, read_prices(config.rootpath / PRICES_NAME), served)
+    talk = _live(option, model, here, read_prices(config.rootpath / PRICES_NAME), served or {})
     return Options(
         candidate=option.t2e_candidate,
         suites=tuple(option.t2e_suite or ()),
@@ -102,8 +104,8 @@ def read_options(config: pytest.Config, served: Mapping[str, Address]) -> Option
         goal=Goal(option.t2e_goal or Goal.IMPROVE),
         run_folder=here / option.t2e_run_folder if option.t2e_run_folder else None,
         live=None if embedded else talk,
-        embedded=talk if embedded else None,
-        unheard=_given(option, _ONLY_LIVE) if option.t2e_model is None else "",
+        embedded=talk if embedded and may_embed else None,
+        unused=_given(option, _ONLY_LIVE) if option.t2e_model is None else "",
         budgets=Budgets(
             cost=option.t2e_max_cost,
             tokens=option.t2e_max_tokens,
@@ -114,6 +116,7 @@ def read_options(config: pytest.Config, served: Mapping[str, Address]) -> Option
         confirm=option.t2e_confirm,
         stages=option.t2e_stages or (),
         baseline_endpoint=Endpoint(option.t2e_baseline_base_url, option.t2e_baseline_key_var),
+        concurrency=option.t2e_concurrency or DEFAULT_CONCURRENCY,
         invocation_dir=here,
     )
 

@@ -20,6 +20,7 @@ import pluggy
 
 from pytest_trace2evolve.errors import ConfigError, Trace2EvolveError, refuse_taken
 from pytest_trace2evolve.project.pytest_ini import ini_words
+from pytest_trace2evolve.records.evidence import CHAT, REFERENCE_AGENTS, REPLAY
 from pytest_trace2evolve.worlds.registry import WorldFactory
 from pytest_trace2evolve.worlds.registry import registered as registered_worlds
 
@@ -127,11 +128,7 @@ def _taken(kind: str) -> Mapping[str, str]:
     if kind == "worlds":
         return registered_worlds()
     if kind == "agents":
-        from pytest_trace2evolve.engine.participants import BUILT_IN_AGENTS
-        from pytest_trace2evolve.session.live import CHAT
-        from pytest_trace2evolve.session.plan import REPLAY
-
-        return dict.fromkeys((*BUILT_IN_AGENTS, CHAT, REPLAY), DISTRIBUTION)
+        return dict.fromkeys((*REFERENCE_AGENTS, CHAT, REPLAY), DISTRIBUTION)
     if kind == "checks":
         from pytest_trace2evolve.project.policies import registered as registered_checks
 

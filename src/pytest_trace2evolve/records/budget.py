@@ -44,23 +44,6 @@ class State(StrEnum):
 DONE = frozenset({State.MADE, State.KEPT})
 
 
-class Claim(StrEnum):
-    """What a process that asks for a simulation is told."""
-
-    YOURS = "yours"
-    TAKEN = "taken"
-    LATER = "later"
-    """The budget may not suffice for one more beside those that run."""
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One simulation's state; `note` says why it was lost."""
-
-    state: State
-    note: str = ""
-
-
 @dataclass(frozen=True)
 class Totals:
     """Where a run stands: simulations by state, what was used, and the fresh ones set aside."""

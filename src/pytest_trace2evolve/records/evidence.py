@@ -106,6 +106,12 @@ SCRIPTED_USER = "script"
 GOLD_USER = "gold"
 """What evidence records as the user of agents that are no models, on tasks without a script."""
 
+CHAT = "chat"
+"""What evidence records as the agent that talks through a model."""
+
+REPLAY = "replay"
+"""The agent that reads recorded runs instead of talking."""
+
 ORACLE = "oracle"
 """What evidence records as the agent that performs gold actions."""
 

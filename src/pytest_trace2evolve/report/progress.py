@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_trace2evolve.evidence.account import Account
+from pytest_trace2evolve.engine.engine import Engine
 from pytest_trace2evolve.gate.trials import Trials
 from pytest_trace2evolve.records.budget import Budgets, State, Totals
 from pytest_trace2evolve.records.completion import Usage
@@ -193,15 +193,15 @@ class Watch:
     """Follows a run; `read` may be called from another thread.
 
     Args:
-        account: The run's.
+        engine: The run's.
         suites: What is planned.
 
     Attributes:
         total: Simulations of the run; all that are planned, until it is known what was selected.
     """
 
-    def __init__(self, account: Account, suites: Mapping[str, PlannedSuite]) -> None:
-        self._account = account
+    def __init__(self, engine: Engine, suites: Mapping[str, PlannedSuite]) -> None:
+        self._engine = engine
         self._baseline = {
             (name, task_id): reward
             for name, planned in suites.items()
@@ -225,7 +225,7 @@ class Watch:
 
     def read(self) -> Progress:
         """Where the run stands."""
-        totals = self._account.totals()
+        totals = self._engine.totals()
         made, kept = totals.states.get(State.MADE, 0), totals.states.get(State.KEPT, 0)
         tasks, rewards, compared, befores = self._sums
         return Progress(

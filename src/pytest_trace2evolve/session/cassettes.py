@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from pytest_trace2evolve.engine.live import EXTRA_INSTRUCTION_VAR, LiveSettings
 from pytest_trace2evolve.errors import CassetteError, InfrastructureError
 from pytest_trace2evolve.evidence.answers import AnswerFile
 from pytest_trace2evolve.evidence.cassettes import Cassette, read_cassette, render
@@ -10,7 +11,6 @@ from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.project.candidates import ROUTED, WITH, Candidate
 from pytest_trace2evolve.project.project import LockedSuite
 from pytest_trace2evolve.records.evidence import Settings
-from pytest_trace2evolve.session.live import EXTRA_INSTRUCTION_VAR, LiveSettings
 from pytest_trace2evolve.utils.files import write_atomic
 
 

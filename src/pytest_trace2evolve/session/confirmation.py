@@ -5,14 +5,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
+from pytest_trace2evolve.engine.live import LiveSettings, Party
 from pytest_trace2evolve.errors import AdapterError, CandidateError, ConfigError, ModelFolderError
 from pytest_trace2evolve.gate.judgement import Policy
 from pytest_trace2evolve.models.prices import Price
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.project.candidates import Candidate, Candidates, source_of
-from pytest_trace2evolve.records.evidence import CandidateRef, Code, Identity, Settings, code_differences
+from pytest_trace2evolve.records.evidence import (
+    CHAT,
+    REFERENCE_AGENTS,
+    REPLAY,
+    CandidateRef,
+    Code,
+    Identity,
+    Settings,
+    code_differences,
+)
 from pytest_trace2evolve.session.baselines import Baseline
-from pytest_trace2evolve.session.live import CHAT, LiveSettings, Party
 from pytest_trace2evolve.session.talking import Talkers
 from pytest_trace2evolve.utils.secrets import REMOVED
 
@@ -22,7 +31,7 @@ if TYPE_CHECKING:
 MOST_FRESH = 32
 """Fresh simulations of one task at most, both sides together."""
 
-SCRIPTED = frozenset({"replay", "oracle", "nop"})
+SCRIPTED = REFERENCE_AGENTS | {REPLAY}
 """Agents that have no trials that could be fresh."""
 
 SideName = Literal["baseline", "candidate"]

@@ -9,10 +9,10 @@ import threading
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple
 
+from pytest_trace2evolve.engine.engine import Place
 from pytest_trace2evolve.errors import ResultsError, StorageError
-from pytest_trace2evolve.evidence.draws import DrawStore, FinishedStore, Store
+from pytest_trace2evolve.evidence.draws import DrawStore, FinishedStore
 from pytest_trace2evolve.evidence.ledger import Ledger
 from pytest_trace2evolve.records.ledger import Dated, Draw, Origin, Traces, Version
 from pytest_trace2evolve.session.confirmation import SCRIPTED
@@ -21,13 +21,6 @@ from pytest_trace2evolve.session.provenance import NAMED_ROLES, conditions, key_
 from pytest_trace2evolve.utils.canonical import digest
 from pytest_trace2evolve.utils.files import remove_abandoned
 from pytest_trace2evolve.worlds.registry import Worlds
-
-
-class Place(NamedTuple):
-    """Where a simulation is stored: equal keys mean the same simulation of the same draw."""
-
-    store: Store
-    key: str
 
 
 class Draws:

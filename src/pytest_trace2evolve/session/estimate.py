@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 from operator import add
 
+from pytest_trace2evolve.engine.live import LiveSettings
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.models.prices import Price
 from pytest_trace2evolve.records.budget import Budgets
@@ -12,7 +13,6 @@ from pytest_trace2evolve.records.completion import NOTHING_USED, Usage
 from pytest_trace2evolve.records.evidence import SimulationEvidence
 from pytest_trace2evolve.session.confirmation import MOST_FRESH
 from pytest_trace2evolve.session.draws import Draws
-from pytest_trace2evolve.session.live import LiveSettings
 from pytest_trace2evolve.session.plan import Plan
 
 

@@ -16,10 +16,10 @@ from pytest_trace2evolve.records.verdict import CheckStatus, Decision, RunVerdic
 from pytest_trace2evolve.session.access_log import DECIDING, Looks
 from pytest_trace2evolve.session.confirmation import MOST_FRESH
 from pytest_trace2evolve.session.draws import Draws
-from pytest_trace2evolve.session.fresh_trials import SIDES
 from pytest_trace2evolve.session.plan import Plan, PlannedSuite
 from pytest_trace2evolve.session.provenance import provenance_of
 from pytest_trace2evolve.session.run_verdict import save_baseline
+from pytest_trace2evolve.session.trials import SIDES
 from pytest_trace2evolve.session.verdicts import SuiteOutcome, SuiteRun, claim_of, evidence
 from pytest_trace2evolve.utils.files import write_atomic
 from pytest_trace2evolve.worlds.registry import Worlds

@@ -1,34 +1,36 @@
-"""The plan of a run: what the user asked for, and what came of it, as settled choices."""
+"""The plan of a run: what was asked for, and the settled choices that follow from it."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from pytest_trace2evolve.engine.live import DEFAULT_CONCURRENCY, LiveSettings, Party
 from pytest_trace2evolve.evidence.saving import SaveMode, Saving
 from pytest_trace2evolve.gate.judgement import Policy
-from pytest_trace2evolve.gate.stages import Stage
+from pytest_trace2evolve.gate.stages import Stage, stage_alpha
 from pytest_trace2evolve.project.candidates import Candidate
 from pytest_trace2evolve.project.project import LockedSuite, Project
 from pytest_trace2evolve.records.budget import NO_BUDGETS, Budgets
-from pytest_trace2evolve.records.evidence import Identity
+from pytest_trace2evolve.records.evidence import Identity, SimulationEvidence
 from pytest_trace2evolve.records.protocols import Judge
 from pytest_trace2evolve.records.verdict import Goal
 from pytest_trace2evolve.session.baselines import Baseline
 from pytest_trace2evolve.session.confirmation import AS_THE_AGENT, Confirm, Endpoint, SideName
-from pytest_trace2evolve.session.live import LiveSettings, Party
 from pytest_trace2evolve.session.replays import Recorded
-
-if TYPE_CHECKING:
-    from pytest_trace2evolve.session.live import Address
-
-REPLAY = "replay"
-"""The agent that reads recorded runs instead of talking."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the user asked for, as plain values; None means not said."""
+    """What a run is asked to do, as plain values; None means not given.
+
+    Attributes:
+        embedded: The embedded model, if nothing that was given names another agent.
+        unused: An option of live runs that was given without a model; empty if there is none.
+        fresh: Whether the run makes every simulation, and takes none from an earlier run.
+        confirm: Fresh simulations that the run may make to confirm falls.
+        stages: Trials a task after each stage.
+        concurrency: Simulations at once.
+    """
 
     candidate: str | None = None
     suites: tuple[str, ...] = ()
@@ -44,27 +46,29 @@ class Options:
     run_folder: Path | None = None
     live: LiveSettings | None = None
     embedded: LiveSettings | None = None
-    """The embedded model, where nothing that was said names another agent."""
-    unheard: str = ""
-    """An option of live runs that was given without a model."""
+    unused: str = ""
     fresh: bool = False
     budgets: Budgets = NO_BUDGETS
     confirm: int | None = None
     stages: tuple[int, ...] = ()
     baseline_endpoint: Endpoint = AS_THE_AGENT
+    concurrency: int = DEFAULT_CONCURRENCY
     invocation_dir: Path = field(default_factory=Path.cwd)
 
 
 @dataclass(frozen=True)
 class PlannedSuite(LockedSuite):
-    """One suite of a run: what it is, who runs it, and against what."""
+    """One suite of a run: what it is, who runs it, and what it is compared with.
+
+    Attributes:
+        guidelines: Digest of the text that a simulated user follows, in a live run.
+    """
 
     agent: str
     trials: int
     recorded: Recorded | None = None
     baseline: Baseline | None = None
     guidelines: str | None = None
-    """Digest of the text that a simulated user follows, in a live run."""
     identity: Identity = field(default_factory=Identity)
 
     def trials_of(self, task_id: str) -> int:
@@ -76,7 +80,16 @@ class PlannedSuite(LockedSuite):
 
 @dataclass(frozen=True)
 class Plan:
-    """One run, ready to start."""
+    """One run, ready to start.
+
+    Attributes:
+        lineage: The candidate and its ancestors.
+        policy: The gate's; None if the gate is off.
+        schedule: Trials a task after each stage; empty for a run of one stage.
+        stage: The stage that this plan is for; None in a run of one stage.
+        agent: Who talks in cases that no suite holds; None if nobody was named.
+        draw: The id of the run's draw, for simulations that are not those of the store.
+    """
 
     project: Project
     candidate: Candidate
@@ -94,11 +107,11 @@ class Plan:
     fresh: bool = False
     budgets: Budgets = NO_BUDGETS
     confirm: Confirm | None = None
+    schedule: tuple[int, ...] = ()
     stage: Stage | None = None
-    talker: str | None = None
-    """Who answers cases that no suite holds; None where nobody was named."""
+    agent: str | None = None
     draw: str = ""
-    """The id of the run's draw, if its simulations are not those of the store."""
+    concurrency: int = DEFAULT_CONCURRENCY
 
     @property
     def alpha(self) -> float:
@@ -107,8 +120,8 @@ class Plan:
         return self.policy.alpha if self.stage is None else self.stage.alpha
 
     @property
-    def everyone(self) -> list[LiveSettings]:
-        """The settings of all who talk through a model."""
+    def all_live(self) -> list[LiveSettings]:
+        """The settings of all who talk through a model, those of the baseline's side too."""
         sides = self.confirm.sides.values() if self.confirm is not None and self.confirm.possible else ()
         return [live for live in (self.live, *(party.live for party in sides)) if live is not None]
 
@@ -130,30 +143,46 @@ class Plan:
         return self.suite_folder(suite) / "fresh" / side
 
     def suite_folder(self, name: str) -> Path:
-        """Where a suite's simulations go: the run folder itself, or a part of it where there are several."""
+        """Where a suite's simulations go: the run folder itself, or a part of it if there are several."""
         return self.run_folder if len(self.suites) == 1 else self.run_folder / name
 
+    def stages(self) -> list["Plan"]:
+        """The plan of each stage, with as many trials on both sides; the plan itself without stages."""
+        if not self.schedule:
+            return [self]
+        return [self._at_stage(number) for number in range(1, len(self.schedule) + 1)]
 
-@dataclass(frozen=True)
-class Shared:
-    """What the controller settles and its workers take over.
-
-    `account` is where the run's account lies; None where no model is asked. `served` are the addresses of the
-    run's own servers, by their models' folders; `identities` are those of the suites by name; `draw` is the
-    id of the run's own draw, equal in all its processes and stages.
-    """
-
-    run_id: str
-    run_folder: Path
-    started: str
-    baselines: Mapping[str, str]
-    account: Path | None = None
-    stage: Stage | None = None
-    served: Mapping[str, "Address"] = field(default_factory=dict)
-    identities: Mapping[str, Identity] = field(default_factory=dict)
-    draw: str = ""
+    def _at_stage(self, number: int) -> "Plan":
+        assert self.policy is not None
+        level = stage_alpha(self.policy.alpha, self.schedule)
+        trials, last = self.schedule[number - 1], self.schedule[-1]
+        stage = Stage(number, len(self.schedule), trials, level, last, self.schedule)
+        suites = {
+            name: replace(
+                suite,
+                trials=trials,
+                baseline=suite.baseline and _first_trials(suite.baseline, trials),
+            )
+            for name, suite in self.suites.items()
+        }
+        return replace(self, stage=stage, suites=suites, run_folder=self.run_folder / f"stage-{number}")
 
 
-def baseline_copy(run_folder: Path, suite: str) -> Path:
-    """The copy of a suite's baseline that the controller leaves for its workers and for the record."""
-    return run_folder / "baselines" / f"{suite}.json"
+def _first_trials(baseline: Baseline, trials: int) -> Baseline:
+    """The first trials of each task of a baseline, by their numbers."""
+    by_task = records_by_task(baseline.evidence.simulations)
+    first = {
+        id(record)
+        for records in by_task.values()
+        for record in sorted(records, key=lambda record: record.trial)[:trials]
+    }
+    simulations = tuple(record for record in baseline.evidence.simulations if id(record) in first)
+    return replace(baseline, evidence=baseline.evidence.model_copy(update={"simulations": simulations}))
+
+
+def records_by_task(records: Iterable[SimulationEvidence]) -> dict[str, list[SimulationEvidence]]:
+    """The records of each task."""
+    groups: dict[str, list[SimulationEvidence]] = {}
+    for record in records:
+        groups.setdefault(record.task_id, []).append(record)
+    return groups

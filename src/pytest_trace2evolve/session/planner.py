@@ -1,210 +1,401 @@
-"""Making a plan: what the user asked for is checked and every choice settled, before the first simulation."""
+"""Making a plan: validates what was asked for and settles every choice, before the first simulation."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
+from pytest_trace2evolve.engine.participants import BUILT_IN_AGENTS, AgentFactory, identify, takes_solo
 from pytest_trace2evolve.errors import ConfigError, nearest
-from pytest_trace2evolve.evidence.baselines import read_evidence
+from pytest_trace2evolve.evidence.cassettes import Cassette
 from pytest_trace2evolve.evidence.results import SIMULATIONS
-from pytest_trace2evolve.evidence.saving import SaveMode, Saving, settle
-from pytest_trace2evolve.gate.judgement import Policy
+from pytest_trace2evolve.evidence.saving import SaveMode, Saving, require_name, settle
+from pytest_trace2evolve.gate.pairs import natural_order
+from pytest_trace2evolve.gate.policy import DEFAULT_POLICY
 from pytest_trace2evolve.gate.strict import Check
 from pytest_trace2evolve.models.prices import PRICES_NAME, read_prices
-from pytest_trace2evolve.project.candidates import Candidate
+from pytest_trace2evolve.project.candidates import DEFAULT_CANDIDATE, Candidate
 from pytest_trace2evolve.project.lock import LOCK_NAME
+from pytest_trace2evolve.project.policies import find_policy
 from pytest_trace2evolve.project.project import LockedSuite, Project
-from pytest_trace2evolve.records.evidence import Identity
+from pytest_trace2evolve.project.suites import Suite
+from pytest_trace2evolve.records.evidence import CHAT, REPLAY, Identity, Mode
 from pytest_trace2evolve.records.protocols import Judge
+from pytest_trace2evolve.records.verdict import Goal
 from pytest_trace2evolve.session.baselines import Baseline, find_baselines
 from pytest_trace2evolve.session.cassettes import differences, recording, refuse_record
-from pytest_trace2evolve.session.choosing import Chosen, choose
 from pytest_trace2evolve.session.confirmation import Sides, how_to_confirm
-from pytest_trace2evolve.session.live import CHAT
-from pytest_trace2evolve.session.plan import REPLAY, Options, Plan, PlannedSuite, Shared, baseline_copy
-from pytest_trace2evolve.session.stages import first_trials, refuse_short_baselines, stage_of
+from pytest_trace2evolve.session.plan import Options, Plan, PlannedSuite, records_by_task
+from pytest_trace2evolve.session.replays import Recorded, read_replays, refuse_others, refuse_strays
 from pytest_trace2evolve.session.talking import Talkers
 from pytest_trace2evolve.utils.canonical import digest_text
 from pytest_trace2evolve.worlds.registry import Worlds
 
-Identify = Callable[[LockedSuite, str, Candidate], Identity]
-"""Finds agent, user and world of the simulations of a suite, by the name of its agent."""
+
+@dataclass(frozen=True)
+class Resources:
+    """What a project and its plugins offer to a run.
+
+    Attributes:
+        agents: Factories of agents by name, agent `chat` apart.
+        checks: Further checks that a policy may name, by id.
+    """
+
+    project: Project
+    worlds: Worlds = field(default_factory=Worlds)
+    agents: Mapping[str, AgentFactory] = field(default_factory=lambda: dict(BUILT_IN_AGENTS))
+    checks: Mapping[str, Check] = field(default_factory=dict)
+
+    @property
+    def agent_names(self) -> list[str]:
+        """The names of all agents that can talk."""
+        return sorted({*self.agents, CHAT})
 
 
 def make_plan(
     options: Options,
-    project: Project,
-    worlds: Worlds,
+    resources: Resources,
     *,
     suite_names: Sequence[str],
-    agents: Sequence[str],
     judge: Judge | None = None,
-    checks: Mapping[str, Check] | None = None,
-    shared: Shared | None = None,
     listing: bool = False,
-    stage: int = 0,
-    identify: Identify | None = None,
-    draw: str = "",
+    is_worker: bool = False,
 ) -> Plan:
-    """Check what the user asked for and settle every choice.
+    """Validate what was asked for and settle every choice.
 
     Args:
-        options: What the user asked for.
-        project: Where things lie.
-        worlds: Opens the suites' worlds.
+        options: What was asked for.
+        resources: What the project offers.
         suite_names: The suites that may take part, before `options` narrows them.
-        agents: Names of the agents that can talk (`replay` apart).
         judge: Judge of natural-language assertions.
-        checks: Further checks that a policy may name, by id.
-        shared: On a worker, what the controller settled.
-        listing: Only items are listed: locks are not held against worlds, and nobody needs to talk.
-        stage: The number of the run's stage, where `options` has any.
-        identify: Finds agent, user and world of a suite's simulations; a worker takes over the controller's
-            result.
-        draw: The id of the draw of all stages of a run; a new one if it is empty.
+        listing: Whether items are only listed: locks are not compared with worlds, and nobody needs to talk.
+        is_worker: Whether the run has begun in another process: its folder is in use.
 
     Raises:
-        ConfigError: anything the user wrote is wrong.
+        ConfigError: anything that the user wrote is wrong.
         ResultsError: a replay or baseline cannot be trusted, or does not belong to a selected suite.
         WorldError: a world cannot be opened.
     """
-    chosen = choose(
-        options,
-        project,
-        worlds,
-        suite_names=suite_names,
-        agents=agents,
-        checks=checks,
-        listing=listing,
-        verify=shared is None and not listing,
+    project, worlds = resources.project, resources.worlds
+    _check_options(options)
+    _check_prices(options, project)
+    lineage = tuple(project.candidates.lineage(options.candidate or DEFAULT_CANDIDATE))
+    candidate = lineage[0]
+    policy = (
+        None
+        if options.gate == "off"
+        else find_policy(options.gate or DEFAULT_POLICY, project, resources.checks)
     )
-    options = chosen.options
-    run = shared or _new_run(options, project, chosen.candidate.id, stage, chosen.policy, draw or uuid4().hex)
-    saving, notes = None, list(chosen.notes)
-    if shared is None:
-        saving = _saving(options, project, chosen.suites)
-        _refuse_used_names(options, chosen.suites, run.run_folder)
-        baselines, told = _found_baselines(chosen, project, worlds, run, judge, listing=listing)
-        notes += told
-    else:
-        baselines = _copied_baselines(shared)
-    heard = {} if options.live is None or listing else _guidelines(chosen.suites, project, worlds)
-    identities = dict(run.identities)
-    if shared is None and not listing and identify is not None:
-        names, candidate = chosen.agents, chosen.candidate
-        identities = {one.name: identify(one, names[one.name], candidate) for one in chosen.suites}
-        notes += _unidentified(chosen.suites, identities)
-    planned = _planned(chosen, run, baselines, heard, identities)
-    sides = _sides(options, project, chosen.talkers)
+    recorded = read_replays(options.replays)
+    selected = _select(options, project, suite_names, recorded)
+    refuse_strays(recorded, selected, suites_named=bool(options.suites))
+    refuse_others(recorded, candidate)
+    notes = [note for group in recorded.values() for note in group.notes]
+    if not listing:
+        options, served = with_embedded(options, selected)
+        notes += _left_out(selected, served)
+        selected = served
+    talkers = Talkers(options.live, project.adapters)
+    if not listing and not options.replays:
+        options = replace(options, live=talkers.of(candidate))
+        _check_routes(options, selected)
+    names = resources.agent_names
+    agents = {suite.name: "" if listing else _agent(options, suite, names, recorded) for suite in selected}
+    suites = [_locked(suite, resources, verify=not listing) for suite in selected]
+    _check_solo(suites, agents, resources.agents)
+
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    run_id = f"{started[:19].replace(':', '')}-{candidate.id}-{uuid4().hex[:6]}"
+    run_folder = options.run_folder or project.runs_folder / run_id
+    saving = _saving(options, project, suites)
+    if not is_worker:
+        _check_unused(options, suites, run_folder)
+    baselines, baseline_notes = find_baselines(
+        options.baseline, suites, project, lineage, worlds, here=options.invocation_dir, judge=judge
+    )
+    notes += baseline_notes
+    if options.stages and not listing:
+        _check_stage_baselines(baselines, suites, options.stages)
+    if options.live is not None and options.live.cassette is not None:
+        notes += differences(options.live.cassette, candidate, suites)
+    identities: dict[str, Identity] = {}
+    if not listing:
+        identities = {
+            suite.name: _identity(suite, agents[suite.name], candidate, resources) for suite in suites
+        }
+        notes += _unidentified(suites, identities)
+    planned = {
+        suite.name: PlannedSuite(
+            suite=suite.suite,
+            path=suite.path,
+            lock=suite.lock,
+            agent=agents[suite.name],
+            trials=options.trials or suite.suite.trials,
+            recorded=recorded.get(suite.suite.mode),
+            baseline=baselines.get(suite.name),
+            guidelines=None
+            if options.live is None or listing
+            else digest_text(project.world(suite.suite, worlds).guidelines()),
+            identity=identities.get(suite.name, Identity()),
+        )
+        for suite in suites
+    }
+    confirm = None
+    if not listing:
+        confirm = how_to_confirm(policy, options.confirm, _sides(options, project, talkers), planned)
     return Plan(
         project=project,
-        candidate=chosen.candidate,
-        lineage=chosen.lineage,
+        candidate=candidate,
+        lineage=lineage,
         suites=planned,
-        policy=chosen.policy,
+        policy=policy,
         goal=options.goal,
-        run_id=run.run_id,
-        run_folder=run.run_folder,
-        started=run.started,
+        run_id=run_id,
+        run_folder=run_folder,
+        started=started,
         saving=saving,
         notes=tuple(notes),
         judge=judge,
         live=options.live,
         fresh=options.fresh,
         budgets=options.budgets,
-        confirm=None if listing else how_to_confirm(chosen.policy, options.confirm, sides, planned),
-        stage=run.stage,
-        talker=None if listing else _talker(options, agents),
-        draw=run.draw,
+        confirm=confirm,
+        schedule=() if policy is None else tuple(options.stages),
+        agent=None if listing else _agent_of_cases(options, names),
+        draw=uuid4().hex,
+        concurrency=options.concurrency,
     )
 
 
-def _found_baselines(
-    chosen: Chosen, project: Project, worlds: Worlds, run: Shared, judge: Judge | None, *, listing: bool
-) -> tuple[dict[str, Baseline], list[str]]:
-    """What the suites are compared with, and notes on it and on a cassette that is played."""
-    options = chosen.options
-    found, told = find_baselines(
-        options.baseline,
-        chosen.suites,
-        project,
-        chosen.lineage,
-        worlds,
-        here=options.invocation_dir,
-        judge=judge,
+def with_embedded(options: Options, suites: Sequence[Suite]) -> tuple[Options, list[Suite]]:
+    """The embedded model talks if no agent is named, to customers who follow a script.
+
+    Returns:
+        The options with that model, and the suites whose customers follow a script; without suites only
+        cases are run, whose customers all do. Both are as before if the model does not talk, because a suite
+        names an agent, or was named itself and its customers need a model.
+    """
+    if options.embedded is not None and not suites:
+        return replace(options, live=options.embedded), []
+    if options.embedded is not None and not any(suite.default_agent for suite in suites):
+        served = [suite for suite in suites if suite.scripted]
+        if served and (len(served) == len(suites) or not options.suites):
+            return replace(options, live=options.embedded), served
+    if options.embedded is not None and options.unused:
+        raise ConfigError(f"{options.unused} says nothing without --t2e-model")
+    return options, list(suites)
+
+
+def _left_out(suites: Sequence[Suite], served: Sequence[Suite]) -> list[str]:
+    names = [suite.name for suite in suites if suite not in served]
+    return (
+        [f"left out, since their customers need a model (--t2e-model): {', '.join(names)}"] if names else []
     )
-    notes = list(told)
-    baselines = found if listing else _staged(found, options, chosen.suites, run)
+
+
+def _check_options(options: Options) -> None:
+    """Options that contradict one another.
+
+    Raises:
+        ConfigError: two do.
+    """
+    if options.save_baseline is not None:
+        require_name(options.save_baseline, "--t2e-save-baseline")
+    if options.baseline_mode is not None and options.save_baseline is None:
+        raise ConfigError("--t2e-baseline-mode says nothing without --t2e-save-baseline")
+    if options.replays and options.trials is not None:
+        raise ConfigError(
+            "--t2e-trials does not go with --t2e-replay, which uses the trials that the files hold"
+        )
+    if options.live is not None:
+        given = "--t2e-playback" if options.live.cassette is not None else "--t2e-model"
+        if options.replays and options.live.cassette is not None:
+            raise ConfigError("--t2e-playback runs simulations and --t2e-replay none: give one of them")
+        if options.replays:
+            raise ConfigError("--t2e-model talks to a model and --t2e-replay to none: give one of them")
+        if options.agent not in (None, CHAT):
+            raise ConfigError(f"{given} is for agent {CHAT!r}: agent {options.agent!r} does not go with it")
+    if options.live is None and options.agent == CHAT:
+        raise ConfigError(f"agent {CHAT!r} needs a model: give --t2e-model")
+    if options.replays and options.agent not in (None, REPLAY):
+        raise ConfigError(f"--t2e-replay replays recorded runs: agent {options.agent!r} does not go with it")
+    if options.stages:
+        _check_stages(options)
+
+
+def _check_stages(options: Options) -> None:
+    live = options.live
+    if live is not None and live.cassette is not None:
+        raise ConfigError("--t2e-stages does not go with --t2e-playback: a cassette holds one run")
+    if options.replays:
+        raise ConfigError(
+            "--t2e-stages does not go with --t2e-replay, which has the trials that the files hold"
+        )
+    if live is None:
+        raise ConfigError("--t2e-stages adds trials of a live run: give --t2e-model")
+    if options.trials is not None:
+        raise ConfigError(
+            "--t2e-stages does not go with --t2e-trials: it says how many trials each stage has"
+        )
+    if live.record is not None:
+        raise ConfigError("--t2e-stages does not go with --t2e-record: a cassette holds one run")
+    instead = f"give --t2e-trials {options.stages[-1]} instead"
+    if options.save_baseline is not None:
+        raise ConfigError(
+            "--t2e-stages does not go with --t2e-save-baseline: a run that may stop early is no baseline; "
+            f"{instead}"
+        )
+    if options.goal is Goal.NO_REGRESSION:
+        raise ConfigError(
+            "--t2e-stages does not go with --t2e-goal no-regression, which decides at the first stage; "
+            f"{instead}"
+        )
+    if options.gate == "off":
+        raise ConfigError("--t2e-stages stops where the gate decides, and the gate is off")
+
+
+def _check_stage_baselines(
+    baselines: Mapping[str, Baseline], suites: Sequence[LockedSuite], schedule: Sequence[int]
+) -> None:
+    """Every stage needs as many trials of the baseline as of the candidate.
+
+    Raises:
+        ConfigError: a suite has no baseline, or it holds fewer trials of a task than the last stage.
+    """
+    given, last = ",".join(map(str, schedule)), schedule[-1]
+    remedy = f"save one with --t2e-trials {last} --t2e-save-baseline NAME"
+    for suite in suites:
+        baseline = baselines.get(suite.name)
+        if baseline is None:
+            raise ConfigError(f"--t2e-stages {given}: suite {suite.name!r} has no baseline; {remedy}")
+        by_task = records_by_task(baseline.evidence.simulations)
+        short = sorted((task for task, records in by_task.items() if len(records) < last), key=natural_order)
+        if short:
+            raise ConfigError(
+                f"--t2e-stages {given}: baseline {baseline.name!r} of {suite.name!r} holds "
+                f"{len(by_task[short[0]])} of the {last} trials of task {short[0]!r}; {remedy}"
+            )
+
+
+def _check_prices(options: Options, project: Project) -> None:
+    if options.live is None or options.budgets.cost is None:
+        return
+    for model in (options.live.agent, options.live.user):
+        if model.price is None:
+            raise ConfigError(
+                f"--t2e-max-cost needs the price of model {model.model!r}: "
+                f"add it to {project.root / PRICES_NAME}"
+            )
+
+
+def _check_routes(options: Options, suites: Sequence[Suite]) -> None:
+    if options.live is not None and options.live.each_turn and options.live.routes is None:
+        raise ConfigError("--t2e-route says nothing where no candidate is routed: --candidate ID+routed")
+    solo = next((suite.name for suite in suites if suite.solo), None)
+    if solo is not None and options.live is not None and options.live.routes is not None:
+        raise ConfigError(
+            f"suite {solo!r} is a solo suite, and a router reads how a customer opens; leave it out, or name "
+            "one adapter"
+        )
+
+
+def _check_solo(
+    suites: Sequence[LockedSuite], agents: Mapping[str, str], factories: Mapping[str, AgentFactory]
+) -> None:
+    for suite in suites:
+        factory = factories.get(agents[suite.name])
+        if suite.suite.solo and factory is not None and not takes_solo(factory):
+            raise ConfigError(
+                f"suite {suite.name!r} is a solo suite, and agent {agents[suite.name]!r} has no solo mode: "
+                "its factory takes no keyword 'solo'"
+            )
+
+
+def _select(
+    options: Options, project: Project, names: Sequence[str], recorded: Mapping[Mode, Recorded]
+) -> list[Suite]:
+    for name in options.suites:
+        project.suite_path(name)
+    suites = [project.suite(name) for name in names if not options.suites or name in options.suites]
     if options.live is not None and options.live.cassette is not None:
-        notes += differences(options.live.cassette, chosen.candidate, chosen.suites)
-    return baselines, notes
+        return _suites_of_cassette(suites, options.live.cassette, named=bool(options.suites))
+    if recorded and not options.suites:
+        return [suite for suite in suites if suite.mode in recorded]
+    return suites
+
+
+def _suites_of_cassette(suites: Sequence[Suite], cassette: Cassette, *, named: bool) -> list[Suite]:
+    """The suites that a cassette holds; those that were named must be among them."""
+    held = cassette.header.suites
+    absent = [suite.name for suite in suites if suite.name not in held]
+    if absent and (named or len(absent) == len(suites)):
+        raise ConfigError(
+            f"cassette {cassette.path} was recorded without suite {absent[0]!r}; it holds {', '.join(held)}"
+        )
+    return [suite for suite in suites if suite.name in held]
+
+
+def _locked(suite: Suite, resources: Resources, *, verify: bool) -> LockedSuite:
+    project = resources.project
+    lock = project.locked(suite, resources.worlds)
+    if verify:
+        project.verify_world(suite, lock, resources.worlds)
+    return LockedSuite(suite, project.suite_path(suite.name), lock)
+
+
+def _agent(options: Options, suite: Suite, names: Sequence[str], recorded: Mapping[Mode, Recorded]) -> str:
+    if suite.mode in recorded:
+        return REPLAY
+    name = CHAT if options.live else options.agent or options.default_agent or suite.default_agent
+    if name is None:
+        raise ConfigError(
+            f"suite {suite.name!r} has no agent: give --t2e-model, --t2e-agent or --t2e-replay, "
+            f"or a default_agent in {suite.name}.toml"
+        )
+    if name == REPLAY:
+        raise ConfigError("agent 'replay' needs recorded runs: give --t2e-replay PATH")
+    if name not in names:
+        raise ConfigError(f"unknown agent {name!r}; {nearest(name, [*names, REPLAY])}")
+    return name
+
+
+def _agent_of_cases(options: Options, names: Sequence[str]) -> str | None:
+    if options.replays:
+        return REPLAY
+    name = CHAT if options.live else options.agent or options.default_agent
+    if name not in (None, REPLAY, *names):
+        raise ConfigError(f"unknown agent {name!r}; {nearest(str(name), [*names, REPLAY])}")
+    return name
+
+
+def _identity(suite: LockedSuite, agent: str, candidate: Candidate, resources: Resources) -> Identity:
+    return identify(
+        suite,
+        agent,
+        candidate,
+        agents=resources.agents,
+        world=resources.project.world(suite.suite, resources.worlds),
+        code=resources.worlds.code(suite.suite.provider, suite.domain),
+    )
 
 
 def _unidentified(suites: Sequence[LockedSuite], identities: Mapping[str, Identity]) -> Iterator[str]:
     """Notes on code that cannot be identified, and on locks that do not cover the tools' implementation."""
-    for one in suites:
-        identity = identities[one.name]
+    for suite in suites:
+        identity = identities[suite.name]
         codes = {"agent": identity.agent.code, "user": identity.user.code, "world": identity.world}
         for part, code in codes.items():
             if code is not None and code.unknown:
                 yield (
-                    f"{one.name}: the code of its {part} cannot be identified ({code.unknown}): nothing is "
+                    f"{suite.name}: the code of its {part} cannot be identified ({code.unknown}): nothing is "
                     "resumed, confirmed or counted as the same test again"
                 )
-        if one.lock.code is None:
+        if suite.lock.code is None:
             yield (
-                f"{one.name}: {LOCK_NAME} does not cover the implementation of its tools; "
+                f"{suite.name}: {LOCK_NAME} does not cover the implementation of its tools; "
                 "run 'trace2evolve lock' and commit the result"
             )
-
-
-def _planned(
-    chosen: Chosen,
-    run: Shared,
-    baselines: Mapping[str, Baseline],
-    heard: Mapping[str, str],
-    identities: Mapping[str, Identity],
-) -> dict[str, PlannedSuite]:
-    """The suites with all that was settled of each; `heard` are digests of what simulated users follow."""
-    trials = chosen.options.trials if run.stage is None else run.stage.trials
-    return {
-        one.name: PlannedSuite(
-            suite=one.suite,
-            path=one.path,
-            lock=one.lock,
-            agent=chosen.agents[one.name],
-            trials=trials or one.suite.trials,
-            recorded=chosen.recorded.get(one.suite.mode),
-            baseline=baselines.get(one.name),
-            guidelines=heard.get(one.name),
-            identity=identities.get(one.name, Identity()),
-        )
-        for one in chosen.suites
-    }
-
-
-def _staged(
-    baselines: dict[str, Baseline], options: Options, suites: Sequence[LockedSuite], run: Shared
-) -> dict[str, Baseline]:
-    """What a stage takes of the baselines; all of them where the run has none."""
-    if run.stage is None:
-        return baselines
-    refuse_short_baselines(baselines, suites, options.stages)
-    return {suite: first_trials(one, run.stage.trials) for suite, one in baselines.items()}
-
-
-def _copied_baselines(shared: Shared) -> dict[str, Baseline]:
-    """The baselines as the controller left them for its workers."""
-    return {
-        suite: Baseline(label, read_evidence(baseline_copy(shared.run_folder, suite)))
-        for suite, label in shared.baselines.items()
-    }
-
-
-def _guidelines(suites: Sequence[LockedSuite], project: Project, worlds: Worlds) -> dict[str, str]:
-    """By suite, the digest of the text that a simulated user follows."""
-    return {one.name: digest_text(project.world(one.suite, worlds).guidelines()) for one in suites}
 
 
 def _sides(options: Options, project: Project, talkers: Talkers) -> Sides:
@@ -218,32 +409,9 @@ def _sides(options: Options, project: Project, talkers: Talkers) -> Sides:
     )
 
 
-def _new_run(
-    options: Options, project: Project, candidate: str, number: int, policy: Policy | None, draw: str
-) -> Shared:
-    """A fresh run's name and place; its baselines are settled later."""
-    started = datetime.now(UTC).isoformat(timespec="seconds")
-    run_id = f"{started[:19].replace(':', '')}-{candidate}-{uuid4().hex[:6]}"
-    folder = options.run_folder or project.runs_folder / run_id
-    if not options.stages or policy is None:
-        return Shared(run_id, folder, started, {}, draw=draw)
-    stage = stage_of(number, options.stages, policy)
-    if options.run_folder is not None:
-        folder /= f"stage-{stage.number}"
-    return Shared(run_id, folder, started, {}, stage=stage, draw=draw)
-
-
-def _talker(options: Options, agents: Sequence[str]) -> str | None:
-    if options.replays:
-        return REPLAY
-    name = CHAT if options.live else options.agent or options.default_agent
-    if name not in (None, REPLAY, *agents):
-        raise ConfigError(f"unknown agent {name!r}; {nearest(str(name), [*agents, REPLAY])}")
-    return name
-
-
-def _refuse_used_names(options: Options, suites: Sequence[LockedSuite], run_folder: Path) -> None:
-    for folder in (run_folder, *(run_folder / one.name for one in suites)):
+def _check_unused(options: Options, suites: Sequence[LockedSuite], run_folder: Path) -> None:
+    folders = [run_folder, *(run_folder / f"stage-{number + 1}" for number in range(len(options.stages)))]
+    for folder in [place for one in folders for place in (one, *(one / suite.name for suite in suites))]:
         if (folder / SIMULATIONS).exists():
             raise ConfigError(f"{folder} holds a run already; choose another --t2e-run-folder")
     if options.live is not None and options.live.record is not None:
@@ -255,5 +423,5 @@ def _refuse_used_names(options: Options, suites: Sequence[LockedSuite], run_fold
 def _saving(options: Options, project: Project, suites: Sequence[LockedSuite]) -> Saving | None:
     if options.save_baseline is None:
         return None
-    paths = {one.name: project.baseline_path(one.name, options.save_baseline) for one in suites}
+    paths = {suite.name: project.baseline_path(suite.name, options.save_baseline) for suite in suites}
     return settle(options.save_baseline, options.baseline_mode or SaveMode.SAVE, paths)

@@ -12,22 +12,22 @@ from functools import cached_property
 from pathlib import Path
 
 from pytest_trace2evolve.cases.case import Case
-from pytest_trace2evolve.engine.conversation import Limits, converse, failed_to_start, make_participants
+from pytest_trace2evolve.engine.budget import Account
+from pytest_trace2evolve.engine.conversation import Limits
+from pytest_trace2evolve.engine.engine import POLL_SECONDS
+from pytest_trace2evolve.engine.executor import Assignment, LocalExecutor
+from pytest_trace2evolve.engine.loop import LoopThread
 from pytest_trace2evolve.engine.participants import AgentFactory, ChatFactory
-from pytest_trace2evolve.engine.pool import Pool
-from pytest_trace2evolve.engine.simulations import POLL_SECONDS, REDRAWN
 from pytest_trace2evolve.errors import (
-    AgentCodeError,
     ConfigError,
     InfrastructureError,
     StorageError,
     Trace2EvolveError,
 )
-from pytest_trace2evolve.evidence.account import Account
 from pytest_trace2evolve.evidence.draws import DrawStore, simulation_key
 from pytest_trace2evolve.evidence.journal import Journal
 from pytest_trace2evolve.gate.columns import SUCCESS
-from pytest_trace2evolve.records.evidence import SCRIPTED_USER, Settings
+from pytest_trace2evolve.records.evidence import CHAT, SCRIPTED_USER, Settings
 from pytest_trace2evolve.records.protocols import World, rules_of
 from pytest_trace2evolve.records.rules import Finding
 from pytest_trace2evolve.records.score import Score, Status
@@ -35,10 +35,8 @@ from pytest_trace2evolve.records.trace import Simulation, TerminationReason
 from pytest_trace2evolve.scoring.invariants import found_in
 from pytest_trace2evolve.scoring.reward import score
 from pytest_trace2evolve.session.cassettes import recording
-from pytest_trace2evolve.session.live import CHAT
 from pytest_trace2evolve.session.plan import Plan
 from pytest_trace2evolve.utils.canonical import digest, digest_text
-from pytest_trace2evolve.utils.concurrency import contained
 from pytest_trace2evolve.worlds.registry import Worlds
 
 LIMITS = Limits(max_steps=60, timeout=900.0)
@@ -141,14 +139,14 @@ class CaseRunner:
     ) -> None:
         self._plan = plan
         self._worlds = worlds
-        self._pool = Pool(1)
+        self._loop = LoopThread(1)
         self._kept: dict[str, Outcome] = {}
         self._made = 0
         self._account = account
         try:
             self._name, self._factory = self._agent(agents, account)
         except ConfigError:
-            self._pool.close()
+            self._loop.close()
             raise
 
     @property
@@ -184,7 +182,7 @@ class CaseRunner:
 
     def close(self) -> None:
         """Close what was opened."""
-        self._pool.close()
+        self._loop.close()
 
     def _make(self, case: Case, world: World, key: str) -> Simulation:
         with contextlib.ExitStack() as held:
@@ -215,14 +213,12 @@ class CaseRunner:
                 return store.begin(store.key(key))
             time.sleep(POLL_SECONDS)
             assert self._account is not None
-            self._account.stand()
+            self._account.raise_if_stopped()
 
     def _talk(self, case: Case, world: World, journal: Journal | None) -> Simulation:
         self._made += 1
         try:
-            simulation = self._pool.wait(
-                contained(f"case {case.id!r}", self._conversation(case, world, seed_of(case), journal))
-            )
+            simulation = self._loop.run(LocalExecutor().simulate(self._assignment(case, world), journal))
         except Trace2EvolveError:
             raise
         except Exception as error:
@@ -236,20 +232,8 @@ class CaseRunner:
             )
         return simulation
 
-    async def _conversation(self, case: Case, world: World, seed: int, journal: Journal | None) -> Simulation:
-        make, limits = self._factory, LIMITS
-        if journal is not None and isinstance(self._factory, ChatFactory) and not self._factory.plays:
-            make = self._factory.journaled(journal, _nothing)
-            assert LIMITS.timeout is not None
-            limits = replace(LIMITS, timeout=max(0.0, LIMITS.timeout - journal.seconds))
-        try:
-            agent, user = await make_participants(
-                self._factory, lambda: make(case.task, world, self._plan.candidate, seed), world
-            )
-        except AgentCodeError as error:
-            return failed_to_start(case.task, error, trial=seed, seed=seed)
-        simulation = await converse(case.task, world, agent, user, limits=limits, trial=seed, seed=seed)
-        return simulation if journal is None or not journal.redrawn else simulation.as_redrawn(REDRAWN)
+    def _assignment(self, case: Case, world: World) -> Assignment:
+        return Assignment(case.task, world, self._factory, self._plan.candidate, seed_of(case), LIMITS)
 
     def _measured(self, case: Case, world: World, simulation: Simulation) -> Outcome:
         result = score(simulation, case.task, world, self._plan.judge)
@@ -311,8 +295,8 @@ class CaseRunner:
                 "cache": self._plan.project.answers_cache,
                 "recording": recording(self._plan.run_folder),
             }
-            return CHAT, ChatFactory(self._plan.live, self._pool, account, **stores)
-        name = self._plan.talker
+            return CHAT, ChatFactory(self._plan.live, self._loop, account, **stores)
+        name = self._plan.agent
         if name is None:
             raise ConfigError(
                 "no agent for 'run_case': give --t2e-agent or --t2e-model, or the ini key t2e_agent"
@@ -323,10 +307,6 @@ class CaseRunner:
 def seed_of(case: Case) -> int:
     """The seed that a case gives: the first digits of its digest."""
     return int(case.digest[:6], 16)
-
-
-async def _nothing() -> None:
-    """Cases lie on no sealed split: no ledger has to name their draw."""
 
 
 @contextlib.contextmanager

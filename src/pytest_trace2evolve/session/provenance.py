@@ -1,15 +1,11 @@
-"""The identity of simulations and tests: everything that can change a trace, as one digest.
+"""The provenance of evidence, and the identity of simulations and tests as digests."""
 
-Where the evidence of a run comes from.
-"""
-
-from pytest_trace2evolve.engine.participants import user_settings
+from pytest_trace2evolve.engine.live import Party
 from pytest_trace2evolve.evidence.draws import simulation_key
 from pytest_trace2evolve.project.suites import Role
-from pytest_trace2evolve.records.evidence import Provenance
+from pytest_trace2evolve.records.evidence import DUMMY_USER, SCRIPTED_USER, Provenance, Settings
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.scoring.reward import SCORER_VERSION
-from pytest_trace2evolve.session.live import Party
 from pytest_trace2evolve.session.plan import Plan, PlannedSuite
 from pytest_trace2evolve.session.sides import provenance
 from pytest_trace2evolve.utils.canonical import digest
@@ -43,6 +39,17 @@ def provenance_of(plan: Plan, planned: PlannedSuite) -> Provenance:
         max_errors=planned.suite.max_errors,
         timeout=planned.suite.timeout,
     )
+
+
+def user_settings(plan: Plan, planned: PlannedSuite) -> Settings:
+    """What evidence records of the user in a suite that is not replayed."""
+    if planned.suite.solo:
+        return Settings(implementation=DUMMY_USER)
+    if plan.live is None:
+        return planned.identity.user
+    if planned.suite.scripted and plan.live.scripts:
+        return Settings(implementation=SCRIPTED_USER)
+    return plan.live.user_settings().model_copy(update={"guidelines": planned.guidelines})
 
 
 NAMED_ROLES = (Role.GATE, Role.GUARD)

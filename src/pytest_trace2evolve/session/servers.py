@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from pytest_trace2evolve.engine.live import Address, LiveSettings
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.serving.process import LocalServer
-from pytest_trace2evolve.session.live import Address, LiveSettings
 from pytest_trace2evolve.session.plan import Plan
 
 
@@ -36,7 +36,7 @@ class Wanted:
 def folders(plan: Plan) -> dict[Path, Wanted]:
     """The folders whose models a run asks."""
     found: dict[Path, Wanted] = {}
-    for model in (model for live in plan.everyone for model in live.models):
+    for model in (model for live in plan.all_live for model in live.models):
         if model.folder is not None:
             wanted = found.setdefault(model.folder, Wanted(model.base_weights))
             if model.adapter is not None:

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from pytest_trace2evolve.engine.live import LiveSettings, Routes, adapted
 from pytest_trace2evolve.errors import AdapterError, ConfigError
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.project.adapters import Adapter, Adapters, last_promoted
 from pytest_trace2evolve.project.candidates import ROUTED, WITH, Candidate
 from pytest_trace2evolve.session.cassettes import refuse_other_weights
-from pytest_trace2evolve.session.live import LiveSettings, Routes, adapted
 from pytest_trace2evolve.utils.canonical import digest
 
 

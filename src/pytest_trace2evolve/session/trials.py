@@ -1,19 +1,24 @@
-"""Running one task: its trials, scored and stored, each trial either evidence or a named loss."""
+"""Running tasks: their trials, scored and stored, and fresh trials if a task may have fallen."""
 
+import asyncio
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor as ThreadExecutor
+from dataclasses import dataclass, replace
 from functools import partial
-from operator import attrgetter
 from pathlib import Path
+from typing import TypeVar
 
-from pytest_trace2evolve.engine.pool import Job
-from pytest_trace2evolve.engine.simulations import Simulations
+from pytest_trace2evolve.engine.conversation import Limits
+from pytest_trace2evolve.engine.engine import Engine, Job
+from pytest_trace2evolve.engine.executor import Assignment
+from pytest_trace2evolve.engine.participants import AgentFactory
 from pytest_trace2evolve.errors import BudgetError, EndpointError, LockError, StorageError
-from pytest_trace2evolve.evidence.account import Account
 from pytest_trace2evolve.evidence.store import RunStore
 from pytest_trace2evolve.evidence.tau2_format import simulation_record
+from pytest_trace2evolve.gate.trials import Trials
 from pytest_trace2evolve.project.lock import LOCK_NAME, RENEW
-from pytest_trace2evolve.records.evidence import SimulationEvidence
+from pytest_trace2evolve.records.evidence import Fresh, SimulationEvidence
 from pytest_trace2evolve.records.protocols import World, rules_of
 from pytest_trace2evolve.records.rules import Rules
 from pytest_trace2evolve.records.score import Status
@@ -22,114 +27,102 @@ from pytest_trace2evolve.records.trace import Simulation, TerminationReason
 from pytest_trace2evolve.scoring.invariants import found_in
 from pytest_trace2evolve.scoring.metrics import as_evidence
 from pytest_trace2evolve.scoring.reward import score
-from pytest_trace2evolve.session.fresh_trials import Confirmer
+from pytest_trace2evolve.session.confirmation import FIRST_TRIAL, SideName
+from pytest_trace2evolve.session.draws import Draws
+from pytest_trace2evolve.session.estimate import Expected
 from pytest_trace2evolve.session.plan import Plan, PlannedSuite
-from pytest_trace2evolve.session.provenance import provenance_of
-from pytest_trace2evolve.session.task_run import TaskRun
+from pytest_trace2evolve.session.provenance import provenance_of, sealed_place
 from pytest_trace2evolve.worlds.registry import Worlds
 
+T = TypeVar("T")
 
-class Runner:
-    """Runs tasks of a plan; one in each process.
+SIDES: tuple[SideName, ...] = ("baseline", "candidate")
+
+
+@dataclass(frozen=True)
+class TaskRun:
+    """The trials of one task in a run.
+
+    Attributes:
+        records: The evidence of each trial.
+        left_out: Which of its recorded simulations were not compared, since their task differs from the lock;
+            empty if all were.
+        absent: Why there was nothing to run: the replayed files hold no simulation of the task.
+        unfinished: Why not all of its trials were made; empty if they were.
+        fresh: Fresh trials of both sides, if the task fell and they were made.
+        unconfirmed: Why there are none, if it fell and they could have told more; otherwise empty.
+        crash: What the agent's code raised in the first trial in which it did, as `Type: message`.
+        frames: The frames of that exception's traceback, as text.
+    """
+
+    records: tuple[SimulationEvidence, ...] = ()
+    left_out: str = ""
+    absent: str = ""
+    unfinished: str = ""
+    fresh: Fresh | None = None
+    unconfirmed: str = ""
+    crash: str = ""
+    frames: str = ""
+
+    @property
+    def lost(self) -> list[SimulationEvidence]:
+        """The trials that infrastructure ended."""
+        return [record for record in self.records if record.status is Status.INFRASTRUCTURE_ERROR]
+
+    @property
+    def unmeasured(self) -> list[SimulationEvidence]:
+        """The trials that ran and have no reward."""
+        return [record for record in self.records if record.status is Status.NOT_MEASURED]
+
+
+class TaskRunner:
+    """Runs the tasks of a plan.
 
     Args:
         plan: What to run.
         worlds: Opens worlds.
-        simulations: Makes what is not replayed.
-        account: Counts the run's fresh trials; None where none can be made.
+        engine: Makes what is not replayed.
+        draws: Where simulations are stored, and what is declared before any can be seen.
+        factories: Who makes the simulations of each side, by suite and side.
+        expected: What simulations are likely to use.
+        scorer: The threads in which simulations are scored and stored.
     """
 
     def __init__(
-        self, plan: Plan, worlds: Worlds, simulations: Simulations, account: Account | None = None
+        self,
+        plan: Plan,
+        worlds: Worlds,
+        engine: Engine,
+        draws: Draws,
+        factories: Mapping[tuple[str, SideName], AgentFactory],
+        expected: Expected,
+        scorer: ThreadExecutor,
     ) -> None:
         self._plan = plan
         self._worlds = worlds
-        self._simulations = simulations
-        self._confirmer = Confirmer(plan, simulations, account)
-        self._held: dict[str, Rules | None] = {}
+        self._engine = engine
+        self._draws = draws
+        self._factories = factories
+        self._expected = expected
+        self._scorer = scorer
+        self._rules: dict[str, Rules | None] = {}
 
-    def run(self, suite: str, task_id: str) -> TaskRun:
-        """Finish (or replay) every trial of a task, score each and store its trace; confirm a fall.
+    async def run(self, suite: str, task_id: str) -> TaskRun:
+        """Make or replay every trial of a task, score each, store its trace, and confirm a fall.
 
-        A trial that is lost (an exception in the world) becomes an infrastructure error; nothing is scored
-        for it.
+        A trial that is lost (an exception in the world, say) becomes an infrastructure error without a score.
 
         Raises:
             EndpointError: the endpoint refuses what every further simulation would ask too.
             LockError: the world's task differs from the lock.
-            StorageError: its trace cannot be stored, or a stored one was changed.
+            StorageError: a trace cannot be stored, or a stored one was changed.
         """
         planned = self._plan.suites[suite]
-        run = (self._make if planned.recorded is None else self._replay)(planned, task_id)
-        return self._confirmer.confirmed(planned, task_id, run, self._measure_fresh)
-
-    def _make(self, planned: PlannedSuite, task_id: str) -> TaskRun:
-        task = self._world(planned).tasks()[task_id]
-        if task.digest_in(solo=planned.suite.solo) != planned.lock.tasks[task_id]:
-            raise LockError(
-                f"{planned.path}: the content of task {task_id!r} changed "
-                f"since {LOCK_NAME} was written; {RENEW}"
-            )
-        records, unfinished, crashes = [], "", []
-
-        def made(job: Job) -> Simulation:
-            simulation = self._simulations.outcome(job)
-            crashes.extend([simulation.crash] if simulation.crash else [])
-            return simulation
-
-        for job in self._simulations.need(planned.name, task_id):
-            try:
-                records.append(self._trial(planned, task, job.trial, partial(made, job)))
-            except BudgetError as error:
-                unfinished = str(error)
-        crash, frames = crashes[0] if crashes else ("", "")
-        return TaskRun(tuple(records), unfinished=unfinished, crash=crash, frames=frames)
-
-    def _measure_fresh(self, job: Job) -> SimulationEvidence:
-        planned = self._plan.suites[job.suite]
-        task = self._world(planned).tasks()[job.task_id]
-        folder = self._plan.fresh_folder(job.suite, "baseline" if job.baseline else "candidate")
-        return self._trial(planned, task, job.trial, partial(self._simulations.outcome, job), folder)
-
-    def select(self, tasks: Iterable[tuple[str, str]]) -> None:
-        """Take note of the tasks, each with its suite, that the run selects."""
-        self._simulations.draws.select(tasks)
-
-    @property
-    def shared(self) -> bool:
-        """Whether any process of the run can make the simulations of any task."""
-        return self._simulations.shared
-
-    def ahead(self, tasks: Iterator[tuple[str, str]]) -> None:
-        """Make simulations of these tasks (suite and id), in this order, while nothing is waited for."""
-        self._simulations.ahead(
-            job
-            for suite, task_id in tasks
-            if self._plan.suites[suite].recorded is None
-            for job in self._simulations.jobs(suite, task_id)
-        )
-
-    def drain(self) -> None:
-        """Start nothing more, and wait for what runs: another process may need it."""
-        self._simulations.drain()
-
-    def close(self) -> None:
-        """End the thread in which simulations run."""
-        self._simulations.close()
-
-    def first_to_tell(self) -> bool:
-        """Whether this process is the first of the run to report what stopped it."""
-        return self._simulations.first_to_tell()
-
-    def _world(self, planned: PlannedSuite) -> World:
-        return self._plan.project.world(planned.suite, self._worlds)
-
-    def _rules(self, planned: PlannedSuite, world: World) -> Rules | None:
-        """What a suite's traces are held against; settled once, since the origin digests the whole lock."""
-        if planned.name not in self._held:
-            talked = provenance_of(self._plan, planned).conversational
-            self._held[planned.name] = rules_of(world) if talked else None
-        return self._held[planned.name]
+        if planned.recorded is not None:
+            run = await self._in_thread(self._replay, planned, task_id)
+        else:
+            run = await self._make(planned, task_id)
+        return await self._confirmed(planned, task_id, run)
 
     def _replay(self, planned: PlannedSuite, task_id: str) -> TaskRun:
         assert planned.recorded is not None
@@ -137,44 +130,171 @@ class Runner:
         if not recorded:
             return TaskRun(absent="the replayed files hold no simulation of this task")
         solo, locked = planned.suite.solo, planned.lock.tasks[task_id]
-        same = [one for one in recorded if one.task.digest_in(solo=solo) == locked]
+        same = [item for item in recorded if item.task.digest_in(solo=solo) == locked]
         left_out = ""
         if len(same) < len(recorded):
             share = "" if not same else f"{len(recorded) - len(same)} of {len(recorded)} simulations: "
             left_out = f"{share}the recorded task differs from the lock"
-        by_trial = {one.simulation.trial or 0: one for one in same}
+        by_trial = {item.simulation.trial or 0: item for item in same}
         records = [
-            self._trial(planned, one.task, trial, partial(attrgetter("simulation"), one))
-            for trial, one in sorted(by_trial.items())
+            self._record(planned, item.task, trial, item.simulation)
+            for trial, item in sorted(by_trial.items())
         ]
         return TaskRun(tuple(records), left_out=left_out)
 
-    def _trial(
+    async def _make(self, planned: PlannedSuite, task_id: str) -> TaskRun:
+        task = self._world(planned).tasks()[task_id]
+        if task.digest_in(solo=planned.suite.solo) != planned.lock.tasks[task_id]:
+            raise LockError(
+                f"{planned.path}: the content of task {task_id!r} changed "
+                f"since {LOCK_NAME} was written; {RENEW}"
+            )
+        trials = range(planned.trials)
+        results = await self._simulations([self._job(planned, task, trial) for trial in trials])
+        crashes = [result.crash for result in results if isinstance(result, Simulation) and result.crash]
+        crash, frames = crashes[0] if crashes else ("", "")
+        unfinished = next((str(result) for result in results if isinstance(result, BudgetError)), "")
+        records = [
+            await self._in_thread(self._record, planned, task, trial, result)
+            for trial, result in zip(trials, results, strict=True)
+            if not isinstance(result, BudgetError)
+        ]
+        return TaskRun(tuple(records), unfinished=unfinished, crash=crash, frames=frames)
+
+    async def _simulations(
+        self, jobs: Iterable[Job], *, urgent: bool = False
+    ) -> list[Simulation | Exception]:
+        """Make simulations at once; an exception stands for one that was not made.
+
+        Raises:
+            EndpointError, StorageError: they end the run.
+        """
+        results = await asyncio.gather(
+            *(self._engine.make(job, urgent=urgent) for job in jobs), return_exceptions=True
+        )
+        for result in results:
+            if isinstance(result, EndpointError | StorageError) or not isinstance(
+                result, Simulation | Exception
+            ):
+                raise result
+        return [result for result in results if isinstance(result, Simulation | Exception)]
+
+    def _job(self, planned: PlannedSuite, task: Task, trial: int, *, baseline: bool = False) -> Job:
+        plan, suite = self._plan, planned.suite
+        is_stored = plan.live is not None
+        return Job(
+            Assignment(
+                task=task,
+                world=self._world(planned),
+                factory=self._factories[planned.name, "baseline" if baseline else "candidate"],
+                candidate=plan.party(planned.name, baseline=baseline).candidate,
+                trial=trial,
+                limits=Limits(suite.max_steps, suite.max_errors, suite.timeout),
+                solo=suite.solo,
+                place=sealed_place(plan, planned, task.id) if is_stored else "",
+            ),
+            declare=partial(self._draws.declare, planned.name, task.id),
+            place=self._draws.place(planned.name, task.id, trial, baseline=baseline) if is_stored else None,
+            expected=self._expected.of(planned.name, task.id),
+            is_baseline=baseline,
+        )
+
+    async def _confirmed(self, planned: PlannedSuite, task_id: str, run: TaskRun) -> TaskRun:
+        """The same run, with fresh trials if its task may have fallen, or why it has none."""
+        confirm = self._plan.confirm
+        if confirm is None or run.unfinished or not may_have_fallen(planned, task_id, run):
+            return run
+        refused = confirm.refused.get(planned.name, "")
+        if refused or confirm.budget == 0:
+            return replace(run, unconfirmed=refused or "--t2e-confirm 0")
+        from pytest_trace2evolve.gate.confirm import next_step, step_passes
+
+        task = self._world(planned).tasks()[task_id]
+        made: dict[SideName, list[SimulationEvidence]] = {side: [] for side in SIDES}
+        done = 0
+        try:
+            while more := next_step(*step_passes(made["baseline"], made["candidate"]), done):
+                if not self._engine.reserve_fresh(len(SIDES) * more, confirm.budget):
+                    why = f"the {confirm.budget} fresh simulations of --t2e-confirm are spent"
+                    return replace(run, unconfirmed=why)
+                for side, records in (await self._fresh(planned, task, done, more)).items():
+                    made[side] += records
+                done += more
+        except (BudgetError, EndpointError) as error:
+            # Either ends the run, as other tasks report; the main trials of this task are whole.
+            return replace(run, unconfirmed=str(error))
+        fresh = Fresh(baseline=tuple(made["baseline"]), candidate=tuple(made["candidate"]))
+        return replace(run, fresh=fresh)
+
+    async def _fresh(
+        self, planned: PlannedSuite, task: Task, done: int, more: int
+    ) -> dict[SideName, list[SimulationEvidence]]:
+        """The next fresh trials of both sides."""
+        places = [(side, FIRST_TRIAL[side] + done + number) for side in SIDES for number in range(more)]
+        jobs = [self._job(planned, task, trial, baseline=side == "baseline") for side, trial in places]
+        results = await self._simulations(jobs, urgent=True)
+        records: dict[SideName, list[SimulationEvidence]] = {side: [] for side in SIDES}
+        for (side, trial), job, result in zip(places, jobs, results, strict=True):
+            if isinstance(result, BudgetError):
+                raise result
+            folder = self._plan.fresh_folder(planned.name, side)
+            record = await self._in_thread(self._record, planned, task, trial, result, folder)
+            # Once more what infrastructure ended, if a journal lets it resume: what is lost again stays lost.
+            # An agent of the user's own has no journal, and a further draw could be chosen.
+            if record.status is not Status.MEASURED and job.place is not None and not self._plan.plays:
+                again = await self._retry(job)
+                record = await self._in_thread(self._record, planned, task, trial, again, folder)
+            records[side].append(record)
+        return records
+
+    async def _retry(self, job: Job) -> Simulation | Exception:
+        try:
+            return await self._engine.retry(job)
+        except (BudgetError, EndpointError, StorageError):
+            raise
+        except Exception as error:
+            return error
+
+    def _record(
         self,
         planned: PlannedSuite,
         task: Task,
         trial: int,
-        simulate: Callable[[], Simulation],
+        simulation: Simulation | Exception,
         folder: Path | None = None,
     ) -> SimulationEvidence:
+        """Score a simulation and store its trace."""
         try:
+            if isinstance(simulation, Exception):
+                raise simulation
             world = self._world(planned)
-            simulation = simulate()
             result = score(simulation, task, world, self._plan.judge)
-            found = found_in(simulation, result, self._rules(planned, world))
+            found = found_in(simulation, result, self._rules_of(planned, world))
             types = world.tool_types()
             record = as_evidence(simulation, task, result, types, solo=planned.suite.solo, found=found)
             content = simulation_record(simulation, result, found or ())
-        except (BudgetError, EndpointError, StorageError):
-            raise
         except Exception as error:
-            return lost_trial(task.id, planned.lock.tasks[task.id], trial, f"{type(error).__name__}: {error}")
-        store = RunStore(folder or self._plan.suite_folder(planned.suite.name))
+            note = f"{type(error).__name__}: {error}"
+            return lost_trial(task.id, planned.lock.tasks[task.id], trial, note)
+        store = RunStore(folder or self._plan.suite_folder(planned.name))
         try:
             store.write_simulation(content)
         except OSError as error:
             raise StorageError.of(error, store.folder) from None
         return record
+
+    def _rules_of(self, planned: PlannedSuite, world: World) -> Rules | None:
+        """The rules that apply to a suite's traces; kept, since the origin digests the whole lock."""
+        if planned.name not in self._rules:
+            talked = provenance_of(self._plan, planned).conversational
+            self._rules[planned.name] = rules_of(world) if talked else None
+        return self._rules[planned.name]
+
+    def _world(self, planned: PlannedSuite) -> World:
+        return self._plan.project.world(planned.suite, self._worlds)
+
+    async def _in_thread(self, function: Callable[..., T], *arguments: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._scorer, partial(function, *arguments))
 
 
 def lost_trial(task_id: str, task_digest: str, trial: int, note: str) -> SimulationEvidence:
@@ -186,6 +306,47 @@ def lost_trial(task_id: str, task_digest: str, trial: int, note: str) -> Simulat
         status=Status.INFRASTRUCTURE_ERROR,
         termination_reason=TerminationReason.INFRASTRUCTURE_ERROR.value,
         task_digest=task_digest,
-        # Whatever an exception says must survive JSON and the wire between processes.
+        # Whatever an exception says must survive JSON.
         note=" ".join(note.encode("utf-8", "backslashreplace").decode().split())[:500],
     )
+
+
+def may_have_fallen(planned: PlannedSuite, task_id: str, run: TaskRun) -> bool:
+    """Whether a task is flagged, or might be if its lost trials had been measured: a loss hides no fall."""
+    before = _before(planned, task_id)
+    if before is None or not run.records:
+        return False
+    lost = len(before.records) - len(before.measured)
+    passed_before = 2 * (before.passed + lost) > len(before.records)
+    return passed_before and 2 * Trials(run.records).passed <= len(run.records)
+
+
+def is_suspected(plan: Plan, planned: PlannedSuite, split: str, run: TaskRun, task_id: str) -> bool:
+    """Whether a task that passed on the baseline and fails now may have fallen by chance.
+
+    A task is judged alone, so its level is that of the split divided by the tasks that could have fallen.
+    """
+    before, after = _before(planned, task_id), Trials(run.records)
+    if plan.policy is None or not plan.policy.confirms:
+        return False
+    if before is None or not before.passes or after.passes is not False:
+        return False
+    from pytest_trace2evolve.gate.confirm import fisher, fresh_result
+
+    if run.fresh is not None:
+        p = fresh_result(run.fresh).p
+    else:
+        p = float(fisher(_passed(before), len(before.measured), _passed(after), len(after.measured)))
+    compared = sum(_before(planned, name) is not None for name in planned.lock.splits[split])
+    return p > plan.alpha / compared
+
+
+def _before(planned: PlannedSuite, task_id: str) -> Trials | None:
+    """The baseline's trials of a task; None if there are none of the same content."""
+    if planned.baseline is None:
+        return None
+    return planned.baseline.trials(task_id, planned.lock.tasks[task_id])
+
+
+def _passed(trials: Trials) -> int:
+    return sum(bool(Trials((record,)).passes) for record in trials.measured)

@@ -44,8 +44,7 @@ from pytest_trace2evolve.session.baselines import Baseline
 from pytest_trace2evolve.session.draws import Draws
 from pytest_trace2evolve.session.plan import Plan, PlannedSuite
 from pytest_trace2evolve.session.provenance import provenance_of, tested
-from pytest_trace2evolve.session.task_run import TaskRun
-from pytest_trace2evolve.session.trials import lost_trial
+from pytest_trace2evolve.session.trials import TaskRun
 
 
 @dataclass
@@ -58,12 +57,6 @@ class SuiteRun:
     def add(self, task_id: str, run: TaskRun) -> None:
         """Take in what came of a task."""
         self.runs[task_id] = run
-
-    def crashed(self, task_id: str, note: str) -> None:
-        """A worker died on a task: all its trials are lost."""
-        digest = self.planned.lock.tasks[task_id]
-        trials = max(1, self.planned.trials_of(task_id))
-        self.add(task_id, TaskRun(tuple(lost_trial(task_id, digest, trial, note) for trial in range(trials))))
 
     @property
     def records(self) -> tuple[SimulationEvidence, ...]:

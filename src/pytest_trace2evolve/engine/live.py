@@ -1,9 +1,7 @@
-"""Who talks in a live run, and with which settings.
+"""The models of a live run, for the agent and the user, and how each is asked.
 
-Models in folders of this machine, as the options name them.
-
-Evidence and keys hold a digest of the folder; the address at which a server answers for it changes with each
-run.
+A model may lie in a folder of this machine. Evidence and keys hold a digest of the folder; its
+address changes with each run.
 """
 
 import os
@@ -14,7 +12,7 @@ from pathlib import Path
 from pytest_trace2evolve.evidence.cassettes import Cassette
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.project.candidates import Candidate
-from pytest_trace2evolve.records.evidence import Settings
+from pytest_trace2evolve.records.evidence import CHAT, Settings
 from pytest_trace2evolve.records.routing import Skill
 from pytest_trace2evolve.serving.folder import (
     CONFIG,
@@ -24,9 +22,6 @@ from pytest_trace2evolve.serving.folder import (
     read_adapter,
     read_model,
 )
-
-CHAT = "chat"
-"""The agent that talks through a model."""
 
 EXTRA_INSTRUCTION_VAR = "TAU2_AGENT_EXTRA_INSTRUCTION"
 """An instruction from the environment, honoured as τ²'s own tools honour it."""

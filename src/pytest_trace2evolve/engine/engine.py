@@ -1,0 +1,335 @@
+"""The engine: turns jobs into simulations, each made once, resumed, stored and held to the run's budget."""
+
+import asyncio
+import contextlib
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_trace2evolve.engine.budget import Account
+from pytest_trace2evolve.engine.executor import Assignment, Executor, LocalExecutor
+from pytest_trace2evolve.engine.loop import LoopThread
+from pytest_trace2evolve.errors import (
+    BudgetError,
+    EndpointError,
+    InfrastructureError,
+    ResultsError,
+    StorageError,
+)
+from pytest_trace2evolve.evidence.draws import DrawStore, Store
+from pytest_trace2evolve.evidence.journal import Journal
+from pytest_trace2evolve.records.budget import DONE, State, Totals
+from pytest_trace2evolve.records.completion import NOTHING_USED, Usage
+from pytest_trace2evolve.records.trace import Simulation, TerminationReason
+from pytest_trace2evolve.records.wire import usage_of
+
+POLL_SECONDS = 0.05
+"""How often a run looks for a simulation that another run is making."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a simulation is stored: equal keys mean the same simulation of the same draw."""
+
+    store: Store
+    key: str
+
+
+@dataclass(frozen=True)
+class Job:
+    """A simulation with what the engine needs to know about it.
+
+    Attributes:
+        assignment: What is simulated.
+        declare: Has the ledger name the draw; called before the first answer is used, in a thread.
+        place: Where the simulation is stored; None if its agent is no model, so that no run can take it over.
+        expected: What it is likely to use; None if nobody knows.
+        is_baseline: Whether it is one of the baseline's fresh trials.
+    """
+
+    assignment: Assignment
+    declare: Callable[[], None]
+    place: Place | None = None
+    expected: Usage | None = None
+    is_baseline: bool = False
+
+
+class Engine:
+    """Makes the simulations of one run.
+
+    Args:
+        loop: Where they run, and how many at once.
+        account: What the run may use.
+        folder: Where simulations are stored, for messages.
+        executor: Does the work.
+    """
+
+    def __init__(
+        self, loop: LoopThread, account: Account, folder: Path, executor: Executor | None = None
+    ) -> None:
+        self.loop = loop
+        self.account = account
+        self._folder = folder
+        self._executor = executor or LocalExecutor()
+        self._states: dict[str, State] = {}
+        self._reservations = _Reservations()
+        self._lost: dict[str, Simulation] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._changed = asyncio.Event()
+        self._fresh = 0
+
+    async def make(self, job: Job, *, urgent: bool = False) -> Simulation:
+        """Make a simulation, or take the one that is there.
+
+        A simulation that infrastructure ended is returned as it is, and not made again: see `retry`.
+
+        Raises:
+            BudgetError: the run's budget is spent, or the run was stopped.
+            EndpointError: the endpoint refuses what every further simulation would ask too.
+            StorageError: the simulation cannot be stored, or a stored one was changed.
+            InfrastructureError: it was lost without a trace.
+            WorldError: the task does not fit its world.
+        """
+        try:
+            async with self.loop.slot(urgent=urgent):
+                if job.place is None:
+                    return await self._make_unstored(job)
+                async with self._locks.setdefault(job.place.key, asyncio.Lock()):
+                    return await self._make_stored(job, job.place)
+        except sqlite3.Error as error:
+            raise StorageError(
+                f"{self.account.path}: the account of the run cannot be written ({error}); "
+                "make room there, or set TMPDIR to another folder"
+            ) from None
+        except StorageError as error:
+            with contextlib.suppress(sqlite3.Error):
+                self.account.stop(str(error), unstored=True)
+            raise
+
+    async def retry(self, job: Job) -> Simulation:
+        """Make a simulation that was lost once more."""
+        if job.place is not None:
+            self._states.pop(job.place.key, None)
+            self._lost.pop(job.place.key, None)
+        return await self.make(job, urgent=True)
+
+    def forget_lost(self) -> None:
+        """Let all simulations that were lost be made again."""
+        for key in self._lost:
+            self._states.pop(key, None)
+        self._lost.clear()
+
+    def reserve_fresh(self, simulations: int, limit: int) -> bool:
+        """Set fresh simulations aside if no more than `limit` are; returns whether they were."""
+        if self._fresh + simulations > limit:
+            return False
+        self._fresh += simulations
+        return True
+
+    @property
+    def finished(self) -> frozenset[str]:
+        """The keys of the simulations that are made or kept."""
+        return frozenset(key for key, state in self._states.copy().items() if state in DONE)
+
+    def totals(self) -> Totals:
+        """Where the run stands; may be called from another thread."""
+        states = Counter(self._states.copy().values())
+        return Totals(dict(states), self.account.used, self.account.seconds, self._fresh)
+
+    async def _make_unstored(self, job: Job) -> Simulation:
+        self.account.raise_if_stopped()
+        simulation = await self._executor.simulate(job.assignment)
+        if simulation.termination_reason != TerminationReason.INFRASTRUCTURE_ERROR:
+            await asyncio.to_thread(job.declare)
+        return simulation
+
+    async def _make_stored(self, job: Job, place: Place) -> Simulation:
+        key = place.key
+        if key in self._lost:
+            return self._lost[key]
+        if (kept := await asyncio.to_thread(self._kept, job, place)) is not None:
+            self._states.setdefault(key, State.KEPT)
+            return kept
+        await self._reserve(key, job.expected)
+        try:
+            simulation = await self._journaled(job, place)
+        except (BudgetError, StorageError, asyncio.CancelledError):
+            self._settle(key, None)
+            raise
+        except EndpointError as error:
+            if job.is_baseline:  # its model may be gone; the run is the candidate's
+                self._settle(key, State.LOST)
+                raise InfrastructureError(f"the baseline's side: {error}") from None
+            self._settle(key, None)
+            self.account.stop(str(error), refused=True)
+            raise
+        except Exception as error:
+            self._settle(key, State.LOST)
+            await asyncio.to_thread(self._note_loss, place)
+            raise InfrastructureError(f"{type(error).__name__}: {error}") from error
+        if simulation is None:
+            self._settle(key, State.KEPT)
+            kept = await asyncio.to_thread(self._kept, job, place)
+            assert kept is not None
+            return kept
+        if simulation.termination_reason == TerminationReason.INFRASTRUCTURE_ERROR:
+            self._lost[key] = simulation
+            self._settle(key, State.LOST, _used(simulation))
+        else:
+            self._settle(key, State.MADE, _used(simulation))
+        return simulation
+
+    async def _journaled(self, job: Job, place: Place) -> Simulation | None:
+        """Make a simulation and store it; None if another run stored it in the meantime."""
+        journal = await self._begin_journal(place)
+        if journal is None:
+            return None
+        is_declared = False
+
+        async def declare() -> None:
+            nonlocal is_declared
+            if not is_declared:
+                await asyncio.to_thread(self._declare, job)
+                is_declared = True
+
+        with journal:
+            try:
+                async with asyncio.timeout(self.account.seconds_left):
+                    simulation = await self._executor.simulate(job.assignment, journal, declare)
+            except TimeoutError:
+                self.account.raise_if_stopped()
+                raise
+            # In a thread: a flush to the disk would hold up every other conversation.
+            await asyncio.to_thread(self._put, job, place, simulation)
+        return simulation
+
+    async def _begin_journal(self, place: Place) -> Journal | None:
+        while True:
+            # Another run may be making the simulation: this one takes the result, or resumes it.
+            with _as_storage_error(self._folder), contextlib.suppress(BlockingIOError):
+                return await asyncio.to_thread(place.store.begin, place.key)
+            await asyncio.sleep(POLL_SECONDS)
+            self.account.raise_if_stopped()
+
+    async def _reserve(self, key: str, expected: Usage | None) -> None:
+        """Wait until the budget suffices for one more simulation beside those that run.
+
+        Raises:
+            BudgetError: it does not suffice, and nothing runs any more.
+        """
+        while True:
+            self.account.raise_if_stopped()
+            usage = NOTHING_USED
+            if self.account.budgets.limited:
+                usage = expected or self._reservations.mean
+            shortage = self.account.shortage(usage, self._reservations.total)
+            if not shortage:
+                self._states[key] = State.RUNNING
+                self._reservations.open(key, usage)
+                return
+            if not self._reservations.running:
+                self.account.stop(shortage)
+                raise BudgetError(shortage)
+            self._changed.clear()
+            await self._changed.wait()
+
+    def _settle(self, key: str, state: State | None, used: Usage = NOTHING_USED) -> None:
+        self._reservations.close(key, None if state is None else used, is_made=state is State.MADE)
+        if state is None:
+            self._states.pop(key, None)
+        else:
+            self._states[key] = state
+        self._changed.set()
+
+    def _kept(self, job: Job, place: Place) -> Simulation | None:
+        with _as_storage_error(self._folder):
+            kept = place.store.get(place.key)
+        if kept is not None:
+            self._declare(job)
+        return kept
+
+    @staticmethod
+    def _declare(job: Job) -> None:
+        if not job.is_baseline:
+            job.declare()
+
+    def _put(self, job: Job, place: Place, simulation: Simulation) -> None:
+        if simulation.termination_reason == TerminationReason.INFRASTRUCTURE_ERROR:
+            self._note_loss(place)
+            return
+        self._declare(job)
+        with _as_storage_error(self._folder):
+            place.store.put(place.key, simulation)
+
+    def _note_loss(self, place: Place) -> None:
+        if isinstance(place.store, DrawStore):
+            with _as_storage_error(place.store.path):
+                place.store.lose(place.key)
+
+
+class _Reservations:
+    """Tokens and dollars of the simulations that were begun: those that run count as expected.
+
+    Attributes:
+        running: By key, what each simulation that runs is expected to use.
+    """
+
+    def __init__(self) -> None:
+        self.running: dict[str, Usage] = {}
+        self._tokens, self._cost = 0, 0.0
+        self._made, self._made_tokens, self._made_cost = 0, 0, 0.0
+
+    def open(self, key: str, expected: Usage) -> None:
+        self.running[key] = expected
+        self._add(expected, 1)
+
+    def close(self, key: str, used: Usage | None, *, is_made: bool) -> None:
+        self._add(self.running.pop(key), -1)
+        if used is not None:
+            self._add(used, 1)
+        if used is not None and is_made:
+            self._made += 1
+            self._made_tokens += used.tokens
+            self._made_cost += used.cost or 0.0
+
+    @property
+    def total(self) -> Usage:
+        return Usage(calls=0, prompt_tokens=self._tokens, cost=self._cost)
+
+    @property
+    def mean(self) -> Usage:
+        """Of the simulations that were made; nothing before the first."""
+        if not self._made:
+            return NOTHING_USED
+        tokens = round(self._made_tokens / self._made)
+        return Usage(calls=0, prompt_tokens=tokens, cost=self._made_cost / self._made)
+
+    def _add(self, usage: Usage, sign: int) -> None:
+        self._tokens += sign * usage.tokens
+        self._cost += sign * (usage.cost or 0.0)
+
+
+@contextlib.contextmanager
+def _as_storage_error(place: Path) -> Iterator[None]:
+    """Report trouble with a store as what ends the run.
+
+    Raises:
+        BlockingIOError: another run makes the simulation.
+        StorageError: a write failed, or what was stored was changed.
+    """
+    try:
+        yield
+    except BlockingIOError:
+        raise
+    except ResultsError as error:
+        raise StorageError(str(error)) from None
+    except OSError as error:
+        raise StorageError.of(error, error.filename or place) from None
+
+
+def _used(simulation: Simulation) -> Usage:
+    """What a simulation used in this run: answers from a cache cost nothing again."""
+    fresh = [message for message in simulation.trace if not getattr(message, "cached", False)]
+    return usage_of(fresh, "assistant") + usage_of(fresh, "user")

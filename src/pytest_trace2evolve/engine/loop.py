@@ -1,0 +1,97 @@
+"""An event loop on a thread of its own, with a limited number of slots for simulations."""
+
+import asyncio
+import contextlib
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """Runs coroutines; `slot` limits how many of them simulate at once.
+
+    Args:
+        slots: Simulations at once.
+    """
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        self._free = slots
+        self._urgent: deque[asyncio.Future[None]] = deque()
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._closers: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        self._is_closing = False
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="trace2evolve-engine", daemon=True)
+        self._thread.start()
+
+    def start(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
+        """Start a coroutine from another thread."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine from another thread, and wait for its result."""
+        return self.start(work).result()
+
+    @contextlib.asynccontextmanager
+    async def slot(self, *, urgent: bool = False) -> AsyncIterator[None]:
+        """Hold a slot; urgent work gets the next free one, other work in the order in which it came."""
+        if self._free:
+            self._free -= 1
+        else:
+            turn = self._loop.create_future()
+            (self._urgent if urgent else self._waiting).append(turn)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if turn.done() and not turn.cancelled():
+                    self._release()
+                raise
+        try:
+            yield
+        finally:
+            self._release()
+
+    def on_close(self, closer: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Call a coroutine function in the loop before it ends."""
+        self._closers.append(closer)
+
+    def close(self) -> None:
+        """Cancel what runs, close what was opened, and end the thread."""
+        if not self._thread.is_alive():
+            return
+        self.run(self._shut_down())
+        self._is_closing = True
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _release(self) -> None:
+        for queue in (self._urgent, self._waiting):
+            while queue:
+                turn = queue.popleft()
+                if not turn.done():
+                    turn.set_result(None)
+                    return
+        self._free += 1
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        while not self._is_closing:
+            # A `SystemExit` or `KeyboardInterrupt` of any task ends the loop, even of a task that an agent
+            # left behind.
+            with contextlib.suppress(SystemExit, KeyboardInterrupt):
+                self._loop.run_forever()
+
+    async def _shut_down(self) -> None:
+        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        for closer in self._closers:
+            with contextlib.suppress(Exception):  # the process ends it; the others must be closed too
+                await closer()

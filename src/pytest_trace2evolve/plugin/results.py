@@ -1,0 +1,85 @@
+"""What items report, from what the session decided."""
+
+from pytest_trace2evolve.gate.trials import Trials
+from pytest_trace2evolve.plugin.items import ItemResult
+from pytest_trace2evolve.project.suites import Role
+from pytest_trace2evolve.records.evidence import SimulationEvidence
+from pytest_trace2evolve.report.junit import run_properties, task_properties
+from pytest_trace2evolve.scoring.reward import NO_JUDGE
+from pytest_trace2evolve.session.session import TaskDecided
+from pytest_trace2evolve.session.trials import TaskRun, is_suspected
+
+
+def split_of(event: TaskDecided) -> str:
+    """The split that a task belongs to."""
+    splits = event.plan.suites[event.suite].lock.splits
+    return next(split for split, tasks in splits.items() if event.task_id in tasks)
+
+
+def item_result(event: TaskDecided, refusal: str = "") -> ItemResult:
+    """What the item of a task reports.
+
+    Args:
+        event: What was decided.
+        refusal: Why the run cannot go on, if this item is the one that reports it.
+    """
+    plan, planned, split = event.plan, event.plan.suites[event.suite], split_of(event)
+    properties = tuple(task_properties(event.suite, split, event.task_id))
+    run = event.run
+    if run is None:
+        skipped = f"not run: {event.why}"
+        return ItemResult(error=refusal, skipped=skipped, ends_session=refusal, properties=properties)
+    properties += tuple(run_properties(run, live=plan.live is not None))
+    expected = ""
+    if planned.baseline is not None and event.task_id in planned.baseline.failing:
+        expected = f"fails in baseline {planned.baseline.name}"
+    error, skipped = _unjudged(run, planned.trials)
+    if error or skipped:
+        return ItemResult(error=error, skipped=skipped, expected=expected, properties=properties)
+    trials = Trials(run.records)
+    if trials.passes:
+        return ItemResult(expected=expected, properties=properties)
+    is_open = plan.project.splits[split].role is Role.REPORT
+    return ItemResult(
+        failure=_failure(run, trials, is_open=is_open),
+        is_suspected=is_suspected(plan, planned, split, run, event.task_id),
+        expected=expected,
+        properties=properties,
+    )
+
+
+def _unjudged(run: TaskRun, planned: int) -> tuple[str, str]:
+    """Why a task is an error, and why it is skipped; both are empty if it can be judged."""
+    trials = f"{len(run.records)} trial{'' if len(run.records) == 1 else 's'}"
+    if run.unfinished:
+        return "", f"{len(run.records)} of {planned} trials made: {run.unfinished}"
+    if not run.records:
+        return "", run.absent or f"left out: {run.left_out}"
+    troubled = run.lost or [record for record in run.unmeasured if record.note != NO_JUDGE]
+    if troubled:
+        return f"{len(troubled)} of {trials} lost: {troubled[0].note}", ""
+    if run.unmeasured:
+        return "", f"{len(run.unmeasured)} of {trials} not measured: {run.unmeasured[0].note}"
+    return "", ""
+
+
+def _failure(run: TaskRun, trials: Trials, *, is_open: bool) -> str:
+    """Why a task failed; of a sealed split without anything of its traces."""
+    measured = trials.measured
+    passed = sum(Trials((record,)).passes is True for record in measured)
+    text = f"reward {trials.reward:.3f}: {passed} of {len(measured)} trials passed"
+    if is_open:
+        # Of any other split, `trace2evolve show` tells which component failed, and records the access.
+        text += f" ({_components(measured)})"
+    if run.crash:
+        # The message may quote the task, so that of a sealed split stays unread; the code may be shown.
+        raised = run.crash if is_open else run.crash.partition(":")[0]
+        text += f"\nthe agent raised {raised}\n{run.frames}".rstrip()
+    return text
+
+
+def _components(records: list[SimulationEvidence]) -> str:
+    worst = min(records, key=lambda record: record.reward or 0.0)
+    failed = [name.value for name, value in worst.components.items() if value < 1.0]
+    ended = f"ended by {worst.termination_reason}"
+    return f"{ended}; below 1: {', '.join(failed)}" if failed else ended

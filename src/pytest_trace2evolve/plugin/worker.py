@@ -1,0 +1,76 @@
+"""A worker of xdist: reads the results that the controller's session writes, and makes no simulation.
+
+Pressure tests are the exception: they need an agent in the process in which they run (`pressure.py`).
+"""
+
+import hashlib
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_trace2evolve.plugin.items import ItemHooks, ItemResult
+
+WORKER_INPUT = "trace2evolve"
+
+POLL_SECONDS = 0.02
+"""How often a worker looks for the result of its item."""
+
+
+def result_file(folder: Path, suite: str, task_id: str) -> Path:
+    """Where the result of a task lies; a task's id may be no name of a file."""
+    name = hashlib.sha256(f"{suite}\n{task_id}".encode()).hexdigest()
+    return folder / "decided" / f"{name}.json"
+
+
+def write_result(folder: Path, suite: str, task_id: str, result: ItemResult) -> None:
+    """Write the result of a task for the worker that waits for it.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    path = result_file(folder, suite, task_id)
+    path.parent.mkdir(exist_ok=True)
+    part = path.with_suffix(".part")
+    part.write_text(result.to_json(), encoding="utf-8")
+    part.replace(path)
+
+
+class Worker(ItemHooks):
+    """The plugin object of a worker."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        given: dict[str, Any] = config.workerinput.get(WORKER_INPUT) or {}  # type: ignore[attr-defined]  # set by xdist
+        self.input = given
+        self.suites = given.get("suites", {})
+        self.suites_folder = Path(given["suites_folder"]) if given else Path()
+        self.agent: str | None = given.get("agent")
+        for name, description in given.get("splits", {}).items():
+            config.addinivalue_line("markers", f"{name}: trace2evolve split: {description}")
+
+    def result(self, suite: str, task_id: str) -> ItemResult:
+        """Wait for the result of a task."""
+        folder = Path(self.input["folder"])
+        path = result_file(folder, suite, task_id)
+        while True:
+            try:
+                return ItemResult.from_json(path.read_text(encoding="utf-8"))
+            except FileNotFoundError:
+                if not folder.exists():
+                    return ItemResult(error="the run ended before this task")
+            time.sleep(POLL_SECONDS)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_internalerror(self, excrepr: object, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        """Report an error of this package in one line."""
+        from pytest_trace2evolve.utils.crashes import shorten
+
+        shorten(excrepr, excinfo.value, self.config.rootpath)
+
+    def end_collection(self, refusal: str) -> None:
+        """Report that the options do not fit the tests; the controller ends the session with it."""
+        report = pytest.CollectReport(nodeid="", outcome="failed", longrepr=refusal, result=None)
+        report.trace2evolve_refusal = refusal  # type: ignore[attr-defined]  # extra attributes travel as JSON
+        self.config.hook.pytest_collectreport(report=report)
