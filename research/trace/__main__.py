@@ -10,7 +10,7 @@ from pathlib import Path
 from pytest_trace2evolve.cli import Parser
 from pytest_trace2evolve.cli import run as run_command
 from pytest_trace2evolve.cli.common import at_least, nearest_project, progress_bar
-from pytest_trace2evolve.plugin.option_types import integer
+from pytest_trace2evolve.utils.option_types import integer
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

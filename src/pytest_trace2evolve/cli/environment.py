@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_trace2evolve.cli.common import at_least, environments_of, nearest_project, progress_bar
 from pytest_trace2evolve.errors import ConfigError
-from pytest_trace2evolve.plugin.option_types import MOST_SEED, finite, integer
+from pytest_trace2evolve.utils.option_types import MOST_SEED, finite, integer
 
 if TYPE_CHECKING:
     from pytest_trace2evolve.environments.calibrate import Ask

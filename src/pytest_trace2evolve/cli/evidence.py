@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_trace2evolve.cli.common import project_of
 from pytest_trace2evolve.errors import ConfigError, LockError
-from pytest_trace2evolve.plugin.option_types import integer
+from pytest_trace2evolve.utils.option_types import integer
 
 if TYPE_CHECKING:
     from pytest_trace2evolve.session.access_log import Looks

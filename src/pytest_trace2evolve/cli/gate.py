@@ -23,7 +23,7 @@ from pytest_trace2evolve.cli.common import (
     worlds_of,
 )
 from pytest_trace2evolve.errors import ConfigError
-from pytest_trace2evolve.plugin.option_types import MOST_SEED, finite, integer
+from pytest_trace2evolve.utils.option_types import MOST_SEED, finite, integer
 
 
 def add_compare(commands: Any) -> None:

@@ -26,7 +26,7 @@ from pytest_trace2evolve.cli.common import (
     worlds_of,
 )
 from pytest_trace2evolve.errors import ConfigError
-from pytest_trace2evolve.plugin.option_types import finite, integer
+from pytest_trace2evolve.utils.option_types import finite, integer
 
 if TYPE_CHECKING:
     from pytest_trace2evolve.diagnose.diagnosis import Labelled

@@ -8,7 +8,7 @@ from typing import Any
 
 from pytest_trace2evolve.cli.common import at_least
 from pytest_trace2evolve.errors import ConfigError
-from pytest_trace2evolve.plugin.option_types import integer
+from pytest_trace2evolve.utils.option_types import integer
 
 
 def add_serve(commands: Any) -> None:

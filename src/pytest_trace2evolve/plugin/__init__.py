@@ -9,6 +9,7 @@ from collections.abc import Generator
 import pytest
 
 from pytest_trace2evolve.plugin import options
+from pytest_trace2evolve.session.option_table import stray_path
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -55,7 +56,7 @@ def pytest_cmdline_main(config: pytest.Config) -> int | pytest.ExitCode | None:
 
         refuse_closed_output()
     given = config.invocation_params
-    if stray := options.stray_path([str(argument) for argument in given.args], given.dir):
+    if stray := stray_path([str(argument) for argument in given.args], given.dir):
         from pytest_trace2evolve.plugin.usage import usage_error
 
         name, path = stray

@@ -17,9 +17,9 @@ from pytest_trace2evolve.errors import (
     Trace2EvolveError,
 )
 from pytest_trace2evolve.plugin.items import ItemHooks, ItemResult, SuiteTasks, TaskItem
+from pytest_trace2evolve.plugin.options import has_options
 from pytest_trace2evolve.plugin.results import item_result
-from pytest_trace2evolve.plugin.selection import Selection, has_options, project_of, select
-from pytest_trace2evolve.plugin.settings import read_judge, read_max_age, read_options, refuse_empty
+from pytest_trace2evolve.plugin.selection import Selection, project_of, select
 from pytest_trace2evolve.plugin.summary_writers import sanitize_junit, tell_elsewhere
 from pytest_trace2evolve.plugin.usage import usage_error
 from pytest_trace2evolve.plugin.worker import WORKER_INPUT, write_result
@@ -33,6 +33,7 @@ from pytest_trace2evolve.session.plan import Plan
 from pytest_trace2evolve.session.planner import Resources, make_plan
 from pytest_trace2evolve.session.servers import at_servers
 from pytest_trace2evolve.session.session import Event, Run, Session, TaskDecided, TaskName
+from pytest_trace2evolve.session.settings import Context, check_values, read_judge, read_options
 from pytest_trace2evolve.utils.crashes import shorten, traceback_note
 from pytest_trace2evolve.utils.sanitize import sanitize_line
 from pytest_trace2evolve.worlds.registry import Worlds
@@ -72,6 +73,7 @@ class Controller(ItemHooks):
         self._others_failed = False
         self._has_crashed = False
         self._was_interrupted = False
+        self._reported: set[TaskName] = set()
         self._reported_refusal = False
         self._cassette = ""
         self._unwritten: list[str] = []
@@ -87,10 +89,10 @@ class Controller(ItemHooks):
         """
         if self.config.option.help or self.config.option.version:
             return
-        refuse_empty(self.config)
         if has_options(self.config) and self.config.args_source is not pytest.Config.ArgsSource.ARGS:
             self.config.args[:] = [str(self.suites_folder)]
         try:
+            check_values(self.config.option)
             self._prepare()
         except StorageError as error:
             pytest.exit(f"trace2evolve: {error}", pytest.ExitCode.INTERNAL_ERROR)
@@ -102,12 +104,12 @@ class Controller(ItemHooks):
         if not self._takes_part(self.selection):
             return
         listing = bool(self.config.option.collectonly)
-        options = read_options(self.config, may_embed=self.selection.may_embed)
+        options = read_options(self.config.option, _context(self.config), may_embed=self.selection.may_embed)
         plan = make_plan(
             options,
             self.resources,
             suite_names=self.selection.suites,
-            judge=read_judge(self.config),
+            judge=read_judge(self.config.option),
             listing=listing,
         )
         self.plan = plan
@@ -115,7 +117,7 @@ class Controller(ItemHooks):
             name: {split: list(tasks) for split, tasks in planned.lock.splits.items()}
             for name, planned in plan.suites.items()
         }
-        self._max_age = read_max_age(self.config)
+        self._max_age = _max_age(self.config)
         if listing:
             return
         try:
@@ -154,17 +156,17 @@ class Controller(ItemHooks):
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
         """Give a worker of xdist the names of the tasks and the place of their results."""
-        if self.plan is None:
-            return
-        session, project = self.session, self.resources.project
-        node.workerinput[WORKER_INPUT] = {
-            "suites": self.suites,
-            "suites_folder": str(self.suites_folder),
-            "splits": {split.name: split.description for split in project.splits.values()},
-            "folder": "" if session is None else str(session.folder),
-            "agent": self.plan.agent,
-            "run": None if session is None else session.shared(),
-        }
+        plan, splits = None, self.resources.project.splits.values()
+        if self.plan is not None:
+            plan = {
+                "suites": self.suites,
+                "suites_folder": str(self.suites_folder),
+                "folder": "" if self.session is None else str(self.session.folder),
+                "agent": self.plan.agent,
+                "run": None if self.session is None else self.session.shared(),
+            }
+        descriptions = {split.name: split.description for split in splits}
+        node.workerinput[WORKER_INPUT] = {"splits": descriptions, "plan": plan}
 
     def pytest_report_header(self) -> list[str]:
         """What is run, against which baselines, and what it may take."""
@@ -259,10 +261,15 @@ class Controller(ItemHooks):
         """Note failures of tests that are no tasks; show the crash of a worker as an error."""
         if self.plan is None:
             return
-        if self._place(report.nodeid) is None:
+        place = self._place(report.nodeid)
+        if place is None:
             self._others_failed = self._others_failed or report.failed
+            return
+        if getattr(report, "trace2evolve_reported", False):
+            self._reported.add(place)
         elif report.failed and report.when not in ("setup", "call", "teardown"):
             # xdist made this report because a worker died. The session made the task all the same.
+            self._reported.add(place)
             path, _, name = report.nodeid.partition("::")
             report.when = "setup"
             report.location = (path, None, name)
@@ -331,10 +338,12 @@ class Controller(ItemHooks):
         assert self.session is not None
         if is_early:
             self.session.stop("the session was stopped")
-        if not self.session.has_begun:
-            return
+            if not self.session.has_begun:
+                return
         try:
-            result = self.session.finish(is_early=is_early, others_failed=self._others_failed)
+            result = self.session.finish(
+                is_early=is_early, others_failed=self._others_failed, reported=self._reported
+            )
         except Exception as error:
             cause = sanitize_line(f"{type(error).__name__}: {error}")
             if not isinstance(error, Trace2EvolveError | OSError):
@@ -453,10 +462,41 @@ def plan_of_cases(
         ConfigError: as `make_plan`.
     """
     served = {folder: Address(**address) for folder, address in shared["served"].items()}
-    options = replace(read_options(config, served), run_folder=Path(shared["run_folder"]))
-    plan = make_plan(options, resources, suite_names=(), judge=read_judge(config), is_worker=True)
+    options = replace(
+        read_options(config.option, _context(config, served)), run_folder=Path(shared["run_folder"])
+    )
+    plan = make_plan(options, resources, suite_names=(), judge=read_judge(config.option), is_worker=True)
     plan = replace(plan, **{name: shared[name] for name in ("run_id", "started", "draw")})
     return at_servers(plan, served), Account(Path(shared["account"]), plan.budgets)
+
+
+def _context(config: pytest.Config, served: Mapping[str, Address] | None = None) -> Context:
+    return Context(
+        root=config.rootpath,
+        here=config.invocation_params.dir,
+        suites=config.getini("t2e_suites"),
+        agent=config.getini("t2e_agent"),
+        gate=config.getini("t2e_gate"),
+        served=served or {},
+    )
+
+
+def _max_age(config: pytest.Config) -> float | None:
+    """The days after which a baseline draws a warning; None if the ini key is not set.
+
+    Raises:
+        ConfigError: it is no number above 0.
+    """
+    text = config.getini("t2e_baseline_max_age")
+    if not text:
+        return None
+    try:
+        days = float(text)
+    except ValueError:
+        days = 0.0
+    if not 0.0 < days < float("inf"):
+        raise ConfigError(f"t2e_baseline_max_age: {text!r} is not a number of days above 0")
+    return days
 
 
 def _narrowed(config: pytest.Config) -> str:

@@ -12,10 +12,10 @@ from pytest_trace2evolve.engine.live import names_folder
 from pytest_trace2evolve.errors import ModelFolderError
 from pytest_trace2evolve.improve.options import DECIDING, OFF, PACING, SUITE, parted
 from pytest_trace2evolve.plugin.items import PLUGIN_NAME as RUN_NAME
-from pytest_trace2evolve.plugin.options import OPTIONS
 from pytest_trace2evolve.plugin.selection import project_of, suites_under
 from pytest_trace2evolve.plugin.usage import usage_error
 from pytest_trace2evolve.serving.folder import expanded
+from pytest_trace2evolve.session.option_table import OPTIONS
 
 PLUGIN_NAME = "trace2evolve-evolution"
 
@@ -182,15 +182,15 @@ def _evolve(config: pytest.Config) -> list[str]:
 def _session(config: pytest.Config) -> list[str]:
     """Options of the sessions of adapters."""
     found = []
-    for names, settings in OPTIONS:
-        value = getattr(config.option, settings["dest"], None)
-        if settings["dest"] not in _PASSED or value is None:
+    for given in OPTIONS:
+        value = getattr(config.option, given.destination, None)
+        if given.destination not in _PASSED or value is None:
             continue
-        for one in value if settings.get("action") == "append" else [value]:
-            if settings["dest"] == "t2e_user_model" and names_folder(one, config.invocation_params.dir):
+        for one in value if given.is_repeatable else [value]:
+            if given.name == "user-model" and names_folder(one, config.invocation_params.dir):
                 one = str(_place(one, config))  # those sessions stand in the project's own folder
             text = ",".join(map(str, one)) if isinstance(one, tuple | list) else str(one)
-            found.append(f"{names[0]}={text}")
+            found.append(f"{given.alias or given.flag}={text}")
     if config.option.t2e_suite is None:
         found += [f"{SUITE}={name}" for name in _by_path(config)]
     found += [f"-p{name}" for name in config.option.plugins]

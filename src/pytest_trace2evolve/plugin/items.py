@@ -159,13 +159,15 @@ class ItemHooks:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Report a suspected fall as an outcome of its own."""
+        """Mark tasks that report a result; report a suspected fall as an outcome of its own."""
         report = yield
+        if isinstance(item, TaskItem) and call.when == "setup" and item.result:
+            report.trace2evolve_reported = True  # type: ignore[attr-defined]  # extra attributes travel as JSON
         if isinstance(item, TaskItem) and call.when == "call" and item.result and item.result.is_suspected:
             # Not passed, and no failure: for JUnit's readers it is skipped, with its reason.
             report.outcome = "skipped"
             report.longrepr = (str(item.path), 0, f"suspected: {item.result.failure}")
-            report.trace2evolve_suspected = True  # type: ignore[attr-defined]  # extra attributes travel as JSON
+            report.trace2evolve_suspected = True  # type: ignore[attr-defined]  # as above
         return report
 
     def pytest_report_teststatus(

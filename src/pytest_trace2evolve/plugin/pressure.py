@@ -112,7 +112,8 @@ class PressureTests:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Deselect pressure tests without an agent, in a session without options that does not name them."""
-        from pytest_trace2evolve.plugin.selection import has_options, names_pressure, pressure_folder
+        from pytest_trace2evolve.plugin.options import has_options
+        from pytest_trace2evolve.plugin.selection import names_pressure, pressure_folder
 
         asked = has_options(config) or config.option.collectonly or names_pressure(config)
         if asked or self._agent is not None:
@@ -144,7 +145,8 @@ class PressureTests:
         has_plan = bool(self._run.input) if isinstance(self._run, Worker) else self._run.plan is not None
         if not has_plan or not items:
             return ""
-        from pytest_trace2evolve.plugin.selection import has_options, names_pressure
+        from pytest_trace2evolve.plugin.options import has_options
+        from pytest_trace2evolve.plugin.selection import names_pressure
 
         config = self._config
         if any(_runs_cases(item) for item in items):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trace2evolve.plugin.options import DESTINATIONS
+from pytest_trace2evolve.plugin.options import has_options
 from pytest_trace2evolve.plugin.usage import usage_error
 from pytest_trace2evolve.project.project import Project
 
@@ -26,11 +26,6 @@ class Selection:
     pressure: bool
     left_out: tuple[str, ...] = ()
     may_embed: bool = True
-
-
-def has_options(config: pytest.Config) -> bool:
-    """Whether the command line asks for a run (an ini key alone only runs the suites in its paths)."""
-    return any(getattr(config.option, name, None) is not None for name in DESTINATIONS)
 
 
 def project_of(config: pytest.Config) -> Project:

@@ -42,12 +42,12 @@ class Worker(ItemHooks):
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
-        given: dict[str, Any] = config.workerinput.get(WORKER_INPUT) or {}  # type: ignore[attr-defined]  # set by xdist
-        self.input = given
+        found: dict[str, Any] = config.workerinput.get(WORKER_INPUT, {})  # type: ignore[attr-defined]  # set by xdist
+        self.input = given = found.get("plan") or {}
         self.suites = given.get("suites", {})
         self.suites_folder = Path(given["suites_folder"]) if given else Path()
         self.agent: str | None = given.get("agent")
-        for name, description in given.get("splits", {}).items():
+        for name, description in found.get("splits", {}).items():
             config.addinivalue_line("markers", f"{name}: trace2evolve split: {description}")
 
     def result(self, suite: str, task_id: str) -> ItemResult:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import sqlite3
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -404,12 +404,20 @@ class Session:
             self._store(outcomes, Looks(self.plan.project), is_provisional=True)
         return is_last
 
-    def finish(self, *, is_early: bool = False, others_failed: bool = False) -> Run:
+    def finish(
+        self,
+        *,
+        is_early: bool = False,
+        others_failed: bool = False,
+        reported: Collection[TaskName] | None = None,
+    ) -> Run:
         """Judge what was made, and write the evidence, the ledger and the verdict.
 
         Args:
             is_early: Whether the front end ended the run before its time: nothing that it measured decides.
             others_failed: Whether a test of the user's that is no task failed.
+            reported: The tasks that the front end reported, if a task of which it did not is to count as not
+                run.
         """
         if is_early:
             self.stop("the session was stopped")
@@ -418,6 +426,9 @@ class Session:
         if unstored := self.account.unstored:
             # Nothing is judged or recorded: the same command makes the rest and judges all of it.
             return Run(self.plan, notes=tuple(self.notes), error=unstored)
+        if reported is not None:
+            for name, suite in self._runs.items():
+                suite.runs = {task: run for task, run in suite.runs.items() if (name, task) in reported}
         exhausted = "" if self.plan.live is None else self.account.stopped
         stopped = "the session was stopped early" if is_early else exhausted
         ledger = Looks(self.plan.project)

@@ -1,13 +1,11 @@
-"""The options of a command line as plain values, checked one by one. What contradicts what, the plan says."""
+"""From the values of options to the options of a run: each is validated, paths are made absolute."""
 
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from pytest_trace2evolve.engine.live import (
     DEFAULT_CONCURRENCY,
@@ -22,103 +20,135 @@ from pytest_trace2evolve.errors import ConfigError, shortened
 from pytest_trace2evolve.evidence.saving import SaveMode
 from pytest_trace2evolve.models.prices import FREE, PRICES_NAME, Price, read_prices
 from pytest_trace2evolve.models.settings import CALL_TIMEOUT, ModelSettings
-from pytest_trace2evolve.plugin.options import DESTINATIONS, PATHS
-from pytest_trace2evolve.plugin.usage import usage_error
 from pytest_trace2evolve.records.budget import Budgets
 from pytest_trace2evolve.records.protocols import Judge
 from pytest_trace2evolve.records.verdict import Goal
 from pytest_trace2evolve.session.cassettes import played
 from pytest_trace2evolve.session.confirmation import Endpoint
+from pytest_trace2evolve.session.option_table import OPTIONS
 from pytest_trace2evolve.session.plan import Options
 from pytest_trace2evolve.utils.reading import parse_json, reported
 from pytest_trace2evolve.utils.resources import embedded_model, has_embedded_model
 
 
-def refuse_empty(config: pytest.Config) -> None:
-    """An empty value is an unset variable of somebody's script, never a wish for the default."""
-    for name in DESTINATIONS:
-        value = getattr(config.option, name, None)
-        if value == "" or (isinstance(value, list) and "" in value):
-            raise usage_error(f"--{name.replace('_', '-')} is empty; leave it out or give a value")
-        if name in PATHS:
+def check_values(values: Any) -> None:
+    """An empty value is an unset variable of somebody's script, never a wish for the default.
+
+    Args:
+        values: An object with an attribute for each option's destination.
+
+    Raises:
+        ConfigError: a value is empty, or a path too long for any file system.
+    """
+    for option in OPTIONS:
+        value = getattr(values, option.destination, None)
+        if value == "" or (isinstance(value, list | tuple) and "" in value):
+            raise ConfigError(f"{option.flag} is empty; leave it out or give a value")
+        if option.is_path:
             for path in [value] if isinstance(value, str) else value or ():
-                _refuse_long(name, path)
+                _check_length(option.flag, path)
 
 
-def _refuse_long(name: str, path: str) -> None:
-    """Report a path that no file system takes before something tries it."""
+def _check_length(flag: str, path: str) -> None:
     longest = max(len(os.fsencode(part)) for part in Path(path).parts or ("",))
     if longest > 255 or len(os.fsencode(path)) > 4_000:
-        raise usage_error(
-            f"--{name.replace('_', '-')} {shortened(path, 80)}: the path is too long "
-            f"({len(path)} characters); choose a shorter one"
+        raise ConfigError(
+            f"{flag} {shortened(path, 80)}: the path is too long ({len(path)} characters); "
+            "choose a shorter one"
         )
 
 
-def _refuse_kept(option: str, name: str, config: pytest.Config) -> None:
-    """Refuse to write where the gate's own files lie.
+@dataclass(frozen=True)
+class Context:
+    """Where options were given, and the project's settings that stand in for some of them.
+
+    Attributes:
+        root: The project's top folder.
+        here: The folder to which paths are relative.
+        suites: The folder of suites, relative to the root.
+        agent: The agent of suites that name none.
+        gate: The policy of runs that name none.
+        served: Addresses of the run's own servers, by their models' folders.
+    """
+
+    root: Path
+    here: Path
+    suites: str = "suites"
+    agent: str = ""
+    gate: str = ""
+    served: Mapping[str, Address] = field(default_factory=dict)
+
+
+def read_options(values: Any, context: Context, *, may_embed: bool = True) -> Options:
+    """The options of a run.
+
+    Args:
+        values: An object with an attribute for each option's destination; None means not given.
+        context: Where they were given.
+        may_embed: Whether the embedded model talks if no agent is named.
 
     Raises:
-        ConfigError: the path is the project's folder, or lies in a folder whose files decide about verdicts.
+        ConfigError: a value is wrong.
+        CassetteError: the cassette cannot be trusted.
+        ModelFolderError: a model's folder cannot be served.
     """
-    root, path = config.rootpath.resolve(), (config.invocation_params.dir / name).resolve()
-    kept = ("baselines", "candidates", "ledger", "policies", config.getini("t2e_suites") or "suites")
-    for folder in kept:
-        if path.is_relative_to((root / folder).resolve()):
-            raise ConfigError(
-                f"{option} {name} lies in {folder}/, which the gate reads; choose another place"
-            )
-    if path == root:
-        raise ConfigError(f"{option} {name} is the project's folder; choose another place")
-
-
-def read_options(
-    config: pytest.Config, served: Mapping[str, Address] | None = None, *, may_embed: bool = True
-) -> Options:
-    """The options as plain values, paths made absolute; `served` are the run's own servers, on a worker."""
-    option, here = config.option, config.invocation_params.dir
-    if option.t2e_evolve_options is not None and not option.t2e_evolve:
+    here = context.here
+    if values.t2e_evolve_options is not None and not values.t2e_evolve:
         raise ConfigError("--t2e-evolve-options says nothing without --t2e-evolve")
-    for name in option.t2e_summary or ():
+    for name in values.t2e_summary or ():
         if (here / name).is_dir():
             raise ConfigError(f"--t2e-summary {name} is a folder; name a file")
-        _refuse_kept("--t2e-summary", name, config)
-    for given, name in (("--t2e-run-folder", option.t2e_run_folder), ("--t2e-record", option.t2e_record)):
+        _check_place("--t2e-summary", name, context)
+    for flag, name in (("--t2e-run-folder", values.t2e_run_folder), ("--t2e-record", values.t2e_record)):
         if name:
-            _refuse_kept(given, name, config)
-    named = option.t2e_model or option.t2e_agent or config.getini("t2e_agent") or option.t2e_base_url
-    embedded = not (named or option.t2e_replay or option.t2e_playback) and has_embedded_model()
-    model = str(embedded_model()) if embedded else option.t2e_model
-    talk = _live(option, model, here, read_prices(config.rootpath / PRICES_NAME), served or {})
+            _check_place(flag, name, context)
+    named = values.t2e_model or values.t2e_agent or context.agent or values.t2e_base_url
+    embedded = not (named or values.t2e_replay or values.t2e_playback) and has_embedded_model()
+    model = str(embedded_model()) if embedded else values.t2e_model
+    live = _live(values, model, here, read_prices(context.root / PRICES_NAME), context.served)
     return Options(
-        candidate=option.t2e_candidate,
-        suites=tuple(option.t2e_suite or ()),
-        replays=tuple(here / path for path in option.t2e_replay or ()),
-        agent=option.t2e_agent,
-        default_agent=config.getini("t2e_agent") or None,
-        trials=option.t2e_trials,
-        baseline=option.t2e_baseline,
-        save_baseline=option.t2e_save_baseline,
-        baseline_mode=SaveMode(option.t2e_baseline_mode) if option.t2e_baseline_mode else None,
-        gate=option.t2e_gate or config.getini("t2e_gate") or None,
-        goal=Goal(option.t2e_goal or Goal.IMPROVE),
-        run_folder=here / option.t2e_run_folder if option.t2e_run_folder else None,
-        live=None if embedded else talk,
-        embedded=talk if embedded and may_embed else None,
-        unused=_given(option, _ONLY_LIVE) if option.t2e_model is None else "",
+        candidate=values.t2e_candidate,
+        suites=tuple(values.t2e_suite or ()),
+        replays=tuple(here / path for path in values.t2e_replay or ()),
+        agent=values.t2e_agent,
+        default_agent=context.agent or None,
+        trials=values.t2e_trials,
+        baseline=values.t2e_baseline,
+        save_baseline=values.t2e_save_baseline,
+        baseline_mode=SaveMode(values.t2e_baseline_mode) if values.t2e_baseline_mode else None,
+        gate=values.t2e_gate or context.gate or None,
+        goal=Goal(values.t2e_goal or Goal.IMPROVE),
+        run_folder=here / values.t2e_run_folder if values.t2e_run_folder else None,
+        live=None if embedded else live,
+        embedded=live if embedded and may_embed else None,
+        unused=_first_given(values, _ONLY_LIVE) if values.t2e_model is None else "",
         budgets=Budgets(
-            cost=option.t2e_max_cost,
-            tokens=option.t2e_max_tokens,
-            minutes=option.t2e_max_minutes,
-            requests_per_minute=option.t2e_requests_per_minute,
+            cost=values.t2e_max_cost,
+            tokens=values.t2e_max_tokens,
+            minutes=values.t2e_max_minutes,
+            requests_per_minute=values.t2e_requests_per_minute,
         ),
-        fresh=bool(option.t2e_fresh or option.t2e_record or option.t2e_playback),
-        confirm=option.t2e_confirm,
-        stages=option.t2e_stages or (),
-        baseline_endpoint=Endpoint(option.t2e_baseline_base_url, option.t2e_baseline_key_var),
-        concurrency=option.t2e_concurrency or DEFAULT_CONCURRENCY,
+        fresh=bool(values.t2e_fresh or values.t2e_record or values.t2e_playback),
+        confirm=values.t2e_confirm,
+        stages=values.t2e_stages or (),
+        baseline_endpoint=Endpoint(values.t2e_baseline_base_url, values.t2e_baseline_key_var),
+        concurrency=values.t2e_concurrency or DEFAULT_CONCURRENCY,
         invocation_dir=here,
     )
+
+
+def _check_place(flag: str, name: str, context: Context) -> None:
+    """Nothing may be written into the folders whose files decide about verdicts.
+
+    Raises:
+        ConfigError: the path is the project's folder, or lies in such a folder.
+    """
+    root, path = context.root.resolve(), (context.here / name).resolve()
+    for folder in ("baselines", "candidates", "ledger", "policies", context.suites or "suites"):
+        if path.is_relative_to((root / folder).resolve()):
+            raise ConfigError(f"{flag} {name} lies in {folder}/, which the gate reads; choose another place")
+    if path == root:
+        raise ConfigError(f"{flag} {name} is the project's folder; choose another place")
 
 
 _PACE = (
@@ -176,7 +206,7 @@ def _of_folder(
     return found if adapter is None else adapted(found, adapter, here), folder.temperature
 
 
-def _given(option: Any, names: Sequence[str]) -> str:
+def _first_given(option: Any, names: Sequence[str]) -> str:
     """The first of some options that was given, as it is written; empty where none was."""
     return next((f"--{name.replace('_', '-')}" for name in names if getattr(option, name) is not None), "")
 
@@ -189,14 +219,14 @@ def _live(
     served: Mapping[str, Address],
 ) -> LiveSettings | None:
     if option.t2e_playback is not None:
-        if needless := _given(option, _SETTLED):
+        if needless := _first_given(option, _SETTLED):
             raise ConfigError(
                 f"{needless} does not go with --t2e-playback: "
                 "the cassette says which models answered, and how they were asked"
             )
         return played(here / option.t2e_playback, extra_instruction())
     if model is None:
-        if needless := _given(option, _ONLY_LIVE):
+        if needless := _first_given(option, _ONLY_LIVE):
             raise ConfigError(f"{needless} says nothing without --t2e-model")
         return None
     with reported("--t2e-extra-body", ConfigError, "give a JSON object"):
@@ -259,28 +289,10 @@ def _refuse_keys(*names: str) -> None:
             )
 
 
-def read_max_age(config: pytest.Config) -> float | None:
-    """The days after which a baseline draws a warning; None where the ini key is not set.
-
-    Raises:
-        ConfigError: it is no number above 0.
-    """
-    text = config.getini("t2e_baseline_max_age")
-    if not text:
-        return None
-    try:
-        days = float(text)
-    except ValueError:
-        days = 0.0
-    if not 0.0 < days < float("inf"):
-        raise ConfigError(f"t2e_baseline_max_age: {text!r} is not a number of days above 0")
-    return days
-
-
-def read_judge(config: pytest.Config) -> Judge | None:
+def read_judge(values: Any) -> Judge | None:
     """The judge that was asked for."""
-    if config.option.t2e_judge is None:
+    if values.t2e_judge is None:
         return None
     from pytest_trace2evolve.judges.chat import ChatJudge
 
-    return ChatJudge(config.option.t2e_judge, base_url=config.option.t2e_judge_base_url)
+    return ChatJudge(values.t2e_judge, base_url=values.t2e_judge_base_url)

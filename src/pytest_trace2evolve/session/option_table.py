@@ -1,0 +1,306 @@
+"""The options of a run, declared once: the command line, the API, validation and the docs derive from them.
+
+Only the standard library is imported here, since pytest loads this module in every session.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+from pytest_trace2evolve.utils.option_types import MOST_SEED, MOST_TRIALS, amount, stages, temperature, whole
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option of a run.
+
+    Attributes:
+        name: The name after `--t2e-`.
+        scope: What the option is about: the run, its live models, the gate, cases, or the improvement loop.
+        help: One line.
+        metavar: The value's name in the help.
+        type: Reads the value from text.
+        choices: All possible values.
+        is_repeatable: Whether each use adds a value.
+        is_flag: Whether it takes no value.
+        is_path: Whether the value is a path, or may be one.
+        alias: A second spelling.
+    """
+
+    name: str
+    scope: Literal["run", "live", "gate", "cases", "improve"]
+    help: str
+    metavar: str | None = None
+    type: Callable[[str], Any] | None = None
+    choices: tuple[str, ...] | None = None
+    is_repeatable: bool = False
+    is_flag: bool = False
+    is_path: bool = False
+    alias: str | None = None
+
+    @property
+    def flag(self) -> str:
+        """The option as it is written on a command line."""
+        return f"--t2e-{self.name}"
+
+    @property
+    def destination(self) -> str:
+        """The attribute of pytest's options that holds the value."""
+        return f"t2e_{self.name.replace('-', '_')}"
+
+    def argparse(self) -> dict[str, Any]:
+        """Arguments of argparse's `add_argument`, and of pytest's `addoption`."""
+        settings: dict[str, Any] = {"dest": self.destination, "help": self.help, "default": None}
+        if self.is_flag:
+            return settings | {"action": "store_const", "const": True}
+        if self.is_repeatable:
+            settings["action"] = "append"
+        for key in ("metavar", "type", "choices"):
+            if (value := getattr(self, key)) is not None:
+                settings[key] = value
+        return settings
+
+
+OPTIONS: tuple[Option, ...] = (
+    Option(
+        "candidate",
+        "run",
+        "candidate to run: a file of candidates/ (default: v0)",
+        metavar="ID",
+        alias="--candidate",
+    ),
+    Option("suite", "run", "run this suite (repeatable)", metavar="NAME", is_repeatable=True),
+    Option(
+        "replay",
+        "run",
+        "replay recorded runs from a tau2 results file or folder (repeatable)",
+        metavar="PATH",
+        is_repeatable=True,
+        is_path=True,
+    ),
+    Option("agent", "run", "agent: replay, chat, oracle, nop, or a plugin's", metavar="NAME"),
+    Option(
+        "trials", "run", "simulations a task (default: the suite's)", metavar="N", type=whole(1, MOST_TRIALS)
+    ),
+    Option(
+        "baseline",
+        "gate",
+        "compare with a saved baseline or a results file (default: nearest ancestor's)",
+        metavar="NAME|PATH",
+    ),
+    Option("save-baseline", "gate", "save this run as a baseline of its suites", metavar="NAME"),
+    Option(
+        "baseline-mode",
+        "gate",
+        "where it exists: refuse (save, default), replace (update) or add tasks (new-only)",
+        choices=("save", "update", "new-only"),
+    ),
+    Option(
+        "gate",
+        "gate",
+        "gate policy (default: the ini key t2e_gate, or calibrated), or off",
+        metavar="POLICY|off",
+    ),
+    Option(
+        "goal",
+        "gate",
+        "claim to be better (improve, default), not worse (hold), or nothing: "
+        "discard only on shown harm (no-regression)",
+        choices=("improve", "hold", "no-regression"),
+    ),
+    Option(
+        "inconclusive",
+        "gate",
+        "exit status of an inconclusive verdict: 10 (fail, default) or 0 (pass)",
+        choices=("fail", "pass"),
+    ),
+    Option(
+        "run-folder",
+        "run",
+        "where to keep the run (default: below .trace2evolve/runs)",
+        metavar="DIR",
+        is_path=True,
+    ),
+    Option(
+        "summary",
+        "run",
+        "write the verdict to FILE as Markdown, or as JSON where it ends in .json (repeatable)",
+        metavar="FILE",
+        is_repeatable=True,
+        is_path=True,
+    ),
+    Option(
+        "case-budget",
+        "cases",
+        "simulations that one test with run_case may make (default: 200)",
+        metavar="N",
+        type=whole(1, 10**6),
+    ),
+    Option(
+        "evolve",
+        "improve",
+        "then train adapters for what failing tests lack, and gate them (trace2evolve evolve)",
+        is_flag=True,
+    ),
+    Option(
+        "evolve-options",
+        "improve",
+        "options of trace2evolve evolve, as '--most 2 --steps 20'",
+        metavar="TEXT",
+    ),
+    Option(
+        "freeze",
+        "cases",
+        "add the cases on which such tests failed to synthetic/pressure.jsonl",
+        is_flag=True,
+    ),
+    Option("judge", "run", "judge of natural-language assertions (OpenAI-compatible)", metavar="MODEL"),
+    Option("judge-base-url", "run", "the judge's endpoint (default: OPENAI_BASE_URL)", metavar="URL"),
+    Option(
+        "model",
+        "live",
+        "talk to this model: a name at an endpoint, or ./FOLDER",
+        metavar="MODEL",
+        is_path=True,
+    ),
+    Option(
+        "user-model",
+        "live",
+        "model of the user simulator (default: the agent's)",
+        metavar="MODEL",
+        is_path=True,
+    ),
+    Option("adapter", "live", "a LoRA adapter that the agent's model, a folder, talks with", metavar="PATH"),
+    Option(
+        "route",
+        "live",
+        "a routed candidate chooses an adapter once a task (default) or at each turn",
+        choices=("task", "turn"),
+    ),
+    Option("base-url", "live", "the model's endpoint (default: OPENAI_BASE_URL)", metavar="URL"),
+    Option("user-base-url", "live", "the user model's endpoint (default: the agent's)", metavar="URL"),
+    Option("key-var", "live", "variable that holds the key (default: OPENAI_API_KEY)", metavar="NAME"),
+    Option("user-key-var", "live", "the same for the user model (default: the agent's)", metavar="NAME"),
+    Option("temperature", "live", "the agent's temperature (default: 0)", metavar="T", type=temperature),
+    Option(
+        "seed",
+        "live",
+        "seed of trial 0; each further trial adds 1",
+        metavar="N",
+        type=whole(-MOST_SEED, MOST_SEED),
+    ),
+    Option("reasoning-effort", "live", "sent to the agent's model", metavar="LEVEL"),
+    Option("extra-body", "live", "merged into the agent's requests", metavar="JSON"),
+    Option(
+        "fresh",
+        "live",
+        "make every live simulation again, beside those of earlier runs: a further draw",
+        is_flag=True,
+    ),
+    Option(
+        "max-cost",
+        "live",
+        "stop before the run costs more, at the prices of prices.toml",
+        metavar="DOLLARS",
+        type=amount(1e9),
+    ),
+    Option(
+        "max-tokens",
+        "live",
+        "stop before the run uses more tokens, prompts and completions together",
+        metavar="N",
+        type=whole(1, 10**15),
+    ),
+    Option("max-minutes", "live", "stop the run after so many minutes", metavar="N", type=amount(1e6)),
+    Option(
+        "requests-per-minute",
+        "live",
+        "rate limit of the whole run, all processes together",
+        metavar="N",
+        type=amount(1e6),
+    ),
+    Option(
+        "call-timeout",
+        "live",
+        "give up one try of a model call after this time and try again (default: 600)",
+        metavar="SECONDS",
+        type=amount(86_400),
+    ),
+    Option(
+        "cache",
+        "live",
+        "take models' answers from .trace2evolve/cache.sqlite where it has them, keep new ones",
+        is_flag=True,
+    ),
+    Option(
+        "record",
+        "live",
+        "write all models' answers of this run to a cassette, a new file",
+        metavar="FILE",
+        is_path=True,
+    ),
+    Option(
+        "playback",
+        "live",
+        "take all models' answers from a cassette: no key, no endpoint (agent chat)",
+        metavar="FILE",
+        is_path=True,
+    ),
+    Option(
+        "confirm",
+        "gate",
+        "fresh simulations that may confirm falls, both sides together (default: 640; 0: none)",
+        metavar="N",
+        type=whole(0, 10**6),
+    ),
+    Option(
+        "stages",
+        "gate",
+        "live: add trials in stages and stop where the gate decides (default: 2,4,8)",
+        metavar="N,N,…|default",
+        type=stages,
+    ),
+    Option(
+        "baseline-base-url",
+        "gate",
+        "where fresh trials ask the baseline's model (default: the agent's, where it was that)",
+        metavar="URL",
+    ),
+    Option(
+        "baseline-key-var",
+        "gate",
+        "variable that holds the key for it (default: the agent's)",
+        metavar="NAME",
+    ),
+    Option(
+        "concurrency",
+        "live",
+        "simulations at once, a process (default: 16)",
+        metavar="N",
+        type=whole(1, 4_096),
+    ),
+)
+
+BY_DESTINATION = {option.destination: option for option in OPTIONS}
+
+
+def stray_path(arguments: Sequence[str], folder: Path) -> tuple[str, str] | None:
+    """The first option whose path pytest would take for a test path, with the path.
+
+    pytest looks for its rootdir before it knows the options of plugins. It takes the word that follows one of
+    ours for a test path then, and a path outside `folder` would move the rootdir away from the project.
+    """
+    flags = {option.flag for option in OPTIONS if option.is_path} | {"--t2e-baseline"}
+    for flag, value in pairwise(arguments):
+        if flag in flags and _lies_outside(folder / value, folder):
+            return flag, value
+    return None
+
+
+def _lies_outside(place: Path, folder: Path) -> bool:
+    try:
+        return place.exists() and not place.resolve().is_relative_to(folder.resolve())
+    except (OSError, ValueError):  # a name too long for a path, say
+        return False
