@@ -1,3 +1,19 @@
 """Evaluate tool-using agents as a pytest suite and gate every change to them."""
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pytest_trace2evolve.api import Comparison, Event, Project, Run, compare, evaluate
+
 __version__ = "0.1.0"
+
+__all__ = ["Comparison", "Event", "Project", "Run", "__version__", "compare", "evaluate"]
+
+
+def __getattr__(name: str) -> object:
+    """Load the API when it is used: pytest imports this package in every session."""
+    if name in __all__:
+        from pytest_trace2evolve import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

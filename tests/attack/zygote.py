@@ -25,7 +25,6 @@ PRELOADED = (
     "pytest_trace2evolve.cli",
     "pytest_trace2evolve.plugin.controller",
     "pytest_trace2evolve.models.chat",
-    "pytest_trace2evolve.plugin.participant",
     "pytest_trace2evolve.plugin",
     "pytest_trace2evolve.plugin.pressure",
     "scipy.optimize",

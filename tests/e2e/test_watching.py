@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-
 from pytest_trace2evolve.evidence.account import Account
+
 from pytest_trace2evolve.plugin import controller
 from pytest_trace2evolve.records.budget import State
 from pytest_trace2evolve.records.completion import Usage

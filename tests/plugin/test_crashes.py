@@ -11,7 +11,6 @@ import pytest
 
 from pytest_trace2evolve import cli
 from pytest_trace2evolve.plugin.controller import Controller
-from pytest_trace2evolve.plugin.participant import Participant
 from tests.plugin.conftest import CONFTEST, DeskProject, project
 
 __all__ = ["project"]
@@ -21,8 +20,7 @@ LINE = re.compile(
 )
 
 BREAKING = """
-from pytest_trace2evolve import controller, participant
-from pytest_trace2evolve.workflow.judging import finish
+from pytest_trace2evolve.plugin import controller, items
 
 
 def defect(*_, **__):
@@ -66,25 +64,17 @@ def session(project: DeskProject, *arguments: str) -> "subprocess.CompletedProce
 @pytest.mark.parametrize(
     "target",
     [
-        "controller.refuse_unmergeable",  # pytest_sessionstart
-        "participant._tasks",  # pytest_runtest_protocol
-        "controller.xdist.split_nodeid",  # pytest_runtest_logreport
+        "controller.make_plan",  # pytest_sessionstart
+        "controller.Controller._start",  # pytest_collection_finish
+        "controller.Controller._place",  # pytest_runtest_logreport
         "controller.tell_elsewhere",  # pytest_sessionfinish
         "controller.run_report",  # pytest_terminal_summary
-        "participant.shutil.rmtree",  # pytest_unconfigure
+        "controller.Session.close",  # pytest_unconfigure
     ],
 )
 def test_an_error_of_a_hook_ends_with_3_and_names_a_log(project: DeskProject, target: str) -> None:
     project.baseline("v0")
     broken(project, target)
-    if target == "participant.shutil.rmtree":
-        project.write(
-            "conftest.py",
-            CONFTEST
-            + BREAKING.format(
-                target="participant.Participant.pytest_unconfigure", statement="raise KeyError('planted')"
-            ).replace("def defect(*_, **__)", "def defect(self)"),
-        )
     done = session(project)
     assert done.returncode == 3, done.stdout + done.stderr
     assert "planted" in log_of(done.stdout + done.stderr, project.root / ".trace2evolve")
@@ -121,7 +111,7 @@ def test_evidence_that_a_defect_cannot_keep_names_a_log(
     def fails(*_: object, **__: object) -> None:
         raise KeyError("planted")
 
-    monkeypatch.setattr("pytest_trace2evolve.plugin.controller.keep", fails)
+    monkeypatch.setattr("pytest_trace2evolve.session.session.keep", fails)
     done = project.run("--candidate=v1")
     assert done.ret == 3
     told = [line for line in done.outlines if "the evidence could not be kept whole" in line]
@@ -130,7 +120,7 @@ def test_evidence_that_a_defect_cannot_keep_names_a_log(
 
 def test_an_error_in_a_worker_is_no_verdict(project: DeskProject) -> None:
     project.baseline("v0")
-    broken(project, "participant._tasks")
+    broken(project, "items.ItemHooks.pytest_collect_file")
     done = session(project, "-n2")
     assert done.returncode == 3, done.stdout + done.stderr
     assert "KeyError: 'planted'; the traceback is in " in done.stdout
@@ -252,7 +242,7 @@ def test_a_deleted_current_folder_is_told_in_one_line(project: DeskProject, argu
 def test_a_log_that_the_project_cannot_hold_lies_in_the_temporary_folder(
     project: DeskProject, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def fails(self: Participant) -> None:
+    def fails(self: Controller) -> None:
         raise KeyError("planted")
 
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

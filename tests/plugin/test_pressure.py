@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pytest_trace2evolve.cases.case import read_cases
-from pytest_trace2evolve.plugin import settings as choices
 from pytest_trace2evolve.project.project import Project
+from pytest_trace2evolve.session import settings
 from pytest_trace2evolve.worlds.registry import Worlds
 from tests.fake_world import FakeWorld
 from tests.plugin.conftest import REPOSITORY
@@ -401,7 +401,7 @@ def test_an_embedded_model_that_cannot_be_served_is_one_usage_error(project, mon
 
 
 def test_without_an_embedded_model_somebody_must_be_named(project, monkeypatch):
-    monkeypatch.setattr(choices, "has_embedded_model", lambda: False)
+    monkeypatch.setattr(settings, "has_embedded_model", lambda: False)
     project.test(NEW.format(body="run_case(case)"))
     result = project.run("--candidate=v6")
     assert result.ret == pytest.ExitCode.USAGE_ERROR

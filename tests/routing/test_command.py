@@ -5,6 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from pytest_trace2evolve.session.live import LiveSettings
 
 from pytest_trace2evolve.cli import main
 from pytest_trace2evolve.environments import generated_store as generated
@@ -18,7 +19,6 @@ from pytest_trace2evolve.records.routing import NONE, Routing
 from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.report.improvement import routed_json, routed_text
 from pytest_trace2evolve.serving.folder import folder_digest, read_model
-from pytest_trace2evolve.session.live import LiveSettings
 from pytest_trace2evolve.session.talking import Talkers
 from pytest_trace2evolve.utils.resources import embedded_model
 from tests.adapter_folders import write_adapter

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pytest_trace2evolve.session.live import CHAT, LiveSettings, Party
 
 from pytest_trace2evolve.engine.participants import BUILT_IN_AGENTS
 from pytest_trace2evolve.models.prices import Price
@@ -15,7 +16,6 @@ from pytest_trace2evolve.records.evidence import Code, Evidence, Identity, Prove
 from pytest_trace2evolve.session import confirmation as confirm
 from pytest_trace2evolve.session.baselines import Baseline
 from pytest_trace2evolve.session.confirmation import AS_THE_AGENT, Confirm, Endpoint, Sides
-from pytest_trace2evolve.session.live import CHAT, LiveSettings, Party
 from pytest_trace2evolve.session.talking import Talkers
 from pytest_trace2evolve.utils.secrets import REMOVED
 from tests.gate_helpers import write_candidate

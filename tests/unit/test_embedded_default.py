@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
+from pytest_trace2evolve.engine.live import LiveSettings
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.project.suites import Suite
-from pytest_trace2evolve.session.choosing import with_embedded
-from pytest_trace2evolve.session.live import LiveSettings
 from pytest_trace2evolve.session.plan import Options
+from pytest_trace2evolve.session.planner import with_embedded
 
 POCKET = ModelSettings(model="pocket")
 EMBEDDED = LiveSettings(agent=POCKET, user=POCKET)
@@ -27,13 +27,13 @@ def suite(*, cases: bool, default_agent: str | None = None) -> Suite:
 
 
 def test_it_talks_to_customers_who_follow_a_script() -> None:
-    options, suites = Options(embedded=EMBEDDED, unheard="--t2e-temperature"), [suite(cases=True)] * 2
+    options, suites = Options(embedded=EMBEDDED, unused="--t2e-temperature"), [suite(cases=True)] * 2
     found, served = with_embedded(options, suites)
     assert (found.live, served) == (EMBEDDED, suites)
 
 
 def test_it_talks_where_only_cases_are_run() -> None:
-    found, served = with_embedded(Options(embedded=EMBEDDED, unheard="--t2e-temperature"), [])
+    found, served = with_embedded(Options(embedded=EMBEDDED, unused="--t2e-temperature"), [])
     assert (found.live, served) == (EMBEDDED, [])
 
 
@@ -57,7 +57,7 @@ def test_it_is_silent_where_a_customer_needs_a_model_or_a_suite_names_an_agent(s
     options = Options(embedded=EMBEDDED)
     assert with_embedded(options, suites) == (options, suites)
     with pytest.raises(ConfigError, match="--t2e-temperature says nothing without --t2e-model"):
-        with_embedded(Options(embedded=EMBEDDED, unheard="--t2e-temperature"), suites)
+        with_embedded(Options(embedded=EMBEDDED, unused="--t2e-temperature"), suites)
 
 
 def test_a_model_that_was_named_stays() -> None:

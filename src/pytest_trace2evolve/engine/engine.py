@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from pytest_trace2evolve.engine.budget import Account
 from pytest_trace2evolve.engine.executor import Assignment, Executor, LocalExecutor
@@ -29,8 +30,7 @@ POLL_SECONDS = 0.05
 """How often a run looks for a simulation that another run is making."""
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """Where a simulation is stored: equal keys mean the same simulation of the same draw."""
 
     store: Store

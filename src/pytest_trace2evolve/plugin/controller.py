@@ -29,6 +29,7 @@ from pytest_trace2evolve.report.baselines import age_warnings, baseline_lines
 from pytest_trace2evolve.report.live_display import Display
 from pytest_trace2evolve.report.progress import Watch, forecast, totals_text
 from pytest_trace2evolve.report.run import RunReport, run_report
+from pytest_trace2evolve.session.finish import EXIT_STATUS
 from pytest_trace2evolve.session.plan import Plan
 from pytest_trace2evolve.session.planner import Resources, make_plan
 from pytest_trace2evolve.session.servers import at_servers
@@ -37,9 +38,6 @@ from pytest_trace2evolve.session.settings import Context, check_values, read_jud
 from pytest_trace2evolve.utils.crashes import shorten, traceback_note
 from pytest_trace2evolve.utils.sanitize import sanitize_line
 from pytest_trace2evolve.worlds.registry import Worlds
-
-EXIT_STATUS = {Decision.PROMOTE: 0, Decision.DISCARD: 1, Decision.INCONCLUSIVE: 10}
-"""The process's exit status for each verdict."""
 
 _OVERRIDABLE = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
 """The exit statuses that a verdict replaces; pytest's others say more than a verdict could."""

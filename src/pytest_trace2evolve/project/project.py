@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from pytest_trace2evolve.cases.case import Case, read_cases
-from pytest_trace2evolve.errors import CaseError, LockError, SuiteError, nearest
+from pytest_trace2evolve.errors import CaseError, ConfigError, LockError, SuiteError, nearest
 from pytest_trace2evolve.project.adapters import Adapters
 from pytest_trace2evolve.project.candidates import Candidates
 from pytest_trace2evolve.project.lock import (
@@ -79,6 +79,22 @@ class Project:
 
     root: Path
     suites_folder: Path
+
+    @classmethod
+    def find(cls, start: Path | None = None) -> Self:
+        """The project that a folder belongs to: the nearest one upwards with `suites/`.
+
+        Args:
+            start: The folder; the current one, if not given.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        here = Path.cwd() if start is None else start
+        root = find_root(here.resolve())
+        if root is None:
+            raise ConfigError(f"no suites/ in {here} or above it; run 'trace2evolve init', or name a project")
+        return cls(root=root, suites_folder=root / "suites")
 
     @property
     def baselines_folder(self) -> Path:

@@ -1,0 +1,163 @@
+"""The account of a run: what is counted, when nothing more may start, what processes see of one another."""
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_trace2evolve.engine.budget import Account
+from pytest_trace2evolve.errors import BudgetError, EndpointError, StorageError
+from pytest_trace2evolve.records.budget import NO_BUDGETS, Budgets
+from pytest_trace2evolve.records.completion import NOTHING_USED, Usage
+
+CALL = Usage(prompt_tokens=90, completion_tokens=10, cost=0.25)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "account.sqlite"
+
+
+@pytest.fixture
+def account(path: Path) -> Iterator[Account]:
+    account = Account(path)
+    yield account
+    account.close()
+
+
+@pytest.fixture
+def other(path: Path, account: Account) -> Iterator[Account]:
+    """The view of another process."""
+    other = Account(path)
+    yield other
+    other.close()
+
+
+def test_processes_count_together(account: Account, other: Account) -> None:
+    for view in (account, other, other):
+        view.spend(CALL)
+    for view in (account, other):
+        used = view.used
+        assert (used.calls, used.prompt_tokens, used.completion_tokens, used.cost) == (3, 270, 30, 0.75)
+
+
+def test_one_call_without_a_price_makes_the_cost_unknown(account: Account) -> None:
+    account.spend(CALL)
+    account.spend(CALL.model_copy(update={"cost": None}))
+    assert account.used.cost is None
+
+
+@pytest.mark.parametrize(
+    ("budgets", "text"),
+    [
+        ({"cost": 0.5}, "the budget is spent: $0.50 of --t2e-max-cost 0.5"),
+        ({"tokens": 200}, "the budget is spent: 200 tokens of --t2e-max-tokens 200"),
+        ({"minutes": 1e-9}, "the budget is spent: --t2e-max-minutes 1e-09 are over"),
+    ],
+)
+def test_a_spent_budget_stops_every_process(path: Path, budgets: dict[str, float], text: str) -> None:
+    account, other = (Account(path, Budgets(**budgets)) for _ in range(2))  # type: ignore[arg-type]
+    account.spend(CALL)
+    account.spend(CALL)
+    for ask in (account.admit, other.raise_if_stopped, other.admit):
+        with pytest.raises(BudgetError) as caught:
+            ask()
+        assert str(caught.value) == text
+    assert account.stopped == other.stopped == text
+    account.close()
+    other.close()
+
+
+def test_the_first_reason_stays(account: Account) -> None:
+    account.stop("first")
+    account.stop("second", refused=True)
+    assert account.stopped == "first"
+    with pytest.raises(BudgetError, match="first"):
+        account.admit()
+
+
+def test_a_refusal_and_a_failure_to_store_have_errors_of_their_own(account: Account, other: Account) -> None:
+    account.stop("the endpoint refuses", refused=True)
+    with pytest.raises(EndpointError, match="the endpoint refuses"):
+        other.admit()
+    account.stop("the disk is full", unstored=True)
+    assert (other.stopped, other.unstored) == ("the endpoint refuses", "the disk is full")
+    with pytest.raises(StorageError, match="the disk is full"):
+        other.raise_if_stopped()
+
+
+def test_the_rate_limit_spaces_the_requests_of_all_processes(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr("time.time", lambda: now)
+    account, other = (Account(path, Budgets(requests_per_minute=600)) for _ in range(2))
+    pauses = [view.admit() for view in (account, other) * 3]
+    assert pauses == pytest.approx([0.0, 0.1, 0.2, 0.3, 0.4, 0.5])
+    now = 1060.0
+    assert [account.admit(), other.admit()] == pytest.approx([0.0, 0.1])  # an idle minute saves up nothing
+    account.close()
+    other.close()
+
+
+def test_threads_and_processes_at_once_lose_nothing(path: Path, account: Account) -> None:
+    """Two processes count 250 calls each, next to two threads of this one."""
+    code = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from pytest_trace2evolve.engine.budget import Account\n"
+        "from pytest_trace2evolve.records.completion import Usage\n"
+        "account = Account(Path(sys.argv[1]))\n"
+        "for _ in range(250): account.spend(Usage(prompt_tokens=1, cost=0.0))\n"
+    )
+    children = [subprocess.Popen([sys.executable, "-c", code, str(path)]) for _ in range(2)]
+
+    def work() -> None:
+        for _ in range(100):
+            account.spend(Usage(prompt_tokens=1, cost=0.0))
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    assert [child.wait() for child in children] == [0, 0]
+    for thread in threads:
+        thread.join()
+    assert account.used.calls == 700
+
+
+def test_without_budgets_everything_is_admitted(account: Account) -> None:
+    assert account.budgets == NO_BUDGETS
+    account.spend(Usage(prompt_tokens=10**9, cost=1e6))
+    assert account.admit() == 0.0
+    assert account.seconds_left is None
+    assert account.shortage(Usage(prompt_tokens=10**9, cost=1e9), NOTHING_USED) == ""
+
+
+def test_a_shortage_names_the_budget_and_what_one_more_simulation_takes(path: Path) -> None:
+    account = Account(path, Budgets(cost=1.0, tokens=1000))
+    account.spend(CALL)
+    ahead = Usage(prompt_tokens=300, cost=0.3)
+    assert account.shortage(Usage(prompt_tokens=100, cost=0.5), ahead) == ""
+    assert account.shortage(Usage(prompt_tokens=100, cost=0.8), ahead) == (
+        "the budget is spent: $0.25 of --t2e-max-cost 1, and one more simulation takes about $0.80"
+    )
+    assert account.shortage(Usage(prompt_tokens=800, cost=0.1), ahead) == (
+        "the budget is spent: 100 tokens of --t2e-max-tokens 1000, and one more simulation takes about 800"
+    )
+    account.close()
+
+
+@given(st.integers(0, 2000), st.integers(0, 2000), st.integers(1, 2000), st.integers(1, 3000))
+def test_what_is_promised_and_used_never_exceeds_the_budget(
+    tmp_path_factory: pytest.TempPathFactory, used: int, ahead: int, expected: int, budget: int
+) -> None:
+    account = Account(tmp_path_factory.mktemp("a") / "account.sqlite", Budgets(tokens=budget))
+    account.spend(Usage(prompt_tokens=used))
+    shortage = account.shortage(Usage(prompt_tokens=expected), Usage(prompt_tokens=ahead))
+    assert bool(shortage) == (max(used, ahead) + expected > budget)
+    account.close()
