@@ -1,5 +1,6 @@
 """Evaluate tool-using agents as a pytest suite and gate every change to them."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,7 +14,6 @@ __all__ = ["Comparison", "Event", "Project", "Run", "__version__", "compare", "e
 def __getattr__(name: str) -> object:
     """Load the API when it is used: pytest imports this package in every session."""
     if name in __all__:
-        from pytest_trace2evolve import api
-
-        return getattr(api, name)
+        value: object = getattr(import_module("pytest_trace2evolve.api"), name)
+        return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

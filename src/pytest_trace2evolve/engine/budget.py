@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from pytest_trace2evolve.errors import BudgetError, EndpointError, StorageError
 from pytest_trace2evolve.records.budget import NO_BUDGETS, Budgets
@@ -208,7 +209,7 @@ class Account:
             return f"the budget is spent: --t2e-max-minutes {budgets.minutes:g} are over"
         return ""
 
-    def _value(self, column: str) -> object:
+    def _value(self, column: str) -> Any:
         with self._lock:
             return self._database.execute(f"SELECT {column} FROM run").fetchone()[0]
 

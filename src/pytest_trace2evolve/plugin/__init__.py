@@ -89,6 +89,8 @@ def pytest_trace2evolve_crashes(
     except BaseException as error:
         if _only_reads_hooks(config) or not options.is_active(config):
             raise
+        if isinstance(error, KeyboardInterrupt) and hasattr(config, "workerinput"):
+            raise  # the controller ends its workers so
         from pytest_trace2evolve.utils.crashes import end_session
 
         return end_session(error, config.rootpath)

@@ -222,12 +222,10 @@ class Session:
         }
         sides = plan.confirm.sides if plan.confirm is not None and plan.confirm.possible else {}
         for name, party in sides.items():
-            own = party.live is None or party.live == plan.live
-            found[name, "baseline"] = (
-                agents[plan.suites[name].agent]
-                if own
-                else ChatFactory(party.live, self._loop, self.account, **stores)
-            )
+            if party.live is None or party.live == plan.live:
+                found[name, "baseline"] = agents[plan.suites[name].agent]
+            else:
+                found[name, "baseline"] = ChatFactory(party.live, self._loop, self.account, **stores)
         return found
 
     def _check_store(self) -> None:
