@@ -134,6 +134,7 @@ def _json() -> dict[str, bytes]:
         "unknown-field": b'{"\\u001b]8;;x": {"\\u0000": []}}',
         "long-name": b'{"' + b"n" * 100_000 + b'": 1}',
         "open": b'{"a": "' + b"x" * 100_000,
+        "many-names": b"{" + b"".join(b'"%d":0,' % number for number in range(100_000)) + b'"99999":0}',
     }
 
 

@@ -4,6 +4,7 @@ import gzip
 import itertools
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,14 @@ def test_a_large_text_of_tiny_values_is_rejected_before_it_is_parsed() -> None:
 def test_strict_json_rejects_what_lenient_json_takes_or_not(text: str, cause: str) -> None:
     with pytest.raises(ValueError, match=cause.replace(".", r"\.")):
         parse_json(text, unique=True, nul=False)
+
+
+def test_a_name_that_is_given_twice_is_found_in_a_large_object_at_once() -> None:
+    names = ",".join(f'"{number}": 0' for number in range(400_000))
+    began = time.process_time()
+    with pytest.raises(ValueError, match="the name '399999' occurs twice"):
+        parse_json(f'{{{names}, "399999": 0}}', unique=True)
+    assert time.process_time() - began < 5.0  # an hour, if each name is looked for among all before it
 
 
 def test_an_escaped_backslash_before_u0000_is_not_nul() -> None:

@@ -354,8 +354,8 @@ def _check_values(data: bytes | bytearray) -> None:
 def _refuse_second(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for place, name in enumerate(names) if name in names[:place])
+        left = dict.fromkeys(found)
+        twice = next(name for name, _ in pairs if left.pop(name, name) is not None)
         raise ValueError(f"the name {shortened(repr(twice), 80)} occurs twice in one object; remove one")
     return found
 
