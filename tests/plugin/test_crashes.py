@@ -223,6 +223,19 @@ def test_a_command_whose_output_cannot_be_written_ends_with_3(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "ascii:strict"])
+def test_an_output_that_is_not_utf_8_gets_escapes(
+    project: DeskProject, monkeypatch: pytest.MonkeyPatch, encoding: str
+) -> None:
+    """A terminal or a log of another encoding is no crash."""
+    project.baseline("v0")
+    assert project.run("--candidate=v1").ret in (0, 1, 10)
+    monkeypatch.setenv("PYTHONIOENCODING", encoding)
+    done = shell(project, "pytest_trace2evolve ledger")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "v1 against v0" in done.stdout
+
+
 @needs_full
 def test_errors_that_nobody_can_read_keep_the_status(project: DeskProject) -> None:
     assert shell(project, "pytest_trace2evolve score nosuch 2>/dev/full").returncode == 2

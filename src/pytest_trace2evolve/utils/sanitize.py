@@ -73,7 +73,12 @@ class SanitizedStream:
 
     def write(self, text: str) -> int:
         """Write a text; returns how many characters were taken, as streams do."""
-        self.raw.write(self._sanitized(text))
+        safe = self._sanitized(text)
+        try:
+            self.raw.write(safe)
+        except UnicodeEncodeError:  # a terminal or a log that is not UTF-8
+            encoding = self.raw.encoding or "ascii"
+            self.raw.write(safe.encode(encoding, "backslashreplace").decode(encoding))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
