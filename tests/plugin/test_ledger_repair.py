@@ -52,6 +52,16 @@ def test_damage_withholds_a_promotion_and_a_repair_gives_it_back(
     assert entries_of(damaged)[-1].look == 5
 
 
+def test_lint_names_damage_until_a_repair_accepts_it(damaged: DeskProject, command: Command) -> None:
+    done = command("lint")
+    assert done.returncode == 1
+    told = [line for line in done.stdout.splitlines() if line.startswith("ledger")]
+    assert len(told) == 2
+    assert all("trace2evolve ledger repair" in line for line in told)
+    command("ledger", "repair", "--yes")
+    assert "ledger" not in command("lint").stdout
+
+
 def test_a_discard_stays_under_damage(damaged: DeskProject) -> None:
     damaged.baseline("v1")
     assert damaged.run("--candidate=v2", "--t2e-baseline=v1").ret == 1

@@ -32,7 +32,7 @@ from pytest_trace2evolve.scoring.invariants import Call
 from pytest_trace2evolve.scoring.reward import SCORER_VERSION
 from pytest_trace2evolve.scoring.rule_checks import gold_calls, rule_problems
 from pytest_trace2evolve.session.findings import Finding, Linted, found_in, git
-from pytest_trace2evolve.session.lint_ledger import backdated, run_folders, saved_baselines
+from pytest_trace2evolve.session.lint_ledger import backdated, ledger, run_folders, saved_baselines
 from pytest_trace2evolve.worlds.registry import WorldName
 
 
@@ -233,6 +233,7 @@ CHECKS: tuple[Callable[[Linted], Iterable[Finding]], ...] = (
     _suites,
     _lock,
     _cases,
+    ledger,
     saved_baselines,
     run_folders,
     backdated,

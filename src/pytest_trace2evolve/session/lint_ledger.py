@@ -1,4 +1,4 @@
-"""Checks of a project's evidence against its ledger: baselines, run folders, and the dates of candidates."""
+"""Checks of a project's ledger and of its evidence: baselines, run folders, and the dates of candidates."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
@@ -19,7 +19,16 @@ from pytest_trace2evolve.project.lock import SuiteLock
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.evidence import Evidence
 from pytest_trace2evolve.records.ledger import Dated, Evaluation, Seen, Traces
+from pytest_trace2evolve.session.access_log import Looks
 from pytest_trace2evolve.session.findings import Finding, Linted, found_in, git
+
+
+def ledger(linted: Linted) -> Iterator[Finding]:
+    """The ledger is as it was written, or a repair accepted its damage."""
+    root = linted.project.root
+    for problem in Looks(linted.project).problems:
+        named, _, text = problem.partition(": ")
+        yield Finding(root / named, f"{text}, or accept the damage with 'trace2evolve ledger repair'")
 
 
 def saved_baselines(linted: Linted) -> Iterator[Finding]:
