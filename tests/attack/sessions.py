@@ -30,7 +30,7 @@ class Sessions:
     def __enter__(self) -> Self:
         environment = {name: value for name, value in os.environ.items() if name not in DROPPED}
         environment |= {
-            "PYTHONPATH": os.pathsep.join([str(CHECKOUT), str(SOURCE)]),
+            "PYTHONPATH": os.pathsep.join([str(CHECKOUT / "src"), str(CHECKOUT), str(SOURCE)]),
             "PYTHONDONTWRITEBYTECODE": "1",
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
             "PYTEST_PLUGINS": "pytest_trace2evolve.plugin",
