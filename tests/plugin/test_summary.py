@@ -1,5 +1,6 @@
 """What a session tells besides its terminal: GitHub's job summary and files that were asked for."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -156,3 +157,18 @@ def test_the_command_is_what_was_given_without_where_things_were_written(
     given: list[str], addopts: str, command: tuple[str, ...]
 ) -> None:
     assert reproducing(given, addopts) == command
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no FIFOs here")
+@pytest.mark.timeout(120)
+def test_a_fifo_that_nobody_reads_is_not_waited_for(
+    project: DeskProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(project.root / "fifo")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(project.root / "fifo"))
+    project.baseline("v0")
+    result = project.run("--candidate=v1")
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(
+        ["trace2evolve: the job's summary (GITHUB_STEP_SUMMARY) could not be written: *"]
+    )

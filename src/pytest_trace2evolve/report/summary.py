@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -78,7 +79,9 @@ def append_step_summary(path: Path, summary: RunSummary) -> None:
     if room < LEAST_LIMIT:
         raise OSError(f"the step's summary holds {held} bytes already, and GitHub takes {SUMMARY_LIMIT}")
     text = run_markdown(summary, limit=room)
-    with path.open("a", encoding="utf-8") as file:
+    # Nobody may be reading a FIFO: opening it then fails at once instead of waiting for a reader.
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NONBLOCK", 0)
+    with os.fdopen(os.open(path, flags, 0o666), "a", encoding="utf-8") as file:
         file.write("\n" + text)
 
 
