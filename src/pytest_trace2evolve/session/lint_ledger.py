@@ -19,14 +19,13 @@ from pytest_trace2evolve.project.lock import SuiteLock
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.evidence import Evidence
 from pytest_trace2evolve.records.ledger import Dated, Evaluation, Seen, Traces
-from pytest_trace2evolve.session.access_log import Looks
 from pytest_trace2evolve.session.findings import Finding, Linted, found_in, git
 
 
 def ledger(linted: Linted) -> Iterator[Finding]:
     """The ledger is as it was written, or a repair accepted its damage."""
     root = linted.project.root
-    for problem in Looks(linted.project).problems:
+    for problem in Ledger(linted.project.ledger_folder).read().problems:
         named, _, text = problem.partition(": ")
         yield Finding(root / named, f"{text}, or accept the damage with 'trace2evolve ledger repair'")
 
