@@ -10,7 +10,6 @@ Only these names, and those of the documented submodules, are public.
 
 import argparse
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -148,22 +147,19 @@ def compare(
     return Comparison(**vars(found))
 
 
-def _paths(
-    side: str | Path | Run | Sequence[Path], project: Project | None, suite: str | None
-) -> list[Path]:
+def _paths(side: str | Path | Run | Sequence[Path], project: Project | None, suite: str | None) -> list[Path]:
     if isinstance(side, Run):
         assert suite is not None
         return [side.plan.suite_folder(suite)]
     if isinstance(side, str):
         if project is not None and suite is not None:
-            saved = project.baseline_path(suite, side)
-            if saved.exists():
-                return [saved]
+            path = project.baseline_path(suite, side)
+            if path.exists():
+                return [path]
         if not Path(side).exists():
-            saved_names = project.baseline_names(suite) if project is not None and suite is not None else []
-            raise ConfigError(
-                f"{side!r} is neither a path nor a saved baseline; saved are {', '.join(saved_names) or 'none'}"
-            )
+            saved = project.baseline_names(suite) if project is not None and suite is not None else []
+            names = ", ".join(saved) or "none"
+            raise ConfigError(f"{side!r} is neither a path nor a saved baseline; saved are {names}")
     return [Path(side)] if isinstance(side, str | Path) else list(side)
 
 

@@ -49,10 +49,10 @@ def test_no_simulation_is_made_twice_however_many_processes(project: DeskProject
     }
 
 
-def test_a_worker_makes_what_items_of_another_need(project: DeskProject) -> None:
-    """With 2 workers of 8 slots all 14 simulations run at once, though a worker holds few of the items."""
+def test_the_concurrency_is_that_of_the_run_whatever_the_number_of_workers(project: DeskProject) -> None:
+    """With 14 slots all 14 simulations run at once, though two workers report the items one by one."""
     with ChatServer(SOLVED) as server, answered_together(server, 14):
-        spawned(project, server, "-n2", "--t2e-trials=2", "--t2e-concurrency=8").assert_outcomes(passed=7)
+        spawned(project, server, "-n2", "--t2e-trials=2", "--t2e-concurrency=14").assert_outcomes(passed=7)
     assert server.count.most_at_once == 14
 
 
@@ -124,7 +124,7 @@ STILL = """
 import time
 import types
 from pathlib import Path
-from pytest_trace2evolve.evidence import account
+from pytest_trace2evolve.engine import budget as account
 
 account.time = types.SimpleNamespace(time=lambda: 1000.0)  # for the account no time passes
 _admit = account.Account.admit
@@ -141,7 +141,7 @@ account.Account.admit = admit
 """
 
 
-def test_the_rate_limit_holds_for_all_workers_together(project: DeskProject) -> None:
+def test_the_rate_limit_holds_for_the_whole_run(project: DeskProject) -> None:
     admitted = project.root / "admitted"
     project.write("conftest.py", CONFTEST + STILL.format(file=str(admitted)))
     times: list[float] = []
@@ -154,7 +154,7 @@ def test_the_rate_limit_holds_for_all_workers_together(project: DeskProject) -> 
         spawned(project, server, "-n2", "--t2e-requests-per-minute=1200").assert_outcomes(passed=7)
     lines = [tuple(map(float, line.split())) for line in admitted.read_text().splitlines()]
     assert len(lines) == len(times) > 20
-    # Twenty requests a second: each of the two workers goes on where the other one left off.
+    # Twenty requests a second, whatever the number of workers.
     assert sorted(pause for pause, _ in lines) == pytest.approx([place / 20 for place in range(len(lines))])
     assert max(times) >= max(earliest for _, earliest in lines), "who is admitted later also asks later"
 
