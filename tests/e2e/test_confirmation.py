@@ -463,7 +463,7 @@ def test_a_later_stage_takes_the_fresh_trials_of_an_earlier_one(desk: DeskProjec
             and [one["role"] for one in request["messages"]][-1] == "user"
             and sum(one["role"] == "user" for one in request["messages"]) == 1
         )
-    result.stdout.fnmatch_lines(["*stage 1 of 2*", "*::note FAILED*", "*stage 2 of 2*", "*::note FAILED*"])
+    result.stdout.fnmatch_lines(["*::note FAILED*", "*stage 1 of 2*", "*stage 2 of 2*"])
     fresh = {seed: count for seed, count in seeds.items() if seed >= 10_000}
     assert set(fresh.values()) == {1}
     assert len(fresh) == 16

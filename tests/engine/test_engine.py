@@ -183,7 +183,8 @@ def test_a_defect_loses_one_simulation_and_a_stop_loses_none(bench: Bench) -> No
 
 
 def test_fresh_simulations_are_set_aside_up_to_the_limit(bench: Bench) -> None:
-    assert [bench.engine.reserve_fresh(4, 10) for _ in range(3)] == [True, True, False]
+    purposes = ("a", "b", "a", "c")
+    assert [bench.engine.reserve_fresh(purpose, 4, 10) for purpose in purposes] == [True, True, True, False]
     assert bench.engine.totals().fresh == 8
 
 

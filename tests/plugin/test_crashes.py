@@ -84,7 +84,7 @@ def test_an_error_of_a_hook_ends_with_3_and_names_a_log(project: DeskProject, ta
 def test_any_error_of_a_session_end_is_no_discard(
     project: DeskProject, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    def fails(self: Controller, session: pytest.Session, exitstatus: int) -> None:
+    def fails(self: Controller, session: pytest.Session, *, is_early: bool) -> None:
         raise error
 
     monkeypatch.setattr(Controller, "_export", fails)
@@ -96,7 +96,7 @@ def test_any_error_of_a_session_end_is_no_discard(
 def test_an_interrupt_at_the_end_of_a_session_is_one(
     project: DeskProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupts(self: Controller, session: pytest.Session, exitstatus: int) -> None:
+    def interrupts(self: Controller, session: pytest.Session, *, is_early: bool) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Controller, "_export", interrupts)
@@ -120,7 +120,7 @@ def test_evidence_that_a_defect_cannot_keep_names_a_log(
 
 def test_an_error_in_a_worker_is_no_verdict(project: DeskProject) -> None:
     project.baseline("v0")
-    broken(project, "items.ItemHooks.pytest_collect_file")
+    broken(project, "items.ItemHooks.pytest_runtest_makereport")
     done = session(project, "-n2")
     assert done.returncode == 3, done.stdout + done.stderr
     assert "KeyError: 'planted'; the traceback is in " in done.stdout

@@ -78,7 +78,7 @@ class Engine:
         self._lost: dict[str, Simulation] = {}
         self._locks: dict[str, asyncio.Lock] = {}
         self._changed = asyncio.Event()
-        self._fresh = 0
+        self._fresh: dict[str, int] = {}
 
     async def make(self, job: Job, *, urgent: bool = False) -> Simulation:
         """Make a simulation, or take the one that is there.
@@ -121,11 +121,19 @@ class Engine:
             self._states.pop(key, None)
         self._lost.clear()
 
-    def reserve_fresh(self, simulations: int, limit: int) -> bool:
-        """Set fresh simulations aside if no more than `limit` are; returns whether they were."""
-        if self._fresh + simulations > limit:
+    def reserve_fresh(self, purpose: str, simulations: int, limit: int) -> bool:
+        """Set fresh simulations aside if no more than `limit` are; returns whether they are.
+
+        Args:
+            purpose: What they are for; asked again, nothing more is set aside.
+            simulations: How many.
+            limit: How many the run may make.
+        """
+        if purpose in self._fresh:
+            return True
+        if sum(self._fresh.values()) + simulations > limit:
             return False
-        self._fresh += simulations
+        self._fresh[purpose] = simulations
         return True
 
     @property
@@ -136,7 +144,7 @@ class Engine:
     def totals(self) -> Totals:
         """Where the run stands; may be called from another thread."""
         states = Counter(self._states.copy().values())
-        return Totals(dict(states), self.account.used, self.account.seconds, self._fresh)
+        return Totals(dict(states), self.account.used, self.account.seconds, sum(self._fresh.values()))
 
     async def _make_unstored(self, job: Job) -> Simulation:
         self.account.raise_if_stopped()

@@ -87,6 +87,7 @@ class Plan:
         policy: The gate's; None if the gate is off.
         schedule: Trials a task after each stage; empty for a run of one stage.
         stage: The stage that this plan is for; None in a run of one stage.
+        stage_folders: The run folder of each stage.
         agent: Who talks in cases that no suite holds; None if nobody was named.
         draw: The id of the run's draw, for simulations that are not those of the store.
     """
@@ -109,6 +110,7 @@ class Plan:
     confirm: Confirm | None = None
     schedule: tuple[int, ...] = ()
     stage: Stage | None = None
+    stage_folders: tuple[Path, ...] = ()
     agent: str | None = None
     draw: str = ""
     concurrency: int = DEFAULT_CONCURRENCY
@@ -165,7 +167,7 @@ class Plan:
             )
             for name, suite in self.suites.items()
         }
-        return replace(self, stage=stage, suites=suites, run_folder=self.run_folder / f"stage-{number}")
+        return replace(self, stage=stage, suites=suites, run_folder=self.stage_folders[number - 1])
 
 
 def _first_trials(baseline: Baseline, trials: int) -> Baseline:

@@ -108,9 +108,14 @@ def make_plan(
     started = datetime.now(UTC).isoformat(timespec="seconds")
     run_id = f"{started[:19].replace(':', '')}-{candidate.id}-{uuid4().hex[:6]}"
     run_folder = options.run_folder or project.runs_folder / run_id
+    stages = [f"stage-{number + 1}" for number in range(len(options.stages))]
+    stage_folders = [
+        run_folder / name if options.run_folder else run_folder.with_name(f"{run_id}-{name}")
+        for name in stages
+    ]
     saving = _saving(options, project, suites)
     if not is_worker:
-        _check_unused(options, suites, run_folder)
+        _check_unused(options, suites, [run_folder, *stage_folders])
     baselines, baseline_notes = find_baselines(
         options.baseline, suites, project, lineage, worlds, here=options.invocation_dir, judge=judge
     )
@@ -162,6 +167,7 @@ def make_plan(
         budgets=options.budgets,
         confirm=confirm,
         schedule=() if policy is None else tuple(options.stages),
+        stage_folders=tuple(stage_folders),
         agent=None if listing else _agent_of_cases(options, names),
         draw=uuid4().hex,
         concurrency=options.concurrency,
@@ -409,8 +415,8 @@ def _sides(options: Options, project: Project, talkers: Talkers) -> Sides:
     )
 
 
-def _check_unused(options: Options, suites: Sequence[LockedSuite], run_folder: Path) -> None:
-    folders = [run_folder, *(run_folder / f"stage-{number + 1}" for number in range(len(options.stages)))]
+def _check_unused(options: Options, suites: Sequence[LockedSuite], folders: Sequence[Path]) -> None:
+    run_folder = folders[0]
     for folder in [place for one in folders for place in (one, *(one / suite.name for suite in suites))]:
         if (folder / SIMULATIONS).exists():
             raise ConfigError(f"{folder} holds a run already; choose another --t2e-run-folder")

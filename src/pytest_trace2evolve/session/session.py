@@ -159,7 +159,7 @@ class Session:
         self.refusal = ""
         self._exported = False
         try:
-            self._check(plan)
+            self._check(plan.stages()[0])
             self._open(plan)
         except BaseException:
             self.close()
@@ -256,11 +256,15 @@ class Session:
         self._narrowed = narrowed
         self._decided = {task: Future() for task in self._tasks}
         self._draws.select(self._tasks)
+        self._copy_baselines()
+        self._work = self._loop.start(self._run())
+
+    def _copy_baselines(self) -> None:
+        """Keep what the run is compared with next to its traces."""
         for name in {suite for suite, _ in self._tasks}:
             planned = self.plan.suites[name]
             if planned.baseline is not None:
                 write_evidence(self.plan.run_folder / "baselines" / f"{name}.json", planned.baseline.evidence)
-        self._work = self._loop.start(self._run())
 
     @property
     def is_started(self) -> bool:
@@ -308,6 +312,7 @@ class Session:
                 if number:
                     self.engine.forget_lost()
                     self._begin_stage(plan)
+                    self._copy_baselines()
                 await self._run_tasks()
                 if not plan.schedule or self.refusal:
                     break
@@ -341,6 +346,7 @@ class Session:
             self._factories,
             self._expected,
             self._scorer,
+            self._tasks,
         )
         window = asyncio.Semaphore(2 * self._loop.slots)
 

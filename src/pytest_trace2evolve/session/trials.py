@@ -2,7 +2,7 @@
 
 import asyncio
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor as ThreadExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,7 +29,7 @@ from pytest_trace2evolve.scoring.metrics import as_evidence
 from pytest_trace2evolve.scoring.reward import score
 from pytest_trace2evolve.session.confirmation import FIRST_TRIAL, SideName
 from pytest_trace2evolve.session.draws import Draws
-from pytest_trace2evolve.session.estimate import Expected
+from pytest_trace2evolve.session.estimate import Expected, most_fresh
 from pytest_trace2evolve.session.plan import Plan, PlannedSuite
 from pytest_trace2evolve.session.provenance import provenance_of, sealed_place
 from pytest_trace2evolve.worlds.registry import Worlds
@@ -86,6 +86,8 @@ class TaskRunner:
         factories: Who makes the simulations of each side, by suite and side.
         expected: What simulations are likely to use.
         scorer: The threads in which simulations are scored and stored.
+        tasks: The tasks that will be run, in the order in which falls are confirmed if the budget of fresh
+            simulations may not suffice for all.
     """
 
     def __init__(
@@ -97,6 +99,7 @@ class TaskRunner:
         factories: Mapping[tuple[str, SideName], AgentFactory],
         expected: Expected,
         scorer: ThreadExecutor,
+        tasks: Sequence[tuple[str, str]],
     ) -> None:
         self._plan = plan
         self._worlds = worlds
@@ -106,6 +109,9 @@ class TaskRunner:
         self._expected = expected
         self._scorer = scorer
         self._rules: dict[str, Rules | None] = {}
+        self._ended = {task: asyncio.Event() for task in tasks}
+        self._before = dict(zip(tasks[1:], tasks, strict=False))
+        self._is_scarce = plan.confirm is not None and most_fresh(plan) == plan.confirm.budget
 
     async def run(self, suite: str, task_id: str) -> TaskRun:
         """Make or replay every trial of a task, score each, store its trace, and confirm a fall.
@@ -118,11 +124,14 @@ class TaskRunner:
             StorageError: a trace cannot be stored, or a stored one was changed.
         """
         planned = self._plan.suites[suite]
-        if planned.recorded is not None:
-            run = await self._in_thread(self._replay, planned, task_id)
-        else:
-            run = await self._make(planned, task_id)
-        return await self._confirmed(planned, task_id, run)
+        try:
+            if planned.recorded is not None:
+                run = await self._in_thread(self._replay, planned, task_id)
+            else:
+                run = await self._make(planned, task_id)
+            return await self._confirmed(planned, task_id, run)
+        finally:
+            self._ended[suite, task_id].set()
 
     def _replay(self, planned: PlannedSuite, task_id: str) -> TaskRun:
         assert planned.recorded is not None
@@ -207,6 +216,8 @@ class TaskRunner:
         refused = confirm.refused.get(planned.name, "")
         if refused or confirm.budget == 0:
             return replace(run, unconfirmed=refused or "--t2e-confirm 0")
+        if self._is_scarce and (before := self._before.get((planned.name, task_id))):
+            await self._ended[before].wait()
         from pytest_trace2evolve.gate.confirm import next_step, step_passes
 
         task = self._world(planned).tasks()[task_id]
@@ -214,7 +225,9 @@ class TaskRunner:
         done = 0
         try:
             while more := next_step(*step_passes(made["baseline"], made["candidate"]), done):
-                if not self._engine.reserve_fresh(len(SIDES) * more, confirm.budget):
+                if not self._engine.reserve_fresh(
+                    f"{planned.name}\n{task_id}\n{done}", len(SIDES) * more, confirm.budget
+                ):
                     why = f"the {confirm.budget} fresh simulations of --t2e-confirm are spent"
                     return replace(run, unconfirmed=why)
                 for side, records in (await self._fresh(planned, task, done, more)).items():
