@@ -20,7 +20,7 @@ LINE = re.compile(
 )
 
 BREAKING = """
-from pytest_trace2evolve.plugin import controller, items
+from pytest_trace2evolve.plugin import controller, pressure
 
 
 def defect(*_, **__):
@@ -120,10 +120,10 @@ def test_evidence_that_a_defect_cannot_keep_names_a_log(
 
 def test_an_error_in_a_worker_is_no_verdict(project: DeskProject) -> None:
     project.baseline("v0")
-    broken(project, "items.ItemHooks.pytest_runtest_makereport")
+    broken(project, "pressure._runs_cases")
     done = session(project, "-n2")
     assert done.returncode == 3, done.stdout + done.stderr
-    assert "KeyError: 'planted'; the traceback is in " in done.stdout
+    assert "KeyError: 'planted'; the traceback is in " in done.stdout, done.stdout
     assert "Traceback" not in done.stdout + done.stderr
 
 

@@ -6,15 +6,16 @@ The body of one request, as it is sent to an endpoint.
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-import openai
+from typing import TYPE_CHECKING, Any
 
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.records.completion import Completion, RequestedCall, Usage
 from pytest_trace2evolve.records.message import is_deep, storable_text
 from pytest_trace2evolve.records.protocols import ToolSchema
 from pytest_trace2evolve.records.wire import cached_tokens, dollars, token_count
+
+if TYPE_CHECKING:
+    import openai
 
 
 def request_body(
@@ -167,7 +168,7 @@ def _usage(told: Any) -> Usage:
     )
 
 
-def retry_after(error: openai.APIStatusError) -> float | None:
+def retry_after(error: "openai.APIStatusError") -> float | None:
     """Seconds that the endpoint asks to wait; None where it says none."""
     headers = error.response.headers
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
