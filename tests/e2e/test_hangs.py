@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from pytest_trace2evolve.testing import ChatRequest, ChatServer, Reply
-from tests.e2e.test_live import SCENARIOS, SECRET, SOLVED
+from pytest_trace2evolve.testing import ChatServer
+from tests.e2e.test_live import SECRET, SOLVED
 from tests.patience import HANG_SECONDS, until
 from tests.plugin.conftest import CONFTEST, DeskProject, project
 
@@ -31,40 +31,9 @@ def call(self, name, arguments, requestor="assistant"):
 FakeSession.call = call
 """
 
-SLOW_DISK = """
-import os
-import time
-
-import pytest
-from pytest_trace2evolve.evidence import resume
-
-WORKER = os.environ.get("PYTEST_XDIST_WORKER")
-_put = resume.FinishedStore.put
-
-
-def put(self, key, simulation):
-    if WORKER == "gw0" and simulation.task_id in ("restart", "look"):
-        time.sleep(4.0)
-    _put(self, key, simulation)
-
-
-resume.FinishedStore.put = put
-
-
-def pytest_sessionstart(session):
-    if WORKER == "gw1":  # so that `gw0` gets the first item
-        time.sleep(0.7)
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtestloop(session):
-    if WORKER == "gw1":  # so that `gw0` claims everything
-        time.sleep(1.5)
-"""
-
 FULL = """
 import sqlite3
-from pytest_trace2evolve.evidence import account
+from pytest_trace2evolve.engine import budget as account
 
 
 def full(self, *_, **__):
@@ -97,21 +66,6 @@ def test_a_world_that_ends_more_than_its_simulation_loses_that_one(project: Desk
     assert "6 passed, 1 error" in text
 
 
-def test_a_worker_that_ends_while_it_writes_leaves_nobody_waiting(project: DeskProject) -> None:
-    """The budget ends in one worker while it keeps the simulation that the other one waits for."""
-    project.write("conftest.py", CONFTEST + SLOW_DISK)
-
-    def script(request: ChatRequest) -> Reply:
-        if SCENARIOS["close"] in request.system:
-            return Reply("Are you there? (task <close>)" + " x" * 300)
-        return Reply("Hm.") if "(task <close>)" in str(request.messages) else SOLVED(request)
-
-    with ChatServer(script, latency=0.03) as server:
-        url = f"--t2e-base-url={server.base_url}"
-        text = ended(project, "-n2", "--t2e-model=m", url, "--t2e-max-tokens=30000", "--t2e-concurrency=8")
-    assert "not the whole run: the budget is spent" in text or "nothing was measured (the budget" in text
-
-
 def test_an_item_that_comes_twice_is_run_twice(project: DeskProject) -> None:
     """As with --keep-duplicates, and with plugins that run failed items again."""
     text = ended(project, "--t2e-agent=oracle", "--keep-duplicates", "suites/desk.toml", "suites/desk.toml")
@@ -120,7 +74,7 @@ def test_an_item_that_comes_twice_is_run_twice(project: DeskProject) -> None:
 
 
 def test_a_full_disk_loses_what_cannot_be_counted(project: DeskProject) -> None:
-    project.write("conftest.py", CONFTEST + FULL.format(method="settle"))
+    project.write("conftest.py", CONFTEST + FULL.format(method="spend"))
     with ChatServer(SOLVED) as server:
         text = ended(project, "--t2e-model=m", f"--t2e-base-url={server.base_url}")
     assert "account.sqlite: the account of the run cannot be written (database or disk is full); " in text

@@ -74,7 +74,9 @@ def test_a_server_tells_its_address_and_ends_by_a_signal_in_good_order(
 
 HANGING = """
 import sys, time
-from pytest_trace2evolve.serving import app, loading, run
+from pytest_trace2evolve.serving import app
+from pytest_trace2evolve.serving import loading
+from pytest_trace2evolve.serving import server as run
 def hang(self, *given):
     print("hangs", flush=True)
     while True:

@@ -163,7 +163,7 @@ class Engine:
         await self._reserve(key, job.expected)
         try:
             simulation = await self._journaled(job, place)
-        except (BudgetError, StorageError, asyncio.CancelledError):
+        except (BudgetError, StorageError, sqlite3.Error, asyncio.CancelledError):
             self._settle(key, None)
             raise
         except EndpointError as error:

@@ -336,7 +336,7 @@ class Controller(ItemHooks):
         assert self.session is not None
         if is_early:
             self.session.stop("the session was stopped")
-            if not self.session.has_begun and not self.session.account.unstored:
+            if not self.session.has_begun and not self.session.unstored:
                 return
         try:
             result = self.session.finish(

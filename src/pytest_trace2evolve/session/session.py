@@ -157,6 +157,7 @@ class Session:
         self._work: Future[None] | None = None
         self._narrowed = ""
         self.refusal = ""
+        self._unstored = ""
         self._exported = False
         try:
             self._check(plan.stages()[0])
@@ -322,7 +323,8 @@ class Session:
         except EndpointError as error:
             self.refusal, why = str(error), "the endpoint refuses the run"
         except StorageError as error:
-            self.refusal, why = str(error), "the run cannot store its evidence"
+            self.refusal = self._unstored = str(error)
+            why = "the run cannot store its evidence"
         finally:
             self._decide_rest(why)
 
@@ -427,9 +429,9 @@ class Session:
             self.stop("the session was stopped")
         elif self._work is not None:
             self._work.result()
-        if unstored := self.account.unstored:
+        if self.unstored:
             # Nothing is judged or recorded: the same command makes the rest and judges all of it.
-            return Run(self.plan, notes=tuple(self.notes), error=unstored)
+            return Run(self.plan, notes=tuple(self.notes), error=self.unstored)
         if reported is not None:
             for name, suite in self._runs.items():
                 suite.runs = {task: run for task, run in suite.runs.items() if (name, task) in reported}
@@ -475,6 +477,11 @@ class Session:
             write_verdict(plan.run_folder, record)
             if not is_provisional:
                 record_verdicts(plan, runs, outcomes, ledger, self._draws, record)
+
+    @property
+    def unstored(self) -> str:
+        """Why evidence could not be stored; empty if it could."""
+        return self._unstored or self.account.unstored
 
     @property
     def has_begun(self) -> bool:
