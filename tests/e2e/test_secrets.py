@@ -100,7 +100,8 @@ def test_what_an_endpoint_echoes_reaches_nothing(
         result = project.spread(*arguments(server, user=USER), workers)
         assert sent == {BASIC}
     assert result.parseoutcomes()["failed"] >= 5
-    result.stdout.fnmatch_lines(["*x-echo*Bearer [[]removed]*"])  # the debug log is in the report
+    if workers == "-n0":  # the process that talks reports the items: its debug log is in the report
+        result.stdout.fnmatch_lines(["*x-echo*Bearer [[]removed]*"])
     cassette = (project.root / "cassette.jsonl").read_text()
     assert "Your key is [removed], your password [removed], and more: [removed]" in cassette
     assert '"extra_body":{"api_key":"[removed]","top_k":1}' in cassette

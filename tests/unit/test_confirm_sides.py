@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pytest_trace2evolve.session.live import CHAT, LiveSettings, Party
 
+from pytest_trace2evolve.engine.live import LiveSettings, Party
 from pytest_trace2evolve.engine.participants import BUILT_IN_AGENTS
 from pytest_trace2evolve.models.prices import Price
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.project.adapters import Adapters
 from pytest_trace2evolve.project.candidates import Candidates
-from pytest_trace2evolve.records.evidence import Code, Evidence, Identity, Provenance, Settings
+from pytest_trace2evolve.records.evidence import CHAT, Code, Evidence, Identity, Provenance, Settings
 from pytest_trace2evolve.session import confirmation as confirm
 from pytest_trace2evolve.session.baselines import Baseline
 from pytest_trace2evolve.session.confirmation import AS_THE_AGENT, Confirm, Endpoint, Sides

@@ -9,6 +9,7 @@ import pytest
 
 from pytest_trace2evolve import cli, errors
 from pytest_trace2evolve.plugin import hookspecs, options
+from pytest_trace2evolve.session.option_table import OPTIONS
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 HOOKS = [name for name in vars(hookspecs) if name.startswith("pytest_t2e_")]
@@ -32,8 +33,9 @@ def test_every_hook_says_in_one_line_what_it_is_for(name: str) -> None:
 
 def test_every_option_is_in_the_guide() -> None:
     text = (DOCS / "guide.md").read_text(encoding="utf-8")
-    for names, _ in options.OPTIONS:
-        assert re.search(rf"`{names[0]}[ `]", text), names[0]
+    for option in OPTIONS:
+        flag = option.alias or option.flag
+        assert re.search(rf"`{flag}[ `]", text), flag
 
 
 def test_every_ini_key_is_in_the_guide() -> None:

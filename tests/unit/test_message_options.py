@@ -10,11 +10,11 @@ import pytest
 
 import pytest_trace2evolve
 from pytest_trace2evolve import cli
-from pytest_trace2evolve.plugin import options
+from pytest_trace2evolve.session.option_table import OPTIONS
 
 PACKAGE = Path(pytest_trace2evolve.__file__).parent
 OPTION = re.compile(r"(?<![\w{}-])--[a-z][a-z0-9]*(?:-[a-z0-9]+)*(?![\w{}-])")
-OF_PYTEST = {name for names, _ in options.OPTIONS for name in names if name.startswith("--")}
+OF_PYTEST = {flag for option in OPTIONS for flag in (option.flag, option.alias) if flag}
 ELSEWHERE = {
     "--maxfail",
     "--lf",

@@ -287,5 +287,5 @@ def test_further_tasks_beside_a_worlds_own_read_none_of_those(monkeypatch: pytes
 
 
 def test_a_run_without_a_search_loads_no_hypothesis() -> None:
-    probe = "import sys, pytest_trace2evolve.plugin.active; sys.exit('hypothesis' in sys.modules)"
+    probe = "import sys, pytest_trace2evolve.plugin.controller; sys.exit('hypothesis' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", probe], check=False).returncode == 0
