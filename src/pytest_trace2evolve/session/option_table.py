@@ -290,8 +290,8 @@ def stray_path(arguments: Sequence[str], folder: Path) -> tuple[str, str] | None
     """The first option whose path pytest would take for a test path, with the path.
 
     pytest looks for its rootdir before it knows the options of plugins. It takes the word that follows one of
-    ours for a test path then, and a path outside `folder` would move the rootdir away from the project. A path
-    that does not exist yet counts too: a worker that replaces another one finds what the run has written.
+    ours for a test path then, and a path outside `folder` would move the rootdir away from the project. So
+    would a path that does not exist yet: a worker that replaces another one finds what the run has written.
     """
     flags = {option.flag for option in OPTIONS if option.is_path} | {"--t2e-baseline"}
     for flag, value in pairwise(arguments):

@@ -4,8 +4,9 @@ import asyncio
 import contextlib
 import sqlite3
 import tempfile
+import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -53,6 +54,9 @@ from pytest_trace2evolve.utils.files import Scratch
 
 TaskName = tuple[str, str]
 """A suite and a task of it."""
+
+_STOP_SECONDS = 30.0
+"""How long a stop waits for simulations: an agent may ignore that it is cancelled."""
 
 _JUDGED_AT_ONCE = 8
 """Threads that score simulations if a judge is asked over the network; without one a single thread scores."""
@@ -155,6 +159,8 @@ class Session:
         self._tasks: list[TaskName] = []
         self._decided: dict[TaskName, Future[TaskDecided]] = {}
         self._work: Future[None] | None = None
+        self._ended = threading.Event()
+        self._deciding = threading.Lock()
         self._narrowed = ""
         self.refusal = ""
         self._unstored = ""
@@ -302,8 +308,8 @@ class Session:
             self.account.stop(reason)
         if self._work is not None:
             self._work.cancel()
-            with contextlib.suppress(CancelledError, Exception):
-                self._work.result()
+            # The future is cancelled at once; the coroutine ends when its simulations have.
+            self._ended.wait(_STOP_SECONDS)
         self._decide_rest(reason)
 
     async def _run(self) -> None:
@@ -327,6 +333,7 @@ class Session:
             why = "the run cannot store its evidence"
         finally:
             self._decide_rest(why)
+            self._ended.set()
 
     def _begin_stage(self, plan: Plan) -> None:
         self.plan = plan
@@ -383,9 +390,10 @@ class Session:
     def _decide(self, suite: str, task_id: str, run: TaskRun | None, why: str = "") -> None:
         event = TaskDecided(self.plan, suite, task_id, run, why)
         future = self._decided[suite, task_id]
-        if not future.done():
-            self._on_event(event)
-            future.set_result(event)
+        with self._deciding:  # a stop decides tasks in another thread
+            if not future.done():
+                self._on_event(event)
+                future.set_result(event)
 
     def _decide_rest(self, why: str) -> None:
         """Decide the tasks that wait for the end: those of a staged run, and those that did not run."""
