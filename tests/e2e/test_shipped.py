@@ -108,7 +108,9 @@ def test_a_project_of_the_installed_package_is_measured(installed: Path, tmp_pat
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    where = run("-c", "from pytest_trace2evolve import shipped; print(shipped.template())", folder=tmp_path)
+    where = run(
+        "-c", "from pytest_trace2evolve.utils import resources; print(resources.template())", folder=tmp_path
+    )
     assert where == f"{installed / 'pytest_trace2evolve' / 'template'}\n"
     told = run("-m", "pytest_trace2evolve.cli", "init", "project", folder=tmp_path)
     assert "next: cd project && pytest --candidate v6" in told

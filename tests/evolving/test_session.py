@@ -10,9 +10,9 @@ from pytest_trace2evolve.improve.order import EvolveOrder
 from pytest_trace2evolve.improve.stages import Evolving
 from pytest_trace2evolve.improve.state import locked, read_state
 from pytest_trace2evolve.plugin import evolution
-from pytest_trace2evolve.plugin.options import DESTINATIONS
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.serving.folder import read_model
+from pytest_trace2evolve.session.option_table import OPTIONS
 from pytest_trace2evolve.training.recipe import Recipe
 from tests.plugin.conftest import DeskProject, project
 from tests.serving.conftest import models
@@ -234,5 +234,5 @@ def test_the_adapters_are_asked_with_the_settings_of_the_session(
 
 def test_each_option_is_handed_on_or_known_to_be_the_sessions_own() -> None:
     passed, own = evolution._PASSED, evolution._OF_THE_SESSION
-    assert passed | own == set(DESTINATIONS)
+    assert passed | own == {option.destination for option in OPTIONS}
     assert not passed & own

@@ -9,8 +9,9 @@ import torch
 
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.training.checkpoints import Kept, keep
-from pytest_trace2evolve.training.run import Watch, train
+from pytest_trace2evolve.training.run import train
 from pytest_trace2evolve.training.trainer import CustomerTrainer
+from pytest_trace2evolve.training.watch import Watch
 from tests.training.toy import by_letters, toy_plan
 
 

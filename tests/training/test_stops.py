@@ -12,7 +12,8 @@ import torch
 from pytest_trace2evolve.errors import TrainingError
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.serving.in_process import FoldedModel
-from pytest_trace2evolve.training.run import Watch, train
+from pytest_trace2evolve.training.run import train
+from pytest_trace2evolve.training.watch import Watch
 from tests.training.toy import toy_plan
 
 pytestmark = pytest.mark.filterwarnings("ignore")
