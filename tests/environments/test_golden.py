@@ -169,12 +169,15 @@ print(json.dumps([pytest_trace2evolve.__file__, code_digest(), *(one.digest for 
 """Prints where the package lies, and the digests of an experiment's code and of environments of all kinds."""
 
 
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
 def digests(package: Path) -> list[str]:
     """What `DIGESTS` prints with a package."""
     done = subprocess.run(
         [sys.executable, "-c", DIGESTS],
         cwd=package.parent,
-        env={**os.environ, "PYTHONPATH": str(package.parent)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(package.parent), str(REPOSITORY)])},
         capture_output=True,
         text=True,
         check=False,
