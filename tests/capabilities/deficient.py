@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_trace2evolve.cases.case import Case, generate
-from pytest_trace2evolve.diagnose.behavior_features import Conduct, read_conduct
+from pytest_trace2evolve.diagnose.behavior_features import Behavior, read_behavior
 from pytest_trace2evolve.engine.conversation import Limits, converse
 from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.records.trace import Simulation
@@ -28,10 +28,10 @@ def simulated(
     return asyncio.run(converse(case.task, WORLD, agent, user, limits=Limits(max_steps=80), trial=seed))
 
 
-def conduct(case: Case, simulation: Simulation) -> Conduct:
+def conduct(case: Case, simulation: Simulation) -> Behavior:
     """A simulation, scored and read."""
     result = score(simulation, case.task, WORLD)
-    return read_conduct(simulation, case.task, result, WORLD, passed=result.reward == 1)
+    return read_behavior(simulation, case.task, result, WORLD, passed=result.reward == 1)
 
 
 def cases(family: str, count: int, seed: str = "labels") -> list[Case]:

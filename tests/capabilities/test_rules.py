@@ -6,12 +6,11 @@ from pathlib import Path
 import pytest
 
 from pytest_trace2evolve.cases.case import FAMILIES
-from pytest_trace2evolve.diagnose.behavior_features import Conduct, in_one_order, read_conduct
-from pytest_trace2evolve.diagnose.capabilities import BUILT_IN, TAXONOMY
+from pytest_trace2evolve.diagnose.behavior_features import Behavior, normalize_arguments, read_behavior
 from pytest_trace2evolve.diagnose.labels import RULES, label_by_rules
-from pytest_trace2evolve.diagnose.taxonomy import KINDS, taxonomy
+from pytest_trace2evolve.diagnose.taxonomy import taxonomy
 from pytest_trace2evolve.evidence.results import read_results
-from pytest_trace2evolve.records.capability import Presence
+from pytest_trace2evolve.records.capability import BUILT_IN_CAPABILITIES, Presence
 from pytest_trace2evolve.session.sides import rescore
 from pytest_trace2evolve.testing.deficits import HARMLESS, SPOILED, Deficit
 from pytest_trace2evolve.worlds.registry import Worlds
@@ -29,8 +28,7 @@ WHERE = {
 
 
 def test_every_capability_and_kind_has_a_rule() -> None:
-    assert list(RULES) == [one.name for one in BUILT_IN]
-    assert list(KINDS) == [one.name for one in TAXONOMY]
+    assert list(RULES) == [one.name for one in BUILT_IN_CAPABILITIES]
     assert set(SPOILED) == set(RULES)
 
 
@@ -82,7 +80,7 @@ def test_labels_partition_the_traces_and_rules_agree_with_themselves() -> None:
     read = [conduct(case, simulated(case)) for family in FAMILIES for case in cases(family, 2)]
     one, other = label_by_rules(read), label_by_rules(read)
     assert one == other
-    assert len(one.labels) == len(read) * len(BUILT_IN)
+    assert len(one.labels) == len(read) * len(BUILT_IN_CAPABILITIES)
     assert len({(label.trace, label.capability) for label in one.labels}) == len(one.labels)
 
 
@@ -90,17 +88,17 @@ def test_lists_are_compared_as_pairs_whatever_their_order() -> None:
     gold = {"order_id": "#W1", "item_ids": ["1", "2"], "new_item_ids": ["8", "9"], "payment_method_id": "p"}
     turned = {**gold, "item_ids": ["2", "1"], "new_item_ids": ["9", "8"]}
     crossed = {**gold, "item_ids": ["2", "1"], "new_item_ids": ["8", "9"]}
-    assert in_one_order(gold) == in_one_order(turned)
-    assert in_one_order(gold) != in_one_order(crossed)
-    assert in_one_order({"item_ids": []}) == {"item_ids": []}
-    assert in_one_order({"a": [{"x": 1}, "y"]}) == in_one_order({"a": ["y", {"x": 1}]})
+    assert normalize_arguments(gold) == normalize_arguments(turned)
+    assert normalize_arguments(gold) != normalize_arguments(crossed)
+    assert normalize_arguments({"item_ids": []}) == {"item_ids": []}
+    assert normalize_arguments({"a": [{"x": 1}, "y"]}) == normalize_arguments({"a": ["y", {"x": 1}]})
 
 
-def recorded_conducts(path: Path, worlds: Worlds, domain: str) -> list[Conduct]:
+def recorded_conducts(path: Path, worlds: Worlds, domain: str) -> list[Behavior]:
     world = worlds.open("inspect_evals", domain)
     return [
-        read_conduct(
-            one.simulation, one.task, one.score, world, passed=one.record.reward == 1, found=one.found
+        read_behavior(
+            one.simulation, one.task, one.score, world, passed=one.record.reward == 1, findings=one.found
         )
         for one in rescore(read_results(path), worlds, None)
         if one.record.reward is not None

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_trace2evolve.cli import main
-from pytest_trace2evolve.diagnose.diagnosis import Learnt
+from pytest_trace2evolve.diagnose.diagnosis import RunDiagnosis
 from pytest_trace2evolve.improve import stages
 from pytest_trace2evolve.records.adapter import MANIFEST, AdapterState
 from pytest_trace2evolve.records.improvement import Missing, Stage
@@ -70,10 +70,10 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_red_run_ends_with_a_trained_gated_and_routed_adapter(
     root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def missing(project: Any, run: str, here: Path, environments: Any) -> Learnt:
+    def missing(project: Any, run: str, here: Path, environments: Any) -> RunDiagnosis:
         told = json.loads((Path(run) / "run.json").read_text())
         found = Missing(name=NAME, delta=0.5, coverage=0.4)
-        return Learnt(
+        return RunDiagnosis(
             (found,), (told["run_id"],), ("small::discovery",), failed=3, traces=3, environments=(NAME,)
         )
 

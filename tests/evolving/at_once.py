@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.diagnose.diagnosis import Learnt
+from pytest_trace2evolve.diagnose.diagnosis import RunDiagnosis
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.evidence.integrity import verdict_digest
 from pytest_trace2evolve.evidence.ledger import Ledger
@@ -184,7 +184,9 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
         "v6+routed": Decision.PROMOTE,
     }
     missing = tuple(Missing(name=name, delta=0.4, coverage=0.3) for name in (ONE, TWO, "unheard_of"))
-    learnt = Learnt(missing, ("run",), ("support::discovery",), failed=7, traces=9, environments=(ONE, TWO))
+    learnt = RunDiagnosis(
+        missing, ("run",), ("support::discovery",), failed=7, traces=9, environments=(ONE, TWO)
+    )
 
     def ready(
         environments: Any, names: list[str], *others: Any, played: Callable[[int], None], **told: Any

@@ -9,7 +9,7 @@ import pytest
 from pytest_trace2evolve import cli
 from pytest_trace2evolve.cli import main
 from pytest_trace2evolve.diagnose import diagnosis as missing
-from pytest_trace2evolve.diagnose.diagnosis import missing_of
+from pytest_trace2evolve.diagnose.diagnosis import diagnose_run
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.project.project import Project
@@ -52,7 +52,7 @@ def found(monkeypatch: pytest.MonkeyPatch, failed: int, *assessments: Assessment
 
 def test_selected_capabilities_are_missing(own: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     found(monkeypatch, 5, assessment("reading", selected=True), assessment("adding", selected=False))
-    learnt = missing_of(own, "r1", own.root, Environments())
+    learnt = diagnose_run(own, "r1", own.root, Environments())
     assert [(one.name, one.delta) for one in learnt.missing] == [("reading", 0.6)]
     assert (learnt.failed, learnt.traces) == (5, 9)
 
@@ -94,7 +94,7 @@ def test_where_nothing_is_to_be_learnt_it_says_so(
 ) -> None:
     found(monkeypatch, failed, assessment("adding", selected=False))
     with pytest.raises(ConfigError, match=told):
-        missing_of(own, "r1", own.root, Environments())
+        diagnose_run(own, "r1", own.root, Environments())
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from pytest_trace2evolve.evidence.results import read_results
 from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.protocols import World, rules_of
 from pytest_trace2evolve.records.rules import Invariant
-from pytest_trace2evolve.scoring.invariants import broken, counts
+from pytest_trace2evolve.scoring.invariants import find_breaches
+from pytest_trace2evolve.scoring.metrics import count_breaches
 from pytest_trace2evolve.worlds.registry import Worlds
 from pytest_trace2evolve.worlds.retail_rules import RETAIL_RULES
 from tests.conftest import Simulate
@@ -366,8 +367,8 @@ def test_findings_come_in_order_and_are_counted(retail: World) -> None:
     desk = Desk(retail).hear("Cancel it.").read(PENDING).cancel()
     assert desk.kinds == ["authentication", "authentication", "authentication", "consent"]
     assert [one.message for one in desk.found] == sorted(one.message for one in desk.found)
-    assert counts(desk.found) == {Invariant.AUTHENTICATION: 3, Invariant.CONSENT: 1}
-    assert counts(()) == {}
+    assert count_breaches(desk.found) == {Invariant.AUTHENTICATION: 3, Invariant.CONSENT: 1}
+    assert count_breaches(()) == {}
 
 
 CHATTER = st.lists(
@@ -393,7 +394,7 @@ def test_what_is_said_afterwards_removes_no_finding(
     retail: World, play: Play, chatter: list[Message]
 ) -> None:
     desk = play(Desk(retail))
-    assert broken([*desk.trace, *chatter], RETAIL_RULES) == desk.found
+    assert find_breaches([*desk.trace, *chatter], RETAIL_RULES) == desk.found
 
 
 TOOLS = sorted(
@@ -428,7 +429,7 @@ MESSAGES = st.builds(
 
 @given(st.lists(MESSAGES, max_size=8))
 def test_junk_never_raises(trace: list[Message]) -> None:
-    for found in broken(trace, RETAIL_RULES):
+    for found in find_breaches(trace, RETAIL_RULES):
         assert trace[found.message].role == "assistant"
 
 
@@ -436,15 +437,15 @@ def test_what_the_trace_does_not_show_is_no_finding(retail: World) -> None:
     """Calls without a result, with a result that is no record, and results that nobody asked for."""
     desk = Desk(retail).hear("Cancel it.").read(PENDING).cancel()
     calls = [message for message in desk.trace if message.role != "tool"]
-    assert broken(calls, RETAIL_RULES) == ()
+    assert find_breaches(calls, RETAIL_RULES) == ()
     garbled = [
         one.model_copy(update={"content": "<html>"}) if one.role == "tool" else one for one in desk.trace
     ]
-    assert broken(garbled, RETAIL_RULES) == ()
+    assert find_breaches(garbled, RETAIL_RULES) == ()
     strayed = [one.model_copy(update={"id": "x"}) if one.role == "tool" else one for one in desk.trace]
-    assert broken(strayed, RETAIL_RULES) == ()
+    assert find_breaches(strayed, RETAIL_RULES) == ()
     said = [*calls, Message(role="assistant", content=CANCELLED)]
-    assert broken(said, RETAIL_RULES) == (), "the call may have succeeded"
+    assert find_breaches(said, RETAIL_RULES) == (), "the call may have succeeded"
 
 
 def test_worlds_of_retail_declare_rules_and_others_none(worlds: Worlds, desk: World) -> None:
@@ -467,7 +468,7 @@ def test_the_rules_speak_of_tools_that_the_world_has(retail: World) -> None:
 def test_the_oracle_reads_what_it_may_and_asks_nobody(retail: World, simulate: Simulate) -> None:
     """Gold actions are no conversation: nobody says yes, and few tasks identify anybody."""
     task = retail.tasks()["0"]
-    found = broken(simulate(task, retail).trace, RETAIL_RULES)
+    found = find_breaches(simulate(task, retail).trace, RETAIL_RULES)
     assert Counter(one.invariant.value for one in found) == {"consent": 1}
 
 
@@ -494,7 +495,7 @@ def test_alarms_on_recorded_runs_are_those_that_were_read(recorded: Path, name: 
     found = Counter(
         one.invariant.value
         for simulation in file.simulations
-        for one in broken(simulation.trace, RETAIL_RULES)
+        for one in find_breaches(simulation.trace, RETAIL_RULES)
     )
     assert found == Counter(dict(zip(KINDS, RECORDED_ALARMS[name], strict=True)))
 

@@ -12,7 +12,7 @@ from pytest_trace2evolve.engine.conversation import Limits, converse
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.rules import Invariant
 from pytest_trace2evolve.records.task import Content
-from pytest_trace2evolve.scoring.invariants import broken
+from pytest_trace2evolve.scoring.invariants import find_breaches
 from pytest_trace2evolve.users.scripted import ScriptedUser
 from pytest_trace2evolve.worlds.retail_rules import RETAIL_RULES
 from pytest_trace2evolve.worlds.support.world import SupportWorld
@@ -59,7 +59,7 @@ def found(case: Case, agent: CaseOracle | Announcer) -> tuple[Counter[Invariant]
     failed = {one.id for one in trace if one.role == "tool" and one.error}
     calls = [call for one in trace if one.role == "assistant" for call in one.tool_calls or ()]
     wrote = any(call.name in WRITES and call.id not in failed for call in calls)
-    return Counter(one.invariant for one in broken(trace, RETAIL_RULES)), wrote
+    return Counter(one.invariant for one in find_breaches(trace, RETAIL_RULES)), wrote
 
 
 @pytest.mark.parametrize("content", list(Content))

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from pytest_trace2evolve.diagnose.behavior_features import read_conduct
+from pytest_trace2evolve.diagnose.behavior_features import read_behavior
 from pytest_trace2evolve.diagnose.labels import precondition_verification
 from pytest_trace2evolve.errors import WorldError
 from pytest_trace2evolve.records.capability import Presence
@@ -206,7 +206,7 @@ def conducted(desk: Reception, task: str) -> Presence:
     )
     result = score(simulation, TASKS[task], world)
     return precondition_verification(
-        read_conduct(simulation, TASKS[task], result, world, passed=result.reward == 1)
+        read_behavior(simulation, TASKS[task], result, world, passed=result.reward == 1)
     ).presence
 
 

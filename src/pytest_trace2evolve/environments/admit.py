@@ -32,7 +32,7 @@ from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.protocols import Generator, World, rules_of
 from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.task import Action, Content, Task, script_of
-from pytest_trace2evolve.scoring.invariants import broken
+from pytest_trace2evolve.scoring.invariants import find_breaches
 from pytest_trace2evolve.training.recipe import Recipe
 from pytest_trace2evolve.utils.canonical import digest, texts_in
 from pytest_trace2evolve.worlds.registry import Worlds
@@ -127,7 +127,7 @@ def _trial(world: World, content: Content, held_out: Sequence[str]) -> Trial:
         play = Play(whole, world, scripted(whole, 0))
         while play.end is None:
             play.step(expert(whole, play.trace))
-        found = broken(play.trace, rules)
+        found = find_breaches(play.trace, rules)
         return f"breaks {found[0].invariant.value}: {found[0].why}" if found else ""
 
     def seen(task: Task) -> str:

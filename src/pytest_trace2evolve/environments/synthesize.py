@@ -19,7 +19,6 @@ from typing import Any
 from pydantic import ValidationError
 
 from pytest_trace2evolve.cases.case import generate
-from pytest_trace2evolve.diagnose.capabilities import BUILT_IN
 from pytest_trace2evolve.diagnose.diagnosis import by_rules
 from pytest_trace2evolve.diagnose.traces import gather
 from pytest_trace2evolve.environments.admit import admit, held_out_of
@@ -35,7 +34,7 @@ from pytest_trace2evolve.judges.environments import (
 )
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.base import complaint
-from pytest_trace2evolve.records.capability import Capability, Presence
+from pytest_trace2evolve.records.capability import BUILT_IN_CAPABILITIES, Capability, Presence
 from pytest_trace2evolve.records.environment import AdmissionReport, Calibration, Outcome
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import Model, World
@@ -256,7 +255,7 @@ def commission_of(
     """
     if name in BUILT_IN_NAMES:
         raise ConfigError(f"{name!r} has a built-in environment: see 'trace2evolve environment list'")
-    known = {one.name: one.description for one in BUILT_IN}
+    known = {one.name: one.description for one in BUILT_IN_CAPABILITIES}
     text = description or known.get(name)
     if not text:
         raise ConfigError(
@@ -288,7 +287,7 @@ def _shown(
         require_same_tools(what, world, [TARGET], worlds)
 
     gathered = gather(runs, worlds, project=project, here=here, check_world=check_world)
-    failed = {one.simulation.id: one for one in gathered.conducts if not one.passed}
+    failed = {one.simulation.id: one for one in gathered.behaviors if not one.passed}
     labels = [
         label
         for label in by_rules(gathered).runs[0].labels

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 from pytest_trace2evolve.agents.chat import Router
 from pytest_trace2evolve.cases.case import PRESSURE, generate
-from pytest_trace2evolve.diagnose.capabilities import BUILT_IN
 from pytest_trace2evolve.environments.generators.scenario import EASIEST
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.errors import AdapterError
 from pytest_trace2evolve.models.chat import ChatModel
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.project.project import Project
+from pytest_trace2evolve.records.capability import BUILT_IN_CAPABILITIES
 from pytest_trace2evolve.records.protocols import FirstTokens
 from pytest_trace2evolve.records.routing import NONE, Confusion, Routing, Skill
 from pytest_trace2evolve.records.task import Content
@@ -51,7 +51,7 @@ def accuracy(confusion: Confusion, level: float = 0.95) -> tuple[float, float, f
     return confusion.right / confusion.total, float(bounds.low), float(bounds.high)
 
 
-_DESCRIBED = {one.name: one.description for one in BUILT_IN}
+_DESCRIBED = {one.name: one.description for one in BUILT_IN_CAPABILITIES}
 
 EXAMPLE = 0
 """The training scenario whose opening is the example."""

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_trace2evolve.diagnose.diagnosis import missing_of
+from pytest_trace2evolve.diagnose.diagnosis import diagnose_run
 from pytest_trace2evolve.environments.admit import a_first
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.errors import ConfigError, ResultsError, TrainingError
@@ -188,7 +188,7 @@ class Evolving:
             raise TrainingError(f"rehearsal broke down: {said.strip().splitlines()[-1]}; see {log}")
 
     def _capabilities(self) -> int:
-        learnt = missing_of(self.project, self.state.folder, self.project.root, self.environments)
+        learnt = diagnose_run(self.project, self.state.folder, self.project.root, self.environments)
         known = learnt.trainable
         for one in learnt.missing:
             if one not in known:

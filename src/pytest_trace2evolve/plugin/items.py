@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_trace2evolve.errors import EndpointError, StorageError, TaskFailed
-from pytest_trace2evolve.gate.trials import Trials
 from pytest_trace2evolve.project.suites import Role
 from pytest_trace2evolve.records.evidence import SimulationEvidence
 from pytest_trace2evolve.report.junit import run_properties, task_properties
+from pytest_trace2evolve.scoring.metrics import Trials
 from pytest_trace2evolve.scoring.reward import NO_JUDGE
 from pytest_trace2evolve.session.fresh_trials import suspected
 from pytest_trace2evolve.session.plan import PlannedSuite

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.gate.stages import Stage
+from pytest_trace2evolve.gate.alpha_spending import Stage
 from pytest_trace2evolve.records.evidence import Identity
 from pytest_trace2evolve.session.live import Address
 from pytest_trace2evolve.session.plan import Plan, Shared

@@ -14,7 +14,6 @@ from pytest_trace2evolve.cases.case import Case, case_line, case_of, read_cases
 from pytest_trace2evolve.cases.content import foreign
 from pytest_trace2evolve.engine.conversation import Limits, converse
 from pytest_trace2evolve.errors import CaseError, SuiteError
-from pytest_trace2evolve.gate.columns import SUCCESS
 from pytest_trace2evolve.project.lock import LOCK_NAME
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.message import Message
@@ -22,7 +21,8 @@ from pytest_trace2evolve.records.protocols import Agent, World, rules_of
 from pytest_trace2evolve.records.score import Score, Status, ToolType
 from pytest_trace2evolve.records.task import Content, Task
 from pytest_trace2evolve.records.trace import Simulation, TerminationReason
-from pytest_trace2evolve.scoring.invariants import found_in
+from pytest_trace2evolve.scoring.invariants import breaches_in
+from pytest_trace2evolve.scoring.metrics import SUCCESS
 from pytest_trace2evolve.scoring.reward import score
 from pytest_trace2evolve.users.scripted import ScriptedUser
 from pytest_trace2evolve.utils.canonical import texts_in
@@ -80,7 +80,7 @@ def _shortcomings(simulation: Simulation, case: Case, world: World) -> Iterator[
     failed = next((one for one in simulation.trace if one.role == "tool" and one.error), None)
     if failed is not None:
         yield f"performs a gold action that fails: {failed.content}"
-    for one in found_in(simulation, result, rules_of(world)) or ():
+    for one in breaches_in(simulation, result, rules_of(world)) or ():
         yield f"breaks {one.invariant.value}: {one.why}"
     if simulation.termination_reason == TerminationReason.USER_STOP and not _passes(result):
         below = [name.value for name in result.basis if result.components.get(name, 1.0) < 1]

@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from pytest_trace2evolve.errors import ConfigError, nearest
 from pytest_trace2evolve.evidence.cassettes import Cassette
 from pytest_trace2evolve.evidence.saving import require_name
-from pytest_trace2evolve.gate.judgement import Policy
+from pytest_trace2evolve.gate.checks import Check, Policy
 from pytest_trace2evolve.gate.policy import DEFAULT_POLICY
-from pytest_trace2evolve.gate.strict import Check
 from pytest_trace2evolve.models.prices import PRICES_NAME
 from pytest_trace2evolve.project.candidates import DEFAULT_CANDIDATE, Candidate
 from pytest_trace2evolve.project.policies import find_policy

@@ -7,9 +7,9 @@ from pytest_trace2evolve.engine.pool import Job
 from pytest_trace2evolve.engine.simulations import Simulations
 from pytest_trace2evolve.errors import BudgetError, EndpointError
 from pytest_trace2evolve.evidence.account import Account
-from pytest_trace2evolve.gate.trials import Trials
 from pytest_trace2evolve.records.evidence import Fresh, SimulationEvidence
 from pytest_trace2evolve.records.score import Status
+from pytest_trace2evolve.scoring.metrics import Trials
 from pytest_trace2evolve.session.confirmation import FIRST_TRIAL, SideName
 from pytest_trace2evolve.session.plan import Plan, PlannedSuite
 from pytest_trace2evolve.session.task_run import TaskRun

@@ -9,8 +9,7 @@ from pytest_trace2evolve.errors import ConfigError, nearest
 from pytest_trace2evolve.evidence.baselines import read_evidence
 from pytest_trace2evolve.evidence.results import SIMULATIONS
 from pytest_trace2evolve.evidence.saving import SaveMode, Saving, settle
-from pytest_trace2evolve.gate.judgement import Policy
-from pytest_trace2evolve.gate.strict import Check
+from pytest_trace2evolve.gate.checks import Check, Policy
 from pytest_trace2evolve.models.prices import PRICES_NAME, read_prices
 from pytest_trace2evolve.project.candidates import Candidate
 from pytest_trace2evolve.project.lock import LOCK_NAME

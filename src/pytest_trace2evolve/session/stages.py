@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.gate.alpha_spending import Stage, stage_alpha
+from pytest_trace2evolve.gate.checks import Policy
 from pytest_trace2evolve.gate.decide import worst
-from pytest_trace2evolve.gate.judgement import Policy
 from pytest_trace2evolve.gate.pairs import natural_order
-from pytest_trace2evolve.gate.stages import Stage, stage_alpha
 from pytest_trace2evolve.project.project import LockedSuite
 from pytest_trace2evolve.records.evidence import Evidence, SimulationEvidence
 from pytest_trace2evolve.records.verdict import Decision, Goal

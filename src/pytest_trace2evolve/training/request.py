@@ -5,7 +5,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_trace2evolve.diagnose.diagnosis import missing_of
+from pytest_trace2evolve.diagnose.diagnosis import diagnose_run
 from pytest_trace2evolve.environments.calibration_store import fitting
 from pytest_trace2evolve.environments.generators.scenario import EASIEST
 from pytest_trace2evolve.environments.registry import Environments
@@ -45,7 +45,7 @@ def orders_of(
     for option, value in (("--name", options.name), ("--out", options.out)):
         if value is not None:
             raise ConfigError(f"{option} does not go with --from-run, which names its adapters by capability")
-    learnt = missing_of(project, options.from_run, here, environments)
+    learnt = diagnose_run(project, options.from_run, here, environments)
     names = [one.name for one in learnt.trainable]
     orders = [_order(environments, options, project, here, [name]) for name in names]
     return [replace(one, evidence=learnt.runs, informed_by=learnt.splits) for one in orders]

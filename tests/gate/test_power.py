@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.cli import main
-from pytest_trace2evolve.gate.policy import CALIBRATED
-from pytest_trace2evolve.gate.power import Plan, _crossing, agent_of, chances_of, power_of
+from pytest_trace2evolve.gate.calibrated import CALIBRATED
+from pytest_trace2evolve.gate.power import Plan, agent_of, chances_of, gain_at_power, power_of
 from pytest_trace2evolve.gate.simulate import AGENTS, Design, Effect, draw, draw_stages
 from pytest_trace2evolve.records.verdict import Goal
 
@@ -48,8 +48,8 @@ def test_where_the_plan_is_enough_it_says_so() -> None:
 
 
 def test_the_smallest_gain_lies_between_those_around_it() -> None:
-    assert _crossing({0.0: 0.05, 0.05: 0.5, 0.10: 0.95}, 100) == pytest.approx(0.0756, abs=1e-4)
-    assert _crossing({0.0: 0.05, 0.05: 0.5}, 100) is None
+    assert gain_at_power({0.0: 0.05, 0.05: 0.5, 0.10: 0.95}, 100) == pytest.approx(0.0756, abs=1e-4)
+    assert gain_at_power({0.0: 0.05, 0.05: 0.5}, 100) is None
 
 
 def test_stages_add_trials_to_the_same_tasks_and_keep_what_fresh_trials_said() -> None:

@@ -6,18 +6,15 @@ import numpy as np
 import pytest
 
 from pytest_trace2evolve.errors import ConfigError
-from pytest_trace2evolve.gate.calibrated import DROP, comparisons_of
-from pytest_trace2evolve.gate.decide import decide
-from pytest_trace2evolve.gate.judgement import Question
+from pytest_trace2evolve.gate.calibrated import CALIBRATED, DROP
+from pytest_trace2evolve.gate.checks import Question
+from pytest_trace2evolve.gate.decide import decide, ranks
 from pytest_trace2evolve.gate.pairs import pair
-from pytest_trace2evolve.gate.planning import DETECTED, detects, sensitivity
-from pytest_trace2evolve.gate.policy import CALIBRATED, STRICT
-from pytest_trace2evolve.gate.rows import ranks
+from pytest_trace2evolve.gate.planning import DETECTED
 from pytest_trace2evolve.gate.simulate import AGENTS, Design, Effect, draw
-from pytest_trace2evolve.gate.vectorized import find
+from pytest_trace2evolve.gate.strict import STRICT
 from pytest_trace2evolve.improve.options import read_session
 from pytest_trace2evolve.records.verdict import (
-    CheckResult,
     CheckStatus,
     Decision,
     Goal,
@@ -25,26 +22,12 @@ from pytest_trace2evolve.records.verdict import (
     Label,
     Verdict,
 )
+from tests.gate.verdicts import check, judged, of
 from tests.gate_helpers import Side, ids, lost, side, sim
-
-
-def judged(old: Side, new: Side, goal: Goal = Goal.HOLD, policy: Any = CALIBRATED, **further: Any) -> Verdict:
-    renamed = [record.model_copy(update={"id": f"new-{record.id}"}) for record in new]
-    return decide(pair(old, renamed), policy, goal=goal, label=Label.CLEAN, **further)
 
 
 def guard(old: Side, new: Side, **further: Any) -> Verdict:
     return judged(old, new, guard=True, **further)
-
-
-def check(verdict: Verdict, name: str) -> CheckResult:
-    return next(one for one in verdict.checks if one.id == name)
-
-
-def of(tasks: int, broken: int, fixed: int = 0, fails: int = 0) -> tuple[Side, Side]:
-    """So many tasks of one trial: some break, some are fixed, some fail on both sides, the rest pass."""
-    same = [1.0] * (tasks - broken - fixed - fails) + [0.0] * fails
-    return side(*[1.0] * broken, *[0.0] * fixed, *same), side(*[0.0] * broken, *[1.0] * fixed, *same)
 
 
 def with_actions(records: Side) -> Side:
@@ -240,29 +223,95 @@ def test_an_evolution_does_not_take_a_goal_that_shows_nothing() -> None:
 # The drop that a comparison detects.
 
 
-@pytest.mark.parametrize(("tasks", "trials"), [(36, 1), (36, 3), (114, 4)])
-@pytest.mark.parametrize("kind", AGENTS)
-def test_four_of_five_drops_of_the_stated_size_are_found(kind: str, tasks: int, trials: int) -> None:
-    guarded = CALIBRATED.rules(Question(Goal.HOLD, guard=True))
-    random, design = np.random.default_rng(11), Design(tasks, trials, live=False)
-    same = find(draw(random, AGENTS[kind], Effect(), design, 60), guarded)["reward"]
-    stated = [sensitivity(float(one), tasks, trials, 0.05).drop for one in same.deviation]
-    drop = float(np.median([one for one in stated if one is not None]))
-    worse = find(draw(random, AGENTS[kind], Effect(-drop), design, 600), guarded)["reward"]
-    assert (worse.harm <= 0.05).mean() >= 0.77
+# Missing simulations.
 
 
-def test_agreement_of_few_tasks_is_no_power() -> None:
-    for tasks, enough in ((5, False), (10, False), (31, False), (32, True), (60, True)):
-        found = comparisons_of(pair(*of(tasks, 0)))
-        deviation = find(found, CALIBRATED.rules(Question(Goal.HOLD, guard=True)))["reward"].deviation
-        assert detects(DETECTED, deviation, np.array([tasks]), np.array([1]), 0.05)[0] == enough
+def mostly_lost(measured: int) -> tuple[Side, Side]:
+    """40 tasks that all pass on the baseline; of the candidate some are measured, and the others are lost."""
+    old = [sim(task, 1.0, trial=trial) for task in range(40) for trial in range(2)]
+    new = [
+        sim(task, 0.0 if task < measured else None, trial=trial) for task in range(40) for trial in range(2)
+    ]
+    return old, new
 
 
-def test_the_smallest_number_of_tasks_is_the_first_that_detects() -> None:
-    spread = sensitivity(0.4, 12, 4, 0.05)
-    assert spread.tasks is not None
-    within = 0.4**2 - 0.25 / 12
-    for number, found in ((spread.tasks - 1, False), (spread.tasks, True)):
-        deviation = np.sqrt(within + 0.25 / number)
-        assert bool(detects(DETECTED, deviation, np.array(number), np.array(4), 0.05)) is found
+@pytest.mark.parametrize("policy", [CALIBRATED, STRICT])
+@pytest.mark.parametrize("goal", Goal)
+def test_what_fits_on_a_full_disk_discards_nothing(goal: Goal, policy: Any) -> None:
+    """Only the short traces fit, and they are those that fail: the candidate may be better."""
+    old = [sim(task, float(trial == 2), trial=trial) for task in range(40) for trial in range(3)]
+    new = [sim(task, None if trial else 0.0, trial=trial) for task in range(40) for trial in range(3)]
+    verdict = judged(old, new, goal, policy)
+    assert any(one.status is CheckStatus.FAIL for one in verdict.checks)
+    assert verdict.decision is Decision.INCONCLUSIVE
+
+
+@pytest.mark.parametrize("goal", Goal)
+def test_a_discard_that_the_missing_could_have_prevented_is_withheld(goal: Goal) -> None:
+    old = [sim(task, 1.0, trial=trial) for task in range(40) for trial in range(2)]
+    new = [
+        sim(task, 0.0 if trial == 0 and task < 8 else 1.0, trial=trial)
+        for task in range(40)
+        for trial in range(2)
+    ]
+    assert judged(old, new, goal).decision is Decision.DISCARD
+    lost = [
+        sim(one.task_id, None, trial=one.trial) if one.trial == 0 and int(one.task_id) < 8 else one
+        for one in old
+    ]
+    verdict = judged(lost, new, goal)
+    assert (verdict.decision, check(verdict, "best_case").status) == (
+        Decision.INCONCLUSIVE,
+        CheckStatus.UNDECIDED,
+    )
+    assert check(verdict, "best_case").detail.startswith("would not fail: ")
+
+
+@pytest.mark.parametrize("goal", Goal)
+def test_a_discard_stands_that_nothing_missing_could_have_prevented(goal: Goal) -> None:
+    """Also with far less than 90 % measured."""
+    verdict = judged(*mostly_lost(24), goal)
+    assert verdict.decision is Decision.DISCARD
+    assert check(verdict, "best_case").status is CheckStatus.PASS
+
+
+def test_a_guard_is_withheld_too() -> None:
+    old = [sim(task, 1.0, trial=trial) for task in range(40) for trial in range(2)]
+    new = [
+        sim(task, 0.0 if trial == 0 and task < 8 else 1.0, trial=trial)
+        for task in range(40)
+        for trial in range(2)
+    ]
+    lost = [
+        sim(one.task_id, None, trial=one.trial) if one.trial == 0 and int(one.task_id) < 8 else one
+        for one in old
+    ]
+    assert judged(old, new, Goal.HOLD, guard=True).guard is GuardAnswer.HARM_SHOWN
+    verdict = judged(lost, new, Goal.HOLD, guard=True)
+    assert (verdict.guard, verdict.decision) == (GuardAnswer.HARM_SUSPECTED, Decision.INCONCLUSIVE)
+    assert "best_case" in verdict.reason
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_task_that_is_lost_in_every_attempt_blocks_a_promotion_by_name(which: int) -> None:
+    old = [sim(task, 0.0, trial=trial) for task in range(40) for trial in range(2)]
+    new = [sim(task, 1.0, trial=trial) for task in range(40) for trial in range(2)]
+    assert judged(old, new).decision is Decision.PROMOTE
+    both = [old, new]
+    both[which] = [sim("7", None, trial=one.trial) if one.task_id == "7" else one for one in both[which]]
+    verdict = judged(*both)
+    assert verdict.decision is Decision.INCONCLUSIVE
+    side = ("baseline", "candidate")[which]
+    assert check(verdict, "worst_case").status is CheckStatus.PASS, "the share that is measured is enough"
+    assert check(verdict, "lost_again").detail == f"7 ({side})"
+    assert verdict.reason == f"lost in every attempt: simulations of 7 ({side})"
+    assert {"id": "lost_again", "detail": f"7 ({side})"}.items() <= verdict.to_json()["checks"][-1].items()
+
+
+def test_a_trial_that_two_runs_lost_blocks_a_promotion_by_name() -> None:
+    old = [sim(task, 0.0, trial=trial) for task in range(40) for trial in range(2)]
+    new = [sim(task, 1.0, trial=trial) for task in range(40) for trial in range(2)]
+    new[0] = sim(0, None)
+    assert judged(old, new).decision is Decision.PROMOTE
+    verdict = judged(old, new, lost={"0": "candidate"})
+    assert (verdict.decision, check(verdict, "lost_again").detail) == (Decision.INCONCLUSIVE, "0 (candidate)")

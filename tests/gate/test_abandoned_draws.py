@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_trace2evolve.gate.alpha_spending import Claim, look_of, share, uncounted_share
+from pytest_trace2evolve.gate.alpha_spending import Claim, share, spending_of, uncounted_share
+from pytest_trace2evolve.gate.calibrated import CALIBRATED
 from pytest_trace2evolve.gate.decide import decide
 from pytest_trace2evolve.gate.pairs import pair
-from pytest_trace2evolve.gate.policy import CALIBRATED
 from pytest_trace2evolve.records.evidence import SimulationEvidence
 from pytest_trace2evolve.records.ledger import Dated, Draw, Origin, Saved, Version
 from pytest_trace2evolve.records.score import Status
@@ -50,7 +50,7 @@ HOLDS = {"goal": Goal.HOLD, "counts": False}
 
 
 def test_without_another_draw_nothing_changes() -> None:
-    look = look_of([drawn(0, "f")], claim())
+    look = spending_of([drawn(0, "f")], claim())
     assert (look.number, look.analysis, look.abandoned) == (1, 1, ())
     assert uncounted_share(0) == 1.0
 
@@ -72,18 +72,20 @@ def test_without_another_draw_nothing_changes() -> None:
 def test_what_could_have_been_judged_instead_counts(further: dict[str, Any], counts: bool) -> None:
     entries = [drawn(0, "a", **further), drawn(1, "f")]
     for goal in ({}, HOLDS):
-        look = look_of(entries, claim(**goal))
+        look = spending_of(entries, claim(**goal))
         assert [one.run for one in look.abandoned] == (["run a"] if counts else [])
-    assert look_of(entries, claim()).analysis == 1 + counts
+    assert spending_of(entries, claim()).analysis == 1 + counts
 
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_recorded_draw_could_have_been_any(whole: bool) -> None:
     """Parts of several draws could have been put together."""
     entries = [drawn(number, name, gated=False, whole=whole) for number, name in enumerate("abc")]
-    assert len(look_of(entries, claim("b", recorded_run=True)).abandoned) == 2
-    assert len(look_of(entries, claim("0", recorded_run=True)).abandoned) == 2, "one of three was recorded"
-    assert look_of(entries, claim("f")).abandoned == ()
+    assert len(spending_of(entries, claim("b", recorded_run=True)).abandoned) == 2
+    assert len(spending_of(entries, claim("0", recorded_run=True)).abandoned) == 2, (
+        "one of three was recorded"
+    )
+    assert spending_of(entries, claim("f")).abandoned == ()
 
 
 def test_a_judged_draw_is_not_abandoned_and_the_next_analysis_follows_it() -> None:
@@ -93,9 +95,9 @@ def test_a_judged_draw_is_not_abandoned_and_the_next_analysis_follows_it() -> No
         judged(at(2), decision=Decision.INCONCLUSIVE, analysis=2, draw="b" * 32),
         drawn(3, "f"),
     ]
-    look = look_of(entries, claim(trials=8))
+    look = spending_of(entries, claim(trials=8))
     assert ([one.run for one in look.abandoned], look.analysis) == (["run a"], 3)
-    again = look_of([*entries, drawn(2.5, "c")], claim(trials=8))
+    again = spending_of([*entries, drawn(2.5, "c")], claim(trials=8))
     assert again.analysis == 4
 
 
@@ -106,7 +108,7 @@ def test_a_run_without_a_verdict_leaves_its_draw_abandoned() -> None:
         judged(at(1), decision=Decision.INCONCLUSIVE, alpha=None, draw="a" * 32),
         drawn(2, "f"),
     ]
-    assert look_of(entries, claim()).analysis == 2
+    assert spending_of(entries, claim()).analysis == 2
 
 
 V2 = {"candidate": Version(id="v2", digest="text of v2")}
@@ -127,11 +129,11 @@ V2 = {"candidate": Version(id="v2", digest="text of v2")}
 def test_another_candidate_that_was_only_drawn_is_a_test(further: dict[str, Any], counts: bool) -> None:
     """Whoever draws ten candidates and claims for the luckiest has made ten tests."""
     entries = [drawn(0, "a", **V2, **further), drawn(1, "f")]
-    assert look_of(entries, claim()).number == 1 + counts
-    assert look_of(entries, claim(recorded_run=True)).number == 1 + (further != {"lock": "lock-2"})
-    assert look_of(entries, claim(measured=("text of v2", "agent"))).number == 1, "it is the baseline"
+    assert spending_of(entries, claim()).number == 1 + counts
+    assert spending_of(entries, claim(recorded_run=True)).number == 1 + (further != {"lock": "lock-2"})
+    assert spending_of(entries, claim(measured=("text of v2", "agent"))).number == 1, "it is the baseline"
     claimed = judged(at(2), name="v2", draw="a" * 32)
-    assert look_of([*entries, claimed], claim()).number == 2, "its test is counted once"
+    assert spending_of([*entries, claimed], claim()).number == 2, "its test is counted once"
 
 
 def saved(minutes: float, run: str, evidence: str, **further: Any) -> Saved:
@@ -154,9 +156,9 @@ def test_a_baseline_whose_simulations_are_not_stored_counts_where_it_was_saved()
         drawn(4, "c", **V0),
         drawn(5, "f", made=UNSTORED),
     ]
-    one = look_of(entries, claim(**MEASURED, baseline_run="run b"))
+    one = spending_of(entries, claim(**MEASURED, baseline_run="run b"))
     assert ([draw.run for draw in one.abandoned], one.number, one.analysis) == (["run a"], 1, 2)
-    file = look_of(entries, claim(**MEASURED, baseline_run="a replay"))
+    file = spending_of(entries, claim(**MEASURED, baseline_run="a replay"))
     assert len(file.abandoned) == 2, "a file may hold any of the three"
 
 
@@ -172,36 +174,36 @@ def test_a_saved_baseline_that_a_test_used_does_not_count() -> None:
         saved(5, "run c", "four trials"),
         drawn(6, "f", made=UNSTORED),
     ]
-    look = look_of(entries, claim(**MEASURED, baseline_run="run c"))
+    look = spending_of(entries, claim(**MEASURED, baseline_run="run c"))
     assert (look.number, look.analysis, look.abandoned) == (1, 2, ())
-    held = look_of(entries, claim(**MEASURED, baseline_run="run c", **HOLDS))
+    held = spending_of(entries, claim(**MEASURED, baseline_run="run c", **HOLDS))
     assert [draw.run for draw in held.abandoned] == ["run a"], "no claim to be not worse used it"
 
 
 def test_a_saved_baseline_of_another_version_of_the_agent_is_a_test() -> None:
     entries = [drawn(0, "a", **{**V0, "agent": "edited agent"}), drawn(1, "f", made=UNSTORED)]
-    assert look_of(entries, claim(**MEASURED)).number == 1
-    assert look_of([*entries, saved(2, "run a", "low")], claim(**MEASURED)).number == 2
+    assert spending_of(entries, claim(**MEASURED)).number == 1
+    assert spending_of([*entries, saved(2, "run a", "low")], claim(**MEASURED)).number == 2
 
 
 def test_a_renamed_policy_is_the_same_claim() -> None:
     entries: list[Dated] = [judged(at(1), policy="mine 12345678", goal=Goal.HOLD, decision=Decision.DISCARD)]
-    renamed = look_of(entries, claim(policy="other 12345678", **HOLDS)).recorded
+    renamed = spending_of(entries, claim(policy="other 12345678", **HOLDS)).recorded
     assert renamed is not None
-    assert look_of(entries, claim(policy="mine 87654321", **HOLDS)).recorded is None
+    assert spending_of(entries, claim(policy="mine 87654321", **HOLDS)).recorded is None
 
 
 def test_the_same_agent_under_another_setting_is_a_further_test() -> None:
     entries = [drawn(number, name, agent=f"seed {number}", made=KEPT) for number, name in enumerate("abc")]
-    assert look_of(entries, claim()).number == 4
-    assert look_of([*entries, judged(at(9), agent="seed 1")], claim()).number == 4
+    assert spending_of(entries, claim()).number == 4
+    assert spending_of([*entries, judged(at(9), agent="seed 1")], claim()).number == 4
 
 
 def test_a_baseline_that_was_drawn_again_counts() -> None:
     v0 = {"candidate": Version(id="v0", digest="text of v0"), "gated": False}
     entries = [drawn(0, "a", made=KEPT, **v0), drawn(1, "b", **v0), drawn(2, "c", **v0), drawn(3, "f")]
-    assert look_of(entries, claim(measured=("text of v0", "agent"))).analysis == 3
-    assert look_of(entries, claim(measured=("text of v0", "another"))).analysis == 1
+    assert spending_of(entries, claim(measured=("text of v0", "agent"))).analysis == 3
+    assert spending_of(entries, claim(measured=("text of v0", "another"))).analysis == 1
 
 
 @pytest.mark.parametrize("goal", [Goal.HOLD, Goal.NO_REGRESSION])
@@ -211,21 +213,21 @@ def test_the_worse_verdict_of_the_same_claim_stands(goal: Goal) -> None:
         judged(at(1), goal=goal, decision=Decision.DISCARD, draw="a" * 32),
         drawn(2, "f"),
     ]
-    look = look_of(entries, claim(goal=goal, counts=False))
+    look = spending_of(entries, claim(goal=goal, counts=False))
     assert (look.number, look.abandoned) == (None, ())
     fresh = Verdict(decision=Decision.PROMOTE, policy="calibrated", goal=goal, label=Label.DEVELOPMENT)
     verdict = with_recorded(fresh, look)
     assert verdict.decision is Decision.DISCARD
     assert "recorded: DISCARD on 2026-11-20; now: PROMOTE; the worse of the two counts" in verdict.reason
-    other = look_of(entries, claim(goal=goal, counts=False, baseline="who v9 is"))
+    other = spending_of(entries, claim(goal=goal, counts=False, baseline="who v9 is"))
     assert other.recorded is None
 
 
 def test_more_trials_supersede_an_open_verdict_that_holds_nothing() -> None:
     entries: list[Dated] = [judged(at(1), goal=Goal.HOLD, decision=Decision.INCONCLUSIVE, trials=4)]
-    assert look_of(entries, claim(trials=8, **HOLDS)).recorded is None
+    assert spending_of(entries, claim(trials=8, **HOLDS)).recorded is None
     entries += [judged(at(2), goal=Goal.HOLD, decision=Decision.PROMOTE, trials=8)]
-    standing = look_of(entries, claim(trials=8, **HOLDS)).recorded
+    standing = spending_of(entries, claim(trials=8, **HOLDS)).recorded
     assert standing is not None
     assert standing.decision is Decision.PROMOTE
 
@@ -261,7 +263,7 @@ def test_no_sequence_of_draws_spends_more_than_alpha(steps: Sequence[tuple[str, 
             trials,
             draw=draw.draw,
         )
-        look = look_of([*entries, draw], asked)
+        look = spending_of([*entries, draw], asked)
         entries.append(draw)
         if look.recorded is None:
             assert look.analysis is not None
@@ -326,7 +328,7 @@ def attack(seed: int, how: str) -> tuple[bool, float]:
                 new[place] = new[place].model_copy(
                     update={"status": Status.INFRASTRUCTURE_ERROR, "reward": None}
                 )
-        look = look_of(entries, claim("", draw=name))
+        look = spending_of(entries, claim("", draw=name))
         verdict = decide(
             pair(baseline, new),
             CALIBRATED,
@@ -395,7 +397,7 @@ def luckiest(seed: int) -> tuple[bool, float]:
         2,
         draw=f"{best:032x}",
     )
-    look = look_of(entries, asked)
+    look = spending_of(entries, asked)
     verdict = decide(
         pair(baseline, sides[best]),
         CALIBRATED,

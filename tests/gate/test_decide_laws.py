@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,17 +11,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.errors import PolicyError
-from pytest_trace2evolve.gate.calibrated import Calibrated, comparisons_of
+from pytest_trace2evolve.gate.calibrated import CALIBRATED, Calibrated
+from pytest_trace2evolve.gate.checks import Question
 from pytest_trace2evolve.gate.columns import BREACHES, INVARIANTS
-from pytest_trace2evolve.gate.decide import decide
-from pytest_trace2evolve.gate.judgement import Question
+from pytest_trace2evolve.gate.decide import decide, ranks
 from pytest_trace2evolve.gate.pairs import Pairs, pair
-from pytest_trace2evolve.gate.policy import CALIBRATED, STRICT, Strict
-from pytest_trace2evolve.gate.rows import ranks
 from pytest_trace2evolve.gate.sign_flip import sign_flip
+from pytest_trace2evolve.gate.strict import STRICT, Strict
 from pytest_trace2evolve.gate.tally import Comparisons, Tally
 from pytest_trace2evolve.records.rules import Invariant
-from pytest_trace2evolve.records.verdict import CheckResult, CheckStatus, Decision, Goal, Label
+from pytest_trace2evolve.records.verdict import (
+    CheckResult,
+    CheckStatus,
+    Decision,
+    Goal,
+    Label,
+)
+from tests.gate.verdicts import judged
 from tests.gate_helpers import Side, sim
 
 LAW = settings(deadline=None, max_examples=120)
@@ -57,7 +64,7 @@ def comparisons(draw: st.DrawFn) -> list[Pairs]:
             side.append(record.model_copy(update=update))
         pairs = pair(*sides)
         if live:
-            p = np.where(comparisons_of(pairs).broken[0], draw(st.sampled_from([1e-4, 0.02, 0.7])), np.nan)
+            p = np.where(pairs.compared.broken[0], draw(st.sampled_from([1e-4, 0.02, 0.7])), np.nan)
             pairs = replace(pairs, fresh=p, fresh_worst=p)
         found.append(pairs)
     return found
@@ -87,8 +94,9 @@ def stacked(comparisons: Sequence[Pairs]) -> Comparisons:
             }
         )
 
+    binary = np.array([one.compared.binary for one in comparisons])
     fresh = None if comparisons[0].fresh is None else np.stack([one.fresh for one in comparisons])
-    return Comparisons(side(0), side(1), fresh=fresh, binary=np.array([one.binary for one in comparisons]))
+    return Comparisons(side(0), side(1), fresh=fresh, binary=binary)
 
 
 @LAW
@@ -120,7 +128,7 @@ class _Others:
 
 def test_a_policy_without_a_check_for_many_comparisons_is_refused() -> None:
     policy = Strict("others", _Others(), _Others(), ())
-    compared = comparisons_of(pair([sim(0, 1.0)], [sim(0, 1.0)]))
+    compared = pair([sim(0, 1.0)], [sim(0, 1.0)]).compared
     with pytest.raises(PolicyError, match=r"policy 'others' has no check .* many comparisons .* 'answers'"):
         ranks(policy, compared, Question(Goal.HOLD))
 
@@ -153,10 +161,39 @@ def test_one_trial_a_task_shows_nothing_of_these_very_tasks(goal: Goal) -> None:
     assert verdict.settling == ()
 
 
-@LAW
-@given(st.lists(st.integers(-6, 6), min_size=1, max_size=8), st.sampled_from([1, 3, 4, 12]))
-def test_the_sign_flip_test_counts_every_assignment_of_signs(steps: list[int], trials: int) -> None:
-    found = sign_flip(np.array([steps]) / trials)
-    sums = [np.dot(np.abs(steps), signs) for signs in product((-1, 1), repeat=len(steps))]
-    assert found.low[0] == pytest.approx(np.mean(np.array(sums) <= sum(steps)), abs=1e-12)
-    assert found.high[0] == pytest.approx(np.mean(np.array(sums) >= sum(steps)), abs=1e-12)
+RECORDS = st.lists(st.tuples(st.integers(0, 7), st.sampled_from([0.0, 1.0, None])), min_size=1, max_size=24)
+
+
+def numbered(found: list[tuple[int, float | None]]) -> Side:
+    trials: dict[int, int] = {}
+    records = []
+    for task, reward in found:
+        trials[task] = trials.get(task, -1) + 1
+        records.append(
+            sim(task, reward, trial=trials[task], read=(1, None if reward is None else int(reward)))
+        )
+    return records
+
+
+def filled(side: Side, reward: float) -> Side:
+    return [
+        one if one.reward is not None else sim(one.task_id, reward, trial=one.trial, read=(1, int(reward)))
+        for one in side
+    ]
+
+
+@settings(max_examples=150)
+@given(RECORDS, RECORDS, st.sampled_from(Goal), st.booleans(), st.sampled_from([CALIBRATED, STRICT]))
+def test_a_discard_holds_with_the_missing_at_their_best(
+    old: list[Any], new: list[Any], goal: Goal, guard: bool, policy: Any
+) -> None:
+    """And without anything missing nothing is withheld and nothing is asked."""
+    sides = numbered(old), numbered(new)
+    verdict = judged(*sides, goal, policy, guard=guard)
+    best = judged(filled(sides[0], 0.0), filled(sides[1], 1.0), goal, policy, guard=guard)
+    whole = all(one.reward is not None for side in sides for one in side)
+    if verdict.decision is Decision.DISCARD:
+        assert best.decision is Decision.DISCARD or not (best.checks and verdict.checks)
+    if whole:
+        assert not {"best_case", "worst_case", "measured", "lost_again"} & {one.id for one in verdict.checks}
+        assert best == verdict

@@ -3,8 +3,9 @@
 import pytest
 
 from pytest_trace2evolve.errors import PolicyError
-from pytest_trace2evolve.gate.pairs import pair, told
-from pytest_trace2evolve.gate.policy import STRICT, get_policy
+from pytest_trace2evolve.gate.pairs import left_out_lines, pair
+from pytest_trace2evolve.gate.policy import get_policy
+from pytest_trace2evolve.gate.strict import STRICT
 from pytest_trace2evolve.records.score import Status
 from pytest_trace2evolve.records.verdict import CheckStatus, Decision, Goal, Label
 from tests.gate_helpers import Side, ids, lost, side, sim, strict
@@ -200,7 +201,7 @@ def test_tasks_left_out_are_named_with_the_reason_and_the_rest_is_compared():
 
 def test_tasks_whose_ids_share_a_part_before_a_colon_are_left_out_one_by_one():
     pairs = pair([sim("mms[PERSONA:Easy]"), sim("mms[PERSONA:Hard]")], [sim("mms[PERSONA:Easy]")])
-    assert told(pairs.leaving_out({"mms[PERSONA:Easy]": "edited"}).left_out) == (
+    assert left_out_lines(pairs.leaving_out({"mms[PERSONA:Easy]": "edited"}).left_out) == (
         "mms[PERSONA:Easy]: edited",
         "mms[PERSONA:Hard]: only the baseline ran it",
     )

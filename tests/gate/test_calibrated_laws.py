@@ -5,11 +5,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from pytest_trace2evolve.gate.calibrated import CALIBRATED
 from pytest_trace2evolve.gate.decide import decide
 from pytest_trace2evolve.gate.intervals import bounds
 from pytest_trace2evolve.gate.multiplicity import holm
 from pytest_trace2evolve.gate.pairs import pair
-from pytest_trace2evolve.gate.policy import CALIBRATED
 from pytest_trace2evolve.gate.sign_flip import sign_flip
 from pytest_trace2evolve.records.evidence import SimulationEvidence
 from pytest_trace2evolve.records.rules import Invariant
@@ -228,7 +228,7 @@ def test_holm_is_between_the_raw_p_and_bonferroni_and_keeps_their_order(raw, dat
 @given(st.lists(st.floats(-1, 1), min_size=1, max_size=20), st.floats(0.01, 0.2))
 def test_bounds_hold_the_mean_between_them_and_mirror(values, alpha):
     found, mirrored = (bounds(np.array([one]), alpha) for one in (values, [-value for value in values]))
-    assert found.low[0] <= found.mean[0] + 1e-12 <= found.high[0] + 2e-12
+    assert found.low[0] <= found.estimate[0] + 1e-12 <= found.high[0] + 2e-12
     assert np.isclose(found.low[0], -mirrored.high[0])
     assert -1 <= found.low[0] <= found.high[0] <= 1
 

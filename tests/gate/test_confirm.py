@@ -11,7 +11,7 @@ from scipy.special import comb
 from scipy.stats import boschloo_exact, fisher_exact
 
 from pytest_trace2evolve.gate import confirm
-from pytest_trace2evolve.gate.confirm import MOST, STEP, fisher, fresh_p, fresh_result, next_step
+from pytest_trace2evolve.gate.confirm import MAX_FRESH, STEP, fisher, fresh_p, fresh_result, next_step
 from pytest_trace2evolve.records.evidence import Fresh, SimulationEvidence
 from tests.gate_helpers import sim
 
@@ -60,7 +60,7 @@ def test_the_level_is_used_up_at_some_rate() -> None:
 def fishers() -> np.ndarray:
     """What Fisher's test makes of both steps: all trials, and what the first look may have used up."""
     first = fisher(OUTCOMES[0], STEP, OUTCOMES[1], STEP)
-    both = fisher(OUTCOMES[0] + OUTCOMES[2], MOST, OUTCOMES[1] + OUTCOMES[3], MOST)
+    both = fisher(OUTCOMES[0] + OUTCOMES[2], MAX_FRESH, OUTCOMES[1] + OUTCOMES[3], MAX_FRESH)
     p = np.where(first >= confirm.CLEARED, 1.0, np.minimum(1.0, both + confirm.CONFIRMED))
     return np.where(first <= confirm.CONFIRMED, first, p)
 
@@ -100,7 +100,7 @@ def test_where_nothing_changed_most_tasks_need_one_step() -> None:
 def test_a_second_step_is_for_what_is_unclear(passed: tuple[int, int], more: int) -> None:
     assert next_step(0, 0, 0) == STEP
     assert next_step(*passed, STEP) == more
-    assert next_step(*passed, MOST) == 0
+    assert next_step(*passed, MAX_FRESH) == 0
 
 
 def test_a_pass_more_on_the_baseline_or_less_on_the_candidate_never_raises_p() -> None:

@@ -8,11 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.errors import ResultsError
-from pytest_trace2evolve.gate.calibration import Asked, Calibrating, Decisions, calibrate, count
+from pytest_trace2evolve.gate.calibrated import CALIBRATED
+from pytest_trace2evolve.gate.calibration import (
+    DecisionCounts,
+    PolicyToCalibrate,
+    calibrate,
+    count_decisions,
+)
 from pytest_trace2evolve.gate.columns import columns
-from pytest_trace2evolve.gate.policy import CALIBRATED, STRICT
 from pytest_trace2evolve.gate.resample import Draw, Pool, pool_of, resample
 from pytest_trace2evolve.gate.simulate import AGENTS, Design, Effect, draw
+from pytest_trace2evolve.gate.strict import STRICT
 from pytest_trace2evolve.records.verdict import Decision, Goal
 from tests.gate_helpers import Side, side, sim
 
@@ -143,7 +149,7 @@ def test_the_order_of_trials_and_files_changes_no_draw(data: st.DataObject) -> N
 
 @given(st.integers(0, 50), st.integers(0, 50), st.integers(1, 50))
 def test_a_rates_interval_holds_it(discarded: int, inconclusive: int, promoted: int) -> None:
-    found = Decisions(discarded, inconclusive, promoted)
+    found = DecisionCounts(discarded, inconclusive, promoted)
     rates = [found.rate(decision) for decision in Decision]
     assert sum(rate.estimate for rate in rates) == pytest.approx(1.0)
     assert all(0 <= rate.low <= rate.estimate <= rate.high <= 1 for rate in rates)
@@ -152,7 +158,7 @@ def test_a_rates_interval_holds_it(discarded: int, inconclusive: int, promoted: 
 def test_a_calibration_is_the_same_whatever_else_is_asked() -> None:
     mixed = of_rates(random(4), random(4).beta(0.8, 0.6, 30), 3)
     kept = {"resamples": 60, "seed": 7}
-    asked = [Calibrating(CALIBRATED, 0.1), Calibrating(STRICT, 0.1)]
+    asked = [PolicyToCalibrate(CALIBRATED, 0.1), PolicyToCalibrate(STRICT, 0.1)]
     wide = calibrate(mixed, asked, Draw(3), effects=(0.05, 0.1), **kept)
     narrow = calibrate(mixed, asked[1:], Draw(3), effects=(0.1,), **kept)
     for key, decisions in narrow.decisions.items():
@@ -162,7 +168,9 @@ def test_a_calibration_is_the_same_whatever_else_is_asked() -> None:
 
 def test_an_effect_that_the_pool_has_no_room_for_is_named() -> None:
     often = pool(*[[1.0, 1.0]] * 9, [1.0, 0.0])
-    found = calibrate(often, [Calibrating(CALIBRATED, 0.1)], Draw(2), effects=(0.1,), resamples=20, seed=0)
+    found = calibrate(
+        often, [PolicyToCalibrate(CALIBRATED, 0.1)], Draw(2), effects=(0.1,), resamples=20, seed=0
+    )
     assert found.impossible == (0.1,)
     assert ("calibrated", Goal.IMPROVE, 0.1) not in found.decisions
 
@@ -170,10 +178,10 @@ def test_an_effect_that_the_pool_has_no_room_for_is_named() -> None:
 @pytest.mark.parametrize("kind", ["medium", "noisy"])
 def test_the_policy_errs_as_seldom_as_it_says(kind: str) -> None:
     """Bounds are wide: a test statistic that is wrong by a factor of two would break them."""
-    asked = [Asked(CALIBRATED, goal) for goal in (Goal.IMPROVE, Goal.HOLD)]
+    asked = [(CALIBRATED, goal) for goal in (Goal.IMPROVE, Goal.HOLD)]
 
-    def decisions(size: float) -> list[Decisions]:
-        return count(
+    def decisions(size: float) -> list[DecisionCounts]:
+        return count_decisions(
             lambda source, rows: draw(source, AGENTS[kind], Effect(size), Design(40, 4), rows),
             asked,
             rows=400,
