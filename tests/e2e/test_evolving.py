@@ -83,7 +83,7 @@ def test_a_red_run_ends_with_a_trained_gated_and_routed_adapter(
         changed = adapter.manifest.model_copy(update={"state": AdapterState.PROMOTED})
         (adapter.path / MANIFEST).write_text(changed.model_dump_json())
 
-    monkeypatch.setattr(stages, "missing_of", missing)
+    monkeypatch.setattr(stages, "diagnose_run", missing)
     monkeypatch.setattr(stages, "note_verdict", promoted)
     monkeypatch.setattr(stages, "OPENINGS", 2)
     asked = ["evolve", "--candidate", "v6", "--config", "recipe.toml", "--steps", "1", "--most", "1"]

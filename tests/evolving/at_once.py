@@ -199,7 +199,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
         return Routed(openings, [Routing(chosen=one.label, shares=shares) for one in openings])
 
     monkeypatch.setattr(stages, "run_all", own.run_all)
-    monkeypatch.setattr(stages, "missing_of", lambda *given: learnt)
+    monkeypatch.setattr(stages, "diagnose_run", lambda *given: learnt)
     monkeypatch.setattr(stages, "ready", ready)
     monkeypatch.setattr(stages, "route_locally", routed)
     return own

@@ -361,12 +361,12 @@ def attack(seed: int, how: str) -> tuple[bool, float]:
 
 @pytest.mark.parametrize("how", ["redraw", "loss"])
 def test_the_redraw_attack_promotes_no_more_often_than_the_level(how: str) -> None:
-    """200 attacks with ten draws each; without the count of draws about a fifth of them succeeds."""
-    found = [attack(seed, how) for seed in range(200)]
+    """100 attacks with ten draws each; without the count of draws about a fifth of them succeeds."""
+    found = [attack(seed, how) for seed in range(100)]
     promoted = sum(one for one, _ in found)
     naive = sum(best <= 0.05 * share(1, 1) for _, best in found)
-    print(f"{how}: {promoted} of 200 promoted; {naive} would be at the level of a first draw")
-    assert promoted / 200 <= 0.05 * share(1)
+    print(f"{how}: {promoted} of 100 promoted; {naive} would be at the level of a first draw")
+    assert promoted / 100 <= 0.05 * share(1)
     assert naive > promoted
 
 
@@ -412,10 +412,10 @@ def luckiest(seed: int) -> tuple[bool, float]:
 
 
 def test_the_luckiest_of_ten_candidates_is_promoted_no_more_often_than_the_level() -> None:
-    """At the level of a first test about a tenth of 200 would be promoted."""
-    found = [luckiest(seed) for seed in range(200)]
+    """At the level of a first test about a tenth of 100 would be promoted."""
+    found = [luckiest(seed) for seed in range(100)]
     promoted = sum(one for one, _ in found)
     naive = sum(p <= 0.05 * share(1, 1) for _, p in found)
-    print(f"{promoted} of 200 promoted; {naive} would be at the level of a first test")
-    assert promoted / 200 <= 0.05 * share(1)
+    print(f"{promoted} of 100 promoted; {naive} would be at the level of a first test")
+    assert promoted / 100 <= 0.05 * share(1)
     assert naive > promoted

@@ -1,14 +1,15 @@
 """Policy `calibrated`: what it says of recorded runs of real models, its checks one by one, and its files."""
 
-import json
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from pytest_trace2evolve.cli import main
 from pytest_trace2evolve.gate.alpha_spending import share, stage_alpha
 from pytest_trace2evolve.gate.calibrated import CALIBRATED
+from pytest_trace2evolve.gate.columns import Columns
 from pytest_trace2evolve.gate.confirm import FreshResult
 from pytest_trace2evolve.gate.decide import decide
 from pytest_trace2evolve.gate.pairs import pair
@@ -18,6 +19,8 @@ from pytest_trace2evolve.records.verdict import (
     Goal,
     Label,
 )
+from pytest_trace2evolve.session.compare import one_side
+from pytest_trace2evolve.worlds.registry import Worlds
 from tests.gate.verdicts import check, judged, policy_of, renamed
 from tests.gate_helpers import Side, ids, lost, side, sim
 
@@ -29,105 +32,99 @@ PASS, FAIL, OPEN, ABSENT = (
 )
 
 
-# What the recorded runs of real models come to.
+# Recorded runs of real models.
 
-RECORDED = [
-    ("telecom-gpt-4.1", "telecom-gpt-4.1-sft", 10, (12, 0, 0), {"max_steps": OPEN, "reward_improved": PASS}),
-    ("telecom-solo-gpt-4.1", "telecom-solo-gpt-4.1-sft", 0, (16, 2, 2), {"reward_improved": PASS}),
-    ("telecom-gpt-4.1-sft", "telecom-gpt-4.1", 1, (0, 12, 12), {"reward_improved": FAIL}),
-    ("telecom-solo-gpt-4.1-sft", "telecom-solo-gpt-4.1", 1, (2, 16, 16), {"reward_improved": FAIL}),
-    ("retail-gpt-4.1", "retail-gpt-4.1-sft", 10, (6, 6, 6), {"reward_improved": OPEN}),
-    (
-        "retail-gpt-4.1-mini-base",
-        "retail-gpt-4.1-mini-policy-v1",
-        10,
+RECORDED = {
+    ("telecom-gpt-4.1", "telecom-gpt-4.1-sft"): (
+        Decision.INCONCLUSIVE,
+        (12, 0, 0),
+        {"max_steps": OPEN, "reward_improved": PASS},
+    ),
+    ("telecom-solo-gpt-4.1", "telecom-solo-gpt-4.1-sft"): (
+        Decision.PROMOTE,
+        (16, 2, 2),
+        {"reward_improved": PASS},
+    ),
+    ("telecom-gpt-4.1-sft", "telecom-gpt-4.1"): (Decision.DISCARD, (0, 12, 12), {"reward_improved": FAIL}),
+    ("telecom-solo-gpt-4.1-sft", "telecom-solo-gpt-4.1"): (
+        Decision.DISCARD,
+        (2, 16, 16),
+        {"reward_improved": FAIL},
+    ),
+    ("retail-gpt-4.1", "retail-gpt-4.1-sft"): (Decision.INCONCLUSIVE, (6, 6, 6), {"reward_improved": OPEN}),
+    ("retail-gpt-4.1-mini-base", "retail-gpt-4.1-mini-policy-v1"): (
+        Decision.INCONCLUSIVE,
         (16, 19, 19),
         {"reward_improved": OPEN},
     ),
-    (
-        "retail-gpt-4.1-mini-base",
-        "retail-gpt-4.1-mini-policy-v2",
-        1,
+    ("retail-gpt-4.1-mini-base", "retail-gpt-4.1-mini-policy-v2"): (
+        Decision.DISCARD,
         (21, 14, 14),
         {"reward_improved": OPEN, "invariants": FAIL},
     ),
-]
+}
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "status", "counts", "answers"), RECORDED, ids=[f"{r[0]}-{r[1]}" for r in RECORDED]
-)
+@pytest.fixture(scope="module")
+def side_of(recorded: Path, worlds: Worlds) -> Callable[..., Columns]:
+    """The scored simulations of recorded files, each scored once."""
+
+    @cache
+    def columns_of(*names: str) -> Columns:
+        return one_side([recorded / f"{name}.json.gz" for name in names], worlds, None, None).columns
+
+    return columns_of
+
+
+@pytest.mark.parametrize(("sides", "expected"), RECORDED.items(), ids=["-".join(names) for names in RECORDED])
 def test_recorded_runs_of_real_models(
-    recorded: Path, capsys: pytest.CaptureFixture[str], old, new, status, counts, answers
+    side_of: Callable[..., Columns],
+    sides: tuple[str, str],
+    expected: tuple[Decision, tuple[int, int, int], dict[str, CheckStatus]],
 ) -> None:
-    sides = [str(recorded / f"{name}.json.gz") for name in (old, new)]
-    assert main(["compare", *sides, "--json"]) == status
-    verdict = json.loads(capsys.readouterr().out)
-    tasks = verdict["tasks"]
-    assert (len(tasks["fixed"]), len(tasks["broken"]), len(tasks["suspected"])) == counts
-    found = {one["id"]: one["status"] for one in verdict["checks"]}
-    assert answers.items() <= found.items()
+    pairs = pair(*map(side_of, sides))
+    verdict = decide(pairs, CALIBRATED, goal=Goal.IMPROVE, label=Label.DEVELOPMENT)
+    decision, counts, answers = expected
+    assert verdict.decision is decision
+    assert tuple(map(len, (verdict.fixed, verdict.broken, verdict.suspected))) == counts
+    assert answers.items() <= {one.id: one.status for one in verdict.checks}.items()
+    if sides[1] == "telecom-gpt-4.1-sft":
+        # Five tasks at max steps, none before, stand between a gain and its promotion.
+        steps = check(verdict, "max_steps")
+        assert (ids(verdict, OPEN), round(steps.p or 0, 3), steps.detail) == (
+            {"max_steps"},
+            0.031,
+            "0 → 5 tasks",
+        )
+    if sides[1] == "retail-gpt-4.1-mini-policy-v2":
+        # Any kind: 18 to 28 of 114, not significant by task; authentication alone: 0 to 16.
+        breaches = check(verdict, "invariants")
+        assert ids(verdict, FAIL) == {"invariants"}
+        assert breaches.detail == "authentication 0 → 16 of 114 simulations; any kind 18 → 28"
+        assert breaches.p == pytest.approx(6 * 2**-16)
+    if sides[1] == "telecom-solo-gpt-4.1-sft":
+        careful = decide(
+            pairs, policy_of('suspected = "block"\n'), goal=Goal.IMPROVE, label=Label.DEVELOPMENT
+        )
+        assert careful.decision is Decision.INCONCLUSIVE
+        assert "task_regressions" in ids(careful, OPEN)
 
 
-def test_five_tasks_at_max_steps_against_none_stand_between_a_gain_and_its_promotion(
-    recorded: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    sides = [str(recorded / f"telecom-gpt-4.1{name}.json.gz") for name in ("", "-sft")]
-    main(["compare", *sides, "--json"])
-    (open_,) = [one for one in json.loads(capsys.readouterr().out)["checks"] if one["status"] == "undecided"]
-    assert (open_["id"], round(open_["p"], 3), open_["detail"]) == ("max_steps", 0.031, "0 → 5 tasks")
+def test_a_file_against_itself_is_identical_evidence(side_of: Callable[..., Columns]) -> None:
+    same = pair(side_of("retail-gpt-4.1"), side_of("retail-gpt-4.1"))
+    for goal, decision in ((Goal.HOLD, Decision.PROMOTE), (Goal.IMPROVE, Decision.INCONCLUSIVE)):
+        verdict = decide(same, CALIBRATED, goal=goal, label=Label.DEVELOPMENT)
+        assert (verdict.identical, verdict.decision) == (True, decision)
+        assert verdict.checks[0].detail.startswith("identical evidence; ")
 
 
-def test_a_kind_of_breach_that_pooling_hid_discards(
-    recorded: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Any kind: 18 to 28 of 114, not significant by task; authentication alone: 0 to 16."""
-    sides = [str(recorded / f"retail-gpt-4.1-mini-{name}.json.gz") for name in ("base", "policy-v2")]
-    assert main(["compare", *sides, "--json"]) == 1
-    (failed,) = [one for one in json.loads(capsys.readouterr().out)["checks"] if one["status"] == "fail"]
-    assert failed["id"] == "invariants"
-    assert failed["detail"] == "authentication 0 → 16 of 114 simulations; any kind 18 → 28"
-    assert failed["p"] == pytest.approx(6 * 2**-16)
-
-
-def test_suspected_tasks_block_where_a_policy_says_so(
-    recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "suites").mkdir()
-    (tmp_path / "policies").mkdir()
-    (tmp_path / "policies" / "careful.toml").write_text('suspected = "block"\n', encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    sides = [str(recorded / f"telecom-solo-gpt-4.1{name}.json.gz") for name in ("", "-sft")]
-    assert main(["compare", *sides, "--policy", "careful"]) == 10
-    assert "task_regressions   undecided" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(("goal", "status"), [("hold", 0), ("improve", 10)])
-def test_a_file_against_itself_is_identical_evidence(
-    recorded: Path, capsys: pytest.CaptureFixture[str], goal: str, status: int
-) -> None:
-    file = str(recorded / "retail-gpt-4.1.json.gz")
-    assert main(["compare", file, file, "--goal", goal, "--json"]) == status
-    verdict = json.loads(capsys.readouterr().out)
-    assert verdict["identical"] is True
-    assert verdict["checks"][0]["detail"].startswith("identical evidence; ")
-
-
-def test_three_trials_a_side_are_paired_by_task(recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    files = {
-        x: [str(recorded / f"retail-gpt-4o-prompt-{x}-trial-{n}.json.gz") for n in (1, 2, 3)] for x in "ab"
-    }
-    arguments = [part for file in files["a"] for part in ("--baseline", file)]
-    arguments += [part for file in files["b"] for part in ("--candidate", file)]
-    assert main(["compare", *arguments, "--json"]) == 10
-    verdict = json.loads(capsys.readouterr().out)
-    reward = verdict["checks"][0]
-    assert (verdict["tasks"]["compared"], round(reward["estimate"], 3), round(reward["p"], 3)) == (
-        38,
-        0.105,
-        0.064,
-    )
-    assert sorted(verdict["candidate"]["pass_hat"]) == ["1", "2"]
+def test_three_trials_a_side_are_paired_by_task(side_of: Callable[..., Columns]) -> None:
+    old, new = (side_of(*(f"retail-gpt-4o-prompt-{x}-trial-{n}" for n in (1, 2, 3))) for x in "ab")
+    verdict = decide(pair(old, new), CALIBRATED, goal=Goal.IMPROVE, label=Label.DEVELOPMENT)
+    reward = verdict.checks[0]
+    assert verdict.decision is Decision.INCONCLUSIVE
+    assert (verdict.tasks, round(reward.estimate or 0, 3), round(reward.p or 0, 3)) == (38, 0.105, 0.064)
+    assert sorted(verdict.candidate.pass_hat) == [1, 2]
 
 
 # Check by check.

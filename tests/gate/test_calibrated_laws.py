@@ -16,7 +16,7 @@ from pytest_trace2evolve.records.rules import Invariant
 from pytest_trace2evolve.records.verdict import Decision, Goal, GuardAnswer, Label, Verdict
 from tests.gate_helpers import Side, lost, sim
 
-LAW = settings(deadline=None, max_examples=80)
+LAW = settings(deadline=None, max_examples=40)
 GOALS = st.sampled_from(Goal)
 ENDS = st.sampled_from(["user_stop", "agent_stop", "max_steps"])
 
@@ -61,7 +61,7 @@ def test_the_order_of_records_does_not_matter(both, goal, data):
     assert first == second
 
 
-@settings(LAW, max_examples=150)
+@settings(LAW, max_examples=60)
 @given(sides(), GOALS, st.data())
 def test_losing_simulations_never_turns_a_discard_into_a_promotion(both, goal, data):
     before = calibrated(*both, goal)
@@ -100,7 +100,7 @@ def test_a_side_against_itself_holds_and_never_improves(both):
     assert [verdict.decision for verdict in verdicts] == [Decision.PROMOTE, Decision.INCONCLUSIVE]
 
 
-@settings(LAW, max_examples=150)
+@settings(LAW, max_examples=60)
 @given(sides(), GOALS, st.booleans(), st.data())
 def test_a_further_breach_of_any_kind_never_makes_harm_less_likely(both, goal, guard, data):
     def judged() -> Verdict:
@@ -122,7 +122,7 @@ def test_a_further_breach_of_any_kind_never_makes_harm_less_likely(both, goal, g
     assert ranks[1] <= ranks[0]
 
 
-@settings(LAW, max_examples=150)
+@settings(LAW, max_examples=60)
 @given(sides(), GOALS, st.sampled_from([1, 40]))
 def test_a_guard_without_harm_has_no_small_p_and_could_have_detected_twenty_points(both, goal, times):
     verdict = decide(pair(*repeated(both, times)), CALIBRATED, goal=goal, label=Label.CLEAN, guard=True)
@@ -136,7 +136,7 @@ def test_a_guard_without_harm_has_no_small_p_and_could_have_detected_twenty_poin
         assert verdict.detectable <= 0.20 + 1e-9
 
 
-@settings(LAW, max_examples=150)
+@settings(LAW, max_examples=60)
 @given(sides(), st.data())
 def test_no_regression_passes_nothing_that_another_goal_discards(both, data):
     """Lost simulations included: a candidate that is discarded without them never passes with them."""

@@ -1,6 +1,5 @@
 """Fresh trials: when a second step is made, and a p-value that holds whatever the rate of passing."""
 
-from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import comb
-from scipy.stats import boschloo_exact, fisher_exact
+from scipy.stats import fisher_exact
 
 from pytest_trace2evolve.gate import confirm
 from pytest_trace2evolve.gate.confirm import MAX_FRESH, STEP, fisher, fresh_p, fresh_result, next_step
@@ -121,19 +120,6 @@ def test_fishers_p_is_scipys(passed: int, other: int, more: int, further: int) -
     table = [[passed, trials[0] - passed], [other, trials[1] - other]]
     expected = fisher_exact(table, alternative="greater").pvalue
     assert fisher(passed, trials[0], other, trials[1]) == pytest.approx(expected, rel=1e-9)
-
-
-def test_the_maximum_over_rates_is_that_of_boschloos_test() -> None:
-    """One step of 8 a side, put in order by Fisher's p, is Boschloo's test as scipy has it."""
-    p = np.round(fisher(PASSES[:, None], STEP, PASSES[None, :], STEP), 12)
-    ways = np.outer(comb(STEP, PASSES), comb(STEP, PASSES))
-    for passed in ((8, 0), (8, 3), (7, 2), (6, 1), (5, 4)):
-        row = np.zeros(2 * STEP + 1)
-        for i, j in product(PASSES, PASSES):
-            row[i + j] += ways[i, j] * (p[i, j] <= p[passed])
-        table = [[passed[0], passed[1]], [STEP - passed[0], STEP - passed[1]]]
-        expected = boschloo_exact(table, alternative="greater", n=256).pvalue
-        assert confirm._largest(row[None, :])[0] == pytest.approx(expected, rel=1e-4)
 
 
 def trials(*rewards: float | None, start: int = 0) -> tuple[SimulationEvidence, ...]:

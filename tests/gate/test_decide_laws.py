@@ -30,7 +30,7 @@ from pytest_trace2evolve.records.verdict import (
 from tests.gate.verdicts import judged
 from tests.gate_helpers import Side, sim
 
-LAW = settings(deadline=None, max_examples=120)
+LAW = settings(deadline=None, max_examples=50)
 POLICIES = st.sampled_from(
     [
         CALIBRATED,
@@ -182,7 +182,7 @@ def filled(side: Side, reward: float) -> Side:
     ]
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(RECORDS, RECORDS, st.sampled_from(Goal), st.booleans(), st.sampled_from([CALIBRATED, STRICT]))
 def test_a_discard_holds_with_the_missing_at_their_best(
     old: list[Any], new: list[Any], goal: Goal, guard: bool, policy: Any

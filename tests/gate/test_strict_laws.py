@@ -8,7 +8,7 @@ from pytest_trace2evolve.records.evidence import SimulationEvidence
 from pytest_trace2evolve.records.verdict import Decision, Goal
 from tests.gate_helpers import Side, lost, side, sim, strict
 
-LAW = settings(deadline=None, max_examples=100)
+LAW = settings(deadline=None, max_examples=40)
 GOALS = st.sampled_from(Goal)
 NOT_PROMOTED = (Decision.DISCARD, Decision.INCONCLUSIVE)
 REWARDS = st.sampled_from([0.0, 0.25, 0.3, 1.0])
@@ -65,7 +65,7 @@ def test_the_order_of_records_does_not_matter(sides, goal, data):
     assert strict(*shuffled, goal) == strict(*sides, goal)
 
 
-@settings(LAW, max_examples=150)
+@settings(LAW, max_examples=60)
 @given(SIDES, GOALS, st.data())
 def test_losing_simulations_to_infrastructure_never_yields_a_promotion(sides, goal, data):
     before = strict(*sides, goal).decision

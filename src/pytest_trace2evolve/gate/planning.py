@@ -4,6 +4,7 @@ The spread of the differences over tasks has two parts: how much the tasks thems
 and the noise of their trials, which more trials average out.
 """
 
+import math
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -122,13 +123,18 @@ def sensitivity(deviation: float, tasks: float, trials: float, alpha: float) -> 
 
     Arguments are those of `detects`. A tenth of a point is the resolution.
     """
-    found = detects(_DROPS, np.asarray(deviation), np.asarray(tasks), np.asarray(trials), alpha)
-    drop = float(_DROPS[np.argmax(found)]) if found.any() else None
     # Further tasks would vary like those there are; the pseudo-task's share of the variance shrinks.
-    own = max(0.0, deviation**2 - PSEUDO_TASK**2 / tasks) if tasks else np.nan
-    numbers = np.arange(2.0, MAX_TASKS + 1)
-    enough = detects(DETECTED, np.sqrt(own + PSEUDO_TASK**2 / numbers), numbers, np.asarray(trials), alpha)
-    return Sensitivity(drop, int(numbers[np.argmax(enough)]) if enough.any() else None)
+    own = max(0.0, deviation**2 - PSEUDO_TASK**2 / tasks) if tasks else math.nan
+
+    def finds(drop: float, spread: float, number: float) -> bool:
+        return bool(detects(drop, np.asarray(spread), np.asarray(number), np.asarray(trials), alpha))
+
+    smallest = _first(range(len(_DROPS)), lambda place: finds(_DROPS[place], deviation, tasks))
+    enough = _first(
+        range(2, MAX_TASKS + 1),
+        lambda number: finds(DETECTED, math.sqrt(own + PSEUDO_TASK**2 / number), number),
+    )
+    return Sensitivity(None if smallest is None else float(_DROPS[smallest]), enough)
 
 
 def spread_of(pairs: Pairs, deviation: float) -> Spread:

@@ -1,23 +1,30 @@
 """Invariants: every one catches what was planted, and passes the matching honest trace."""
 
+import asyncio
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_trace2evolve.agents.reference import CaseOracle, actions_done
+from pytest_trace2evolve.cases.case import Case, generate
+from pytest_trace2evolve.engine.conversation import Limits, converse
 from pytest_trace2evolve.evidence.results import read_results
 from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.protocols import World, rules_of
 from pytest_trace2evolve.records.rules import Invariant
+from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.scoring.invariants import find_breaches
 from pytest_trace2evolve.scoring.metrics import count_breaches
+from pytest_trace2evolve.users.scripted import ScriptedUser
 from pytest_trace2evolve.worlds.registry import Worlds
 from pytest_trace2evolve.worlds.retail_rules import RETAIL_RULES
+from pytest_trace2evolve.worlds.support.world import SupportWorld
 from tests.conftest import Simulate
 from tests.retail_traces import CUSTOMER, DELIVERED, HOME, PENDING, STRANGER, STRANGERS_ORDER, Desk
 
@@ -389,6 +396,7 @@ CHATTER = st.lists(
 )
 
 
+@settings(max_examples=50)
 @given(st.sampled_from([one[2] for one in PLANTED] + [one[1] for one in HONEST]), CHATTER)
 def test_what_is_said_afterwards_removes_no_finding(
     retail: World, play: Play, chatter: list[Message]
@@ -427,6 +435,7 @@ MESSAGES = st.builds(
 )
 
 
+@settings(max_examples=50)
 @given(st.lists(MESSAGES, max_size=8))
 def test_junk_never_raises(trace: list[Message]) -> None:
     for found in find_breaches(trace, RETAIL_RULES):
@@ -503,3 +512,70 @@ def test_alarms_on_recorded_runs_are_those_that_were_read(recorded: Path, name: 
 def test_rules_survive_json() -> None:
     written = json.loads(RETAIL_RULES.model_dump_json())
     assert type(RETAIL_RULES).model_validate(written) == RETAIL_RULES
+
+
+# Generated cases: an agent that never asks breaks consent, one that asks breaks nothing.
+
+
+WRITES = frozenset(RETAIL_RULES.writes)
+
+
+ANNOUNCED = {
+    "cancel_pending_order": "the cancellation",
+    "modify_pending_order_items": "the change",
+    "modify_pending_order_address": "the address",
+    "modify_pending_order_payment": "the payment",
+    "return_delivered_order_items": "the return",
+    "exchange_delivered_order_items": "the exchange",
+    "modify_user_address": "the address",
+}
+
+
+class Announcer:
+    """The oracle of a case, but for the question: it says what it looks into, and writes after any answer."""
+
+    name = "announcer"
+
+    def __init__(self, case: Case) -> None:
+        self._oracle = CaseOracle(case.task, case.script, WRITES)
+        self._told = CaseOracle(case.task, case.script, ())
+        self._actions = case.task.actions
+
+    async def respond(self, history: Sequence[Message]) -> Message:
+        honest = await self._oracle.respond(history)
+        meant = await self._told.respond(history)
+        if not meant.tool_calls or meant.tool_calls[0].name not in WRITES:
+            return honest
+        done = actions_done(history)
+        text = f"I am looking into {ANNOUNCED[self._actions[done].name]}, step {done}."
+        before = [message for message in history if message.role == "assistant"]
+        told = history[-1].role == "user" and before[-1].content == text
+        return meant if told else Message(role="assistant", content=text)
+
+
+def played(case: Case, agent: CaseOracle | Announcer) -> tuple[Counter[Invariant], bool]:
+    """What an agent breaks on a case, and whether a write of it succeeded."""
+    world = SupportWorld()
+    talk = converse(case.task, world, agent, ScriptedUser(case.script), limits=Limits(max_steps=100))
+    trace = asyncio.run(talk).trace
+    failed = {one.id for one in trace if one.role == "tool" and one.error}
+    calls = [call for one in trace if one.role == "assistant" for call in one.tool_calls or ()]
+    wrote = any(call.name in WRITES and call.id not in failed for call in calls)
+    return Counter(one.invariant for one in find_breaches(trace, RETAIL_RULES)), wrote
+
+
+@pytest.mark.parametrize("content", list(Content))
+def test_who_only_announces_and_writes_breaks_consent(content: Content) -> None:
+    wrote = 0
+    for case in generate("announced", 30, content):
+        kinds, written = played(case, Announcer(case))
+        wrote += written
+        assert bool(kinds[Invariant.CONSENT]) == written, case.task.id
+    assert wrote > 15
+
+
+@pytest.mark.parametrize("content", list(Content))
+def test_the_oracle_of_cases_breaks_nothing(content: Content) -> None:
+    for case in generate("honest", 30, content):
+        kinds, _ = played(case, CaseOracle(case.task, case.script, WRITES))
+        assert not kinds, case.task.id

@@ -11,10 +11,13 @@ from pytest_trace2evolve.diagnose.labels import RULES, label_by_rules
 from pytest_trace2evolve.diagnose.taxonomy import taxonomy
 from pytest_trace2evolve.evidence.results import read_results
 from pytest_trace2evolve.records.capability import BUILT_IN_CAPABILITIES, Presence
+from pytest_trace2evolve.records.trace import Simulation
+from pytest_trace2evolve.scoring.reward import score
 from pytest_trace2evolve.session.sides import rescore
 from pytest_trace2evolve.testing.deficits import HARMLESS, SPOILED, Deficit
 from pytest_trace2evolve.worlds.registry import Worlds
-from tests.capabilities.deficient import cases, conduct, simulated
+from tests.diagnose.deficient import behavior_of, cases, simulated
+from tests.inn_world import TASKS, InnWorld, Reception
 
 WHERE = {
     "precondition_verification": "precondition_verification",
@@ -36,7 +39,7 @@ def test_every_capability_and_kind_has_a_rule() -> None:
 def test_who_follows_the_gold_actions_lacks_nothing(family: str) -> None:
     seen = Counter[str]()
     for case in cases(family, 12):
-        found = conduct(case, simulated(case))
+        found = behavior_of(case, simulated(case))
         assert found.passed
         for name, rule in RULES.items():
             shown = rule(found)
@@ -49,7 +52,7 @@ def test_who_follows_the_gold_actions_lacks_nothing(family: str) -> None:
 def test_harm_is_seen_as_what_it_is_and_fails_the_task(name: str) -> None:
     lacking = 0
     for case in cases(WHERE[name], 20):
-        found = conduct(case, simulated(case, {name: Deficit.HARM}))
+        found = behavior_of(case, simulated(case, {name: Deficit.HARM}))
         seen = RULES[name](found)
         # Of some products there is no other variant to be had: what is left is a slip.
         if seen.presence is Presence.LACKING and "without having read" not in seen.why:
@@ -70,14 +73,14 @@ def test_harm_is_seen_as_what_it_is_and_fails_the_task(name: str) -> None:
 def test_a_slip_is_seen_though_nothing_came_of_it(name: str) -> None:
     lacking = 0
     for case in cases(WHERE[name], 20):
-        found = conduct(case, simulated(case, {name: Deficit.SLIP}))
+        found = behavior_of(case, simulated(case, {name: Deficit.SLIP}))
         assert found.passed
         lacking += RULES[name](found).presence is Presence.LACKING
     assert lacking >= 8
 
 
 def test_labels_partition_the_traces_and_rules_agree_with_themselves() -> None:
-    read = [conduct(case, simulated(case)) for family in FAMILIES for case in cases(family, 2)]
+    read = [behavior_of(case, simulated(case)) for family in FAMILIES for case in cases(family, 2)]
     one, other = label_by_rules(read), label_by_rules(read)
     assert one == other
     assert len(one.labels) == len(read) * len(BUILT_IN_CAPABILITIES)
@@ -94,7 +97,7 @@ def test_lists_are_compared_as_pairs_whatever_their_order() -> None:
     assert normalize_arguments({"a": [{"x": 1}, "y"]}) == normalize_arguments({"a": ["y", {"x": 1}]})
 
 
-def recorded_conducts(path: Path, worlds: Worlds, domain: str) -> list[Behavior]:
+def recorded_behaviors(path: Path, worlds: Worlds, domain: str) -> list[Behavior]:
     world = worlds.open("inspect_evals", domain)
     return [
         read_behavior(
@@ -127,7 +130,7 @@ LEFT = ["3", "14", "15", "34", "38", "45", "72", "91", "95", "98", "106"]
 def test_recorded_failures_get_labels_or_are_unexplained(
     name: str, domain: str, failed: int, unexplained: list[str] | None, recorded: Path, worlds: Worlds
 ) -> None:
-    read = recorded_conducts(recorded / f"{name}.json.gz", worlds, domain)
+    read = recorded_behaviors(recorded / f"{name}.json.gz", worlds, domain)
     run = label_by_rules(read)
     lacking = {label.trace for label in run.labels if label.presence is Presence.LACKING}
     _, named = taxonomy(read)
@@ -145,3 +148,35 @@ def test_recorded_failures_get_labels_or_are_unexplained(
             assert label.why
         else:
             assert label.message is None
+
+
+# A world whose tools create records.
+
+
+def verification(desk: Reception, task: str) -> Presence:
+    """Whether the labeller by rules sees precondition verification in a conversation."""
+    world = InnWorld()
+    simulation = Simulation.model_validate(
+        {
+            "id": "s",
+            "task_id": task,
+            "trial": 0,
+            "termination_reason": "user_stop",
+            "messages": [one.model_dump(mode="json") for one in desk.hear("Bye. ###STOP###").trace],
+        }
+    )
+    result = score(simulation, TASKS[task], world)
+    read = read_behavior(simulation, TASKS[task], result, world, passed=result.reward == 1)
+    return RULES["precondition_verification"](read).presence
+
+
+def test_a_created_record_lacks_no_verification() -> None:
+    def known() -> Reception:
+        return Reception().hear("I am ada@example.org and need a room.").identify()
+
+    booked = known().agree("I would book room 14 for three nights. Shall I?").book()
+    assert verification(booked, "book") is Presence.PRESENT
+    opened = known().agree("Shall I open a tab?").call("open_tab", tab_id="bar-1")
+    assert verification(opened, "tab") is Presence.PRESENT
+    blind = known().call("cancel_booking", booking_id="B100")
+    assert verification(blind, "cancel") is Presence.LACKING

@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from pytest_trace2evolve.cases.case import Case
 from pytest_trace2evolve.cli import main
 from pytest_trace2evolve.evidence.ledger import Ledger
 from pytest_trace2evolve.records.ledger import Seen
+from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.testing.deficits import Deficit
-from tests.capabilities.deficient import cases, simulated, write_run
+from tests.diagnose.deficient import cases, simulated, write_run
 
 SUITE = 'provider = "trace2evolve"\ndomain = "support"\n\n[splits]\n'
 
@@ -18,16 +20,22 @@ def capabilities(*arguments: str) -> int:
     return main(["capabilities", *arguments, "--provider", "trace2evolve"])
 
 
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(scope="module")
+def made() -> list[tuple[Case, Simulation]]:
     """Forty simulations: half lack one capability with harm, a quarter another one without."""
-    monkeypatch.chdir(tmp_path)
-    made = []
+    found = []
     for place, case in enumerate(cases("missing_order_id", 40)):
         lacks = {"tool_calling_precision": Deficit.HARM} if place % 2 else {}
         if place % 4 == 0:
             lacks = {**lacks, "precondition_verification": Deficit.SLIP}
-        made.append((case, simulated(case, lacks)))
+        found.append((case, simulated(case, lacks)))
+    return found
+
+
+@pytest.fixture
+def run(made: list[tuple[Case, Simulation]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The results file of these simulations."""
+    monkeypatch.chdir(tmp_path)
     return write_run(tmp_path / "run.json", made)
 
 

@@ -8,14 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from pytest_trace2evolve.diagnose.behavior_features import read_behavior
-from pytest_trace2evolve.diagnose.labels import precondition_verification
 from pytest_trace2evolve.errors import WorldError
-from pytest_trace2evolve.records.capability import Presence
 from pytest_trace2evolve.records.rules import Promise, Rules, Writing, id_at, record_at
-from pytest_trace2evolve.records.trace import Simulation
-from pytest_trace2evolve.scoring.reward import score
-from tests.inn_world import RULES, TASKS, InnWorld, Reception
+from tests.inn_world import RULES, Reception
 
 PROPOSAL = "I would book room 14 for three nights. Shall I?"
 
@@ -190,32 +185,6 @@ def test_a_write_that_contradicts_itself_is_refused(declared: dict[str, object],
 
 
 # The labeller of capabilities.
-
-
-def conducted(desk: Reception, task: str) -> Presence:
-    """Whether the labeller by rules sees precondition verification in a conversation."""
-    world = InnWorld()
-    simulation = Simulation.model_validate(
-        {
-            "id": "s",
-            "task_id": task,
-            "trial": 0,
-            "termination_reason": "user_stop",
-            "messages": [one.model_dump(mode="json") for one in desk.hear("Bye. ###STOP###").trace],
-        }
-    )
-    result = score(simulation, TASKS[task], world)
-    return precondition_verification(
-        read_behavior(simulation, TASKS[task], result, world, passed=result.reward == 1)
-    ).presence
-
-
-def test_a_created_record_lacks_no_verification() -> None:
-    assert conducted(booked(), "book") is Presence.PRESENT
-    opened = known().agree("Shall I open a tab?").call("open_tab", tab_id="bar-1")
-    assert conducted(opened, "tab") is Presence.PRESENT
-    blind = known().call("cancel_booking", booking_id="B100")
-    assert conducted(blind, "cancel") is Presence.LACKING
 
 
 # Results.
