@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.diagnose.contrast import Thresholds, assess, contrast
@@ -271,6 +271,7 @@ def test_the_order_of_traces_and_labels_does_not_matter(
     assert one.model_dump(exclude={"examples"}) == other.model_dump(exclude={"examples"})
 
 
+@settings(max_examples=40)
 @given(CLUSTERS, CLUSTERS, st.integers(1, 12))
 def test_an_interval_holds_its_estimate_and_widens_with_comparisons(
     first: list[Cluster], second: list[Cluster], comparisons: int
@@ -284,6 +285,7 @@ def test_an_interval_holds_its_estimate_and_widens_with_comparisons(
     assert estimate - 1e-12 <= one[1] <= more[1] <= 1
 
 
+@settings(max_examples=40)
 @given(CLUSTERS, CLUSTERS)
 def test_sides_exchanged_turn_the_interval_round(first: list[Cluster], second: list[Cluster]) -> None:
     one, other = difference_interval(first, second), difference_interval(second, first)

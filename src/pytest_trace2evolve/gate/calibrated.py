@@ -12,6 +12,7 @@ from pytest_trace2evolve.gate.checks import (
     UNDECIDED,
     Check,
     Judgement,
+    Policy,
     Question,
     run_check,
 )
@@ -40,7 +41,7 @@ discard too: at all of alpha, 6 % of the comparisons of equal agents would be di
 
 
 @dataclass(frozen=True)
-class Calibrated:
+class Calibrated(Policy):
     """The default policy, and the settings that a project changes.
 
     Attributes:

@@ -1,5 +1,6 @@
 """Checks and policies: what is asked of them, and what they answer."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -97,7 +98,7 @@ class Judgement:
     sensitivity: Sensitivity | None = None
 
 
-class Policy(Protocol):
+class Policy(ABC):
     """Decides what a comparison must show.
 
     Attributes:
@@ -108,26 +109,20 @@ class Policy(Protocol):
         alpha: Level at which a task is confirmed as a regression.
     """
 
-    @property
-    def name(self) -> str: ...
+    name: str
+    confirms: bool
+    confirm: int
+    equal_trials: bool
+    alpha: float
 
-    @property
-    def confirms(self) -> bool: ...
-
-    @property
-    def confirm(self) -> int: ...
-
-    @property
-    def equal_trials(self) -> bool: ...
-
-    @property
-    def alpha(self) -> float: ...
-
+    @abstractmethod
     def judge(self, pairs: Pairs, question: Question) -> Judgement:
         """Answer every check of the policy."""
 
+    @abstractmethod
     def answers(self, compared: Comparisons, question: Question) -> Counts:
         """Answers of every check by comparison, shape (checks, R); checks of plugins are left out."""
 
+    @abstractmethod
     def detects(self, compared: Comparisons, question: Question, drop: float) -> Flags:
         """Whether each comparison would have detected a drop of the mean reward, shape (R,)."""

@@ -13,6 +13,7 @@ from pytest_trace2evolve.gate.checks import (
     STATUSES,
     Check,
     Judgement,
+    Policy,
     Question,
     VectorizedCheck,
     run_check,
@@ -115,14 +116,14 @@ WATCHED: tuple[Check, ...] = (
     _share_check("write_action_match", "write actions"),
     PointCheck(
         id="no_task_regressions",
-        applies=lambda compared: compared.both.any(axis=1),
-        passes=lambda compared: ~compared.broken.any(axis=1),
+        applies=lambda compared: np.asarray(compared.both.any(axis=1)),
+        passes=lambda compared: np.asarray(~compared.broken.any(axis=1)),
         figures=_broken_and_fixed,
     ),
     PointCheck(
         id="no_max_steps",
         applies=lambda compared: np.full(len(compared.both), compared.both.shape[1] > 0),
-        passes=lambda compared: (compared.candidate.max_steps == 0).all(axis=1),
+        passes=lambda compared: np.asarray((compared.candidate.max_steps == 0).all(axis=1)),
         figures=_max_steps,
         absent="no task was compared",
     ),
@@ -131,7 +132,7 @@ WATCHED: tuple[Check, ...] = (
 
 
 @dataclass(frozen=True)
-class Strict:
+class Strict(Policy):
     """A named set of checks on point estimates."""
 
     name: str
@@ -153,7 +154,7 @@ class Strict:
         return Judgement(tuple(run_check(check, pairs) for check in self.checks(question.goal)))
 
     def detects(self, compared: Comparisons, question: Question, drop: float) -> Flags:
-        """All of them: a policy on point estimates states no change that it could have missed."""
+        """Every one: a policy on point estimates states no change that it could have missed."""
         return np.ones(len(compared.both), dtype=np.bool_)
 
     def answers(self, compared: Comparisons, question: Question) -> Counts:

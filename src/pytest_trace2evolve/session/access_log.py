@@ -120,7 +120,7 @@ class Looks:
         )
 
     def look(self, claim: Claim) -> AlphaSpending:
-        """The test of its split, and the analysis, that a clean claim is: see `gate.alpha_spending.spending_of`."""
+        """The test of its split, and the analysis, that a clean claim is; see `spending_of`."""
         return spending_of(self.entries, claim)
 
     def record(
