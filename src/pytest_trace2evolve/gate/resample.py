@@ -27,7 +27,11 @@ _CHUNK = 1 << 22
 
 @dataclass(frozen=True)
 class Pool:
-    """The measured trials of each task: arrays of shape (T, M), passing trials first, then unused places.
+    """The measured trials of each task, and what else may be drawn of it: arrays of shape (T, 2M + 1).
+
+    First its trials, passing ones before the others, then unused places up to M; then a success with every
+    action matched, for tasks that never passed; then its trials again as failures with their actions
+    unchanged, for tasks that never failed.
 
     Attributes:
         names: The tasks' ids (T of them).
@@ -46,6 +50,11 @@ class Pool:
     shares: Mapping[str, Floats]
     max_steps: Flags
     lost: int = 0
+
+    @property
+    def most(self) -> int:
+        """The largest number of trials of a task (M)."""
+        return int(self.reward.shape[1] // 2)
 
     @property
     def tasks(self) -> int:
@@ -108,44 +117,16 @@ class Pool:
     @cached_property
     def _mean_rewards(self) -> tuple[Floats, Floats]:
         """Mean reward by task of a success, and of a failure; 1 and 0 if there is none."""
-        columns = np.arange(self.reward.shape[1])
+        trials, columns = self.reward[:, : self.most], np.arange(self.most)
         passing = columns < self.passes[:, None]
         failing = (columns < self.counts[:, None]) & ~passing
-        good = np.where(passing, self.reward, 0.0).sum(axis=1), self.passes
-        bad = np.where(failing, self.reward, 0.0).sum(axis=1), self.counts - self.passes
+        good = np.where(passing, trials, 0.0).sum(axis=1), self.passes
+        bad = np.where(failing, trials, 0.0).sum(axis=1), self.counts - self.passes
         return np.nan_to_num(mean_of(*good), nan=1.0), np.nan_to_num(mean_of(*bad), nan=0.0)
-
-    @cached_property
-    def table(self) -> "_Table":
-        """The trials that may be drawn of each task: 2M + 1 columns.
-
-        First its trials; then a success with every action matched, for tasks that never passed; then its
-        trials again as failures with their actions unchanged, for tasks that never failed.
-        """
-        tasks, most = self.reward.shape
-        width = 2 * most + 1
-        reward, max_steps = np.zeros((tasks, width)), np.zeros((tasks, width), dtype=np.bool_)
-        reward[:, :most], reward[:, most] = self.reward, 1.0
-        max_steps[:, :most] = self.max_steps
-        shares = {}
-        for kind, share in self.shares.items():
-            asked = np.where(np.isnan(share).all(axis=1), np.nan, 1.0)
-            shares[kind] = np.concatenate([share, asked[:, None], share], axis=1)
-        return _Table(width, reward, shares, max_steps)
-
-
-@dataclass(frozen=True)
-class _Table:
-    """Columns that trials are taken from; arrays of shape (T, width)."""
-
-    width: int
-    reward: Floats
-    shares: Mapping[str, Floats]
-    max_steps: Flags
 
     def tally(self, tasks: Counts, columns: Counts) -> Tally:
         """Sums over drawn trials: tasks (R, N), columns (R, N, K)."""
-        place = tasks[:, :, None] * self.width + columns
+        place = tasks[:, :, None] * self.reward.shape[1] + columns
         reward = self.reward.ravel()[place]
         trials = np.full(tasks.shape, columns.shape[2])
         shares = {kind: table.ravel()[place] for kind, table in self.shares.items()}
@@ -205,20 +186,25 @@ def pool_of(side: Columns) -> Pool:
     keys = [np.nan_to_num(share, nan=-1.0) for share in shares.values()]
     order = np.lexsort((max_steps, *keys, -reward, task))
     place = task[order], np.arange(len(task)) - np.repeat(np.cumsum(counts) - counts, counts)
-    shape = len(counts), int(counts.max())
+    most = int(counts.max())
 
-    def table(values: Floats, empty: float) -> Floats:
-        filled = np.full(shape, empty)
+    def table(values: Floats, empty: float, success: float | Floats, failures: float | None = None) -> Floats:
+        filled = np.full((len(counts), 2 * most + 1), empty)
         filled[place] = values[order]
+        filled[:, most] = success
+        filled[:, most + 1 :] = filled[:, :most] if failures is None else failures
         return filled
 
+    known = {kind: np.bincount(task, weights=~np.isnan(share)) > 0 for kind, share in shares.items()}
     return Pool(
         names=tuple(side.tasks[place] for place in kept),
         counts=counts,
         passes=np.bincount(task, weights=reward >= SUCCESS).astype(np.int64),
-        reward=table(reward, 0.0),
-        shares={kind: table(share, np.nan) for kind, share in shares.items()},
-        max_steps=table(max_steps.astype(np.float64), 0.0) > 0,
+        reward=table(reward, 0.0, 1.0, 0.0),
+        shares={
+            kind: table(share, np.nan, np.where(known[kind], 1.0, np.nan)) for kind, share in shares.items()
+        },
+        max_steps=table(max_steps.astype(np.float64), 0.0, 0.0, 0.0) > 0,
         lost=int((~side.measured).sum()),
     )
 
@@ -234,7 +220,7 @@ def resample(random: np.random.Generator, pool: Pool, draw: Draw, rows: int) -> 
     turn = pool.turning(draw.effect, draw.trials)
     if turn > 1:
         raise ValueError(f"an effect of {draw.effect} cannot be planted")
-    size = pool.tasks * max(2 * draw.trials, pool.reward.shape[1])
+    size = pool.tasks * max(2 * draw.trials, pool.most)
     chunk = max(1, _CHUNK // size)
     parts = [_drawn(random, pool, draw, turn, min(chunk, rows - start)) for start in range(0, rows, chunk)]
     old = Tally.combine(np.concatenate, [part.baseline for part in parts])
@@ -259,7 +245,7 @@ def _drawn(random: np.random.Generator, pool: Pool, draw: Draw, turn: float, row
     old, new = columns[:, :, :trials], columns[:, :, trials:]
     if draw.effect:
         new = _turned(random, pool, task, new, draw.effect > 0, turn, (passing, failing))
-    compared = Comparisons(pool.table.tally(task, old), pool.table.tally(task, new))
+    compared = Comparisons(pool.tally(task, old), pool.tally(task, new))
     if not draw.live:
         return compared
     rates = pool.drawn_rates[task]
@@ -272,7 +258,7 @@ def _donors(
     random: np.random.Generator, pool: Pool, task: Counts, shape: tuple[int, ...]
 ) -> tuple[Counts, Counts]:
     """For each trial to be drawn the columns of a success and of a failure of its task."""
-    most = pool.reward.shape[1]
+    most = pool.most
     passes, counts = pool.passes[task][:, :, None], pool.counts[task][:, :, None]
     at = random.random(shape)
     passing = np.where(passes > 0, np.floor(at * passes), most)
@@ -299,8 +285,8 @@ def _turned(
     donors: tuple[Counts, Counts],
 ) -> Counts:
     """The candidate's trials after some failures (for a gain) or successes turned."""
-    trials, most = columns.shape[2], pool.reward.shape[1]
-    passed = pool.table.reward[task[:, :, None], columns] >= SUCCESS
+    trials, most = columns.shape[2], pool.most
+    passed = pool.reward[task[:, :, None], columns] >= SUCCESS
     turns = (random.random(columns.shape) < turn) & (~passed if gain else passed)
     donor = donors[0 if gain else 1][:, :, :trials]
     if not gain:
