@@ -3,10 +3,15 @@
 import asyncio
 from collections.abc import Callable, Sequence
 
-from pytest_trace2evolve.environments.admit import require_admitted
-from pytest_trace2evolve.environments.calibrate import SEED, Ask, calibrate
-from pytest_trace2evolve.environments.calibration_store import fitting, keep
-from pytest_trace2evolve.environments.generators.scenario import EASIEST
+from pytest_trace2evolve.environments.admission import require_admitted
+from pytest_trace2evolve.environments.calibration import (
+    FIRST_ROLLOUT_SEED,
+    CalibrationSpec,
+    calibrate,
+    fitting,
+    keep,
+)
+from pytest_trace2evolve.environments.environment import EASIEST
 from pytest_trace2evolve.environments.registry import BUILT_IN_NAMES, Environments
 from pytest_trace2evolve.improve.order import CALIBRATION
 from pytest_trace2evolve.models.chat import ChatModel
@@ -34,7 +39,7 @@ def ready(
 
     Args:
         instruction: The candidate's, which the agent gets.
-        first: The first scenario that is held against held-out content; see `a_first`.
+        first: The first scenario that is held against held-out content; see `draw_first_seed`.
         told: Hears of which environment how many rollouts of how many are done.
         played: Hears how many rollouts a calibration took, once it is kept.
 
@@ -84,7 +89,7 @@ def _calibrate(
     seeds, rollouts = CALIBRATION
 
     async def measured(settings: ModelSettings) -> None:
-        ask = Ask(settings, instruction=instruction, seeds=seeds, rollouts=rollouts)
+        ask = CalibrationSpec(settings, instruction=instruction, seeds=seeds, rollouts=rollouts)
         model = ChatModel(settings)
         try:
             for name in names:
@@ -92,9 +97,9 @@ def _calibrate(
                 def heard(difficulty: int, done: int, name: str = name) -> None:
                     told(name, done, seeds * rollouts)
 
-                done(await calibrate(environments, name, model, ask, told=heard))
+                done(await calibrate(environments, name, model, ask, on_progress=heard))
         finally:
             await model.close()
 
-    with served(base, seed=SEED) as settings:
+    with served(base, seed=FIRST_ROLLOUT_SEED) as settings:
         asyncio.run(measured(settings))

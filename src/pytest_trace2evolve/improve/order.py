@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_trace2evolve.environments.generators.scenario import EASIEST, HARDEST
+from pytest_trace2evolve.environments.environment import EASIEST, HARDEST
 from pytest_trace2evolve.environments.registry import BUILT_IN_NAMES
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.improve.options import decided_by

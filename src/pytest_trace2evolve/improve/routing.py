@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pytest_trace2evolve.agents.chat import Router
 from pytest_trace2evolve.cases.case import PRESSURE, generate
 from pytest_trace2evolve.diagnose.capabilities import BUILT_IN
-from pytest_trace2evolve.environments.generators.scenario import EASIEST
+from pytest_trace2evolve.environments.environment import EASIEST
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.errors import AdapterError
 from pytest_trace2evolve.models.chat import ChatModel

@@ -1,9 +1,9 @@
-"""Where the lock can be had, and the numbers of the system calls that it leaves.
+"""The machines on which the lock works, and the numbers of the system calls that it leaves.
 
-The list is what an interpreter calls that computes and talks over two pipes, found by tracing one. None of
-them takes a path, makes a descriptor, or reaches another process. Two that are often on such lists are not
-on this one: `futex`, which one thread alone never needs, and `madvise`, by which a process of root may
-retire the machine's memory.
+The list is what an interpreter calls that computes and uses two pipes, found by tracing one. None of them
+takes a path, makes a descriptor, or reaches another process. Two that are often on such lists are not on this
+one: `futex`, which one thread alone never needs, and `madvise`, by which a process of root may retire the
+machine's memory.
 """
 
 import os
@@ -12,14 +12,12 @@ from typing import NamedTuple
 
 
 class Architecture(NamedTuple):
-    """One machine's numbers.
+    """One machine's numbers of system calls, and `audit`, by which a filter recognises them.
 
     Attributes:
-        audit: How a filter is told which machine's numbers it is looking at.
-        free: Allowed whatever the arguments: memory given back or moved, clocks, random numbers, the end.
+        free: Allowed with any arguments: memory given back or moved, clocks, random numbers, the end.
         mapping: Allowed unless the memory would be executable.
-        read: Allowed on the pipe of requests only.
-        write: Allowed on the pipe of answers only.
+        read, write: Allowed on the pipe of requests, and on that of answers, only.
     """
 
     audit: int
@@ -66,11 +64,11 @@ ARCHITECTURES = {
         write=64,
     ),
 }
-"""The machines that the lock knows, by the kernel's name of them."""
+"""The known machines, by the kernel's name of them."""
 
 
 def architecture() -> Architecture | None:
-    """This machine's; None where the lock cannot be had: another system, machine or size of pointers."""
+    """This machine's; None if the lock does not work on it: another system, machine or size of pointers."""
     if sys.platform != "linux" or sys.byteorder != "little" or sys.maxsize < 2**32:
         return None
     return ARCHITECTURES.get(os.uname().machine)

@@ -5,7 +5,7 @@ import pytest
 from pytest_trace2evolve.environments.sandbox.box import Sandbox
 from pytest_trace2evolve.environments.sandbox.rules import check
 from pytest_trace2evolve.errors import GeneratedCodeError, SandboxEndedError, SourceRefusedError
-from tests.environments.boxes import PATIENT, Viewed
+from tests.environments.sandbox.layers import PATIENT, WithoutRules
 
 CLOCKS = [
     "import datetime\ndef grade(): return datetime.datetime.now().year",
@@ -153,7 +153,7 @@ def test_a_source_that_reads_the_clock_is_refused(source: str) -> None:
 
 @pytest.mark.parametrize("source", [one for one in CLOCKS if ".date()" not in one])
 def test_without_the_rules_there_is_no_clock_either(source: str) -> None:
-    with pytest.raises(GeneratedCodeError, match="there is no clock here"), Viewed(source) as box:
+    with pytest.raises(GeneratedCodeError, match="there is no clock here"), WithoutRules(source) as box:
         box.call("grade")
 
 

@@ -5,7 +5,7 @@ import pytest
 from pytest_trace2evolve.environments.sandbox.allowed import BUILTINS, MODULES
 from pytest_trace2evolve.environments.sandbox.box import missing
 from pytest_trace2evolve.errors import GeneratedCodeError
-from tests.environments.boxes import Viewed
+from tests.environments.sandbox.layers import WithoutRules
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 
@@ -71,7 +71,7 @@ def attack():
 @pytest.mark.parametrize(("tried", "told"), TRIED.values(), ids=TRIED)
 def test_it_leads_nowhere(tried: str, told: str) -> None:
     source = SETTING.replace("TRIED", tried)
-    with Viewed(source) as box, pytest.raises(GeneratedCodeError) as raised:
+    with WithoutRules(source) as box, pytest.raises(GeneratedCodeError) as raised:
         box.call("attack")
     assert told in str(raised.value)
 
@@ -81,7 +81,7 @@ def test_all_listed_names_are_there_and_no_others() -> None:
         "def seen(name, names):\n    one = __import__(name, {}, {}, names)\n    return sorted(vars(one))\n"
     )
     source += "def builtins():\n    return sorted(__builtins__)\nvars = lambda one: one.__dict__\n"
-    with Viewed(source) as box:
+    with WithoutRules(source) as box:
         for name, names in MODULES.items():
             inner = {one.removeprefix(f"{name}.") for one in MODULES if one.startswith(f"{name}.")}
             assert set(box.call("seen", name, sorted(names))) == names | inner | {"__name__"}
