@@ -168,7 +168,7 @@ async def calibrate(
         if not tried[-1].outside or not spec.adjust or len(tried) > MAX_ADJUSTMENTS:
             break
         following = next_difficulty(difficulty, tried[-1].figures)
-        if following not in DIFFICULTIES or following in [one.difficulty for one in tried]:
+        if following not in DIFFICULTIES or following in [level.difficulty for level in tried]:
             break
         difficulty = following
     last = tried[-1]
@@ -234,7 +234,7 @@ async def _measure(
 
 def _advice(tried: Sequence[Tried]) -> str:
     """What to do if no difficulty fits."""
-    levels = ", ".join(str(one.difficulty) for one in tried)
+    levels = ", ".join(str(level.difficulty) for level in tried)
     if direction(tried[-1].figures) < 0:
         remedy = "the model needs easier scenarios, or to be taught by examples first"
     else:
@@ -277,12 +277,12 @@ def fitting(environments: Environments, capability: str, weights: str, folder: P
 def keep(folder: Path, calibration: Calibration) -> Path:
     """Keep a calibration in place of an earlier one of the same model, candidate and content."""
 
-    def key(one: Calibration) -> Sequence[str | None]:
-        return one.model, one.weights, one.candidate, one.content
+    def key(kept: Calibration) -> Sequence[str | None]:
+        return kept.model, kept.weights, kept.candidate, kept.content
 
-    kept = [one for one in kept_in(folder, calibration.capability) if key(one) != key(calibration)]
+    others = [kept for kept in kept_in(folder, calibration.capability) if key(kept) != key(calibration)]
     path = folder / f"{calibration.capability}.json"
-    records = [one.model_dump(mode="json") for one in (*kept, calibration)]
+    records = [kept.model_dump(mode="json") for kept in (*others, calibration)]
     write_atomic(path, json.dumps({"calibrations": records}, indent=1) + "\n")
     return path
 
@@ -314,13 +314,13 @@ def listed(environments: Environments, folder: Path) -> list[EnvironmentStatus]:
     """All environments with the calibrations that a folder keeps of them."""
     found = []
     for name in environments.names:
-        kept = kept_in(folder, name)
+        calibrations = kept_in(folder, name)
         stale = any(
-            environments.generator(name, one.difficulty, Content(one.content)).digest != one.digest
-            for one in kept
+            environments.generator(name, kept.difficulty, Content(kept.content)).digest != kept.digest
+            for kept in calibrations
         )
         digest = environments.generator(name, EASIEST).digest
-        found.append(EnvironmentStatus(name, environments.offer(name).pays, digest, kept, stale))
+        found.append(EnvironmentStatus(name, environments.offer(name).pays, digest, calibrations, stale))
     return found
 
 

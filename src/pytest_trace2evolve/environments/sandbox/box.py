@@ -16,7 +16,6 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from types import TracebackType
 from typing import Any, Self
 
 from pytest_trace2evolve.environments.sandbox.jail import (
@@ -95,9 +94,7 @@ class Sandbox:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     @property

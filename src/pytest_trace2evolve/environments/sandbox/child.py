@@ -20,7 +20,7 @@ from types import CodeType, ModuleType, TracebackType
 from typing import Any, NoReturn
 
 from pytest_trace2evolve.environments.sandbox import views
-from pytest_trace2evolve.environments.sandbox.kernel import Bounds, LockError, lock, tie_to_parent
+from pytest_trace2evolve.environments.sandbox.kernel import LockError, lock, tie_to_parent
 
 _MAX_ERROR = 500  # characters of an error's message
 _ALLOCATIONS = 20_000  # before the collector runs: a call makes thousands of objects, and hardly a cycle
@@ -110,7 +110,7 @@ def _lock_process() -> tuple[_Pipes, dict[str, ModuleType]]:
         gc.freeze()
         gc.set_threshold(_ALLOCATIONS)
         _close_everything()
-        has_landlock = lock(requests, answers, Bounds(memory, cpu))
+        has_landlock = lock(requests, answers, memory, cpu)
     except Exception as error:
         pipes.write({"missing": str(error) if isinstance(error, LockError) else _described(error)})
         os._exit(1)

@@ -21,7 +21,6 @@ import signal
 import struct
 import sys
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from pytest_trace2evolve.environments.sandbox.platforms import ARCHITECTURES, Architecture, architecture
 
@@ -36,13 +35,6 @@ _CAPABILITY_VERSION = 0x20080522
 
 _FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}
 """How many rights over files each version of Landlock knows; later ones know those of the fifth."""
-
-
-class Bounds(NamedTuple):
-    """What a child may use: bytes beyond those of the interpreter when it is locked, seconds of processor."""
-
-    memory: int
-    cpu: int
 
 
 class LockError(Exception):
@@ -66,19 +58,20 @@ def tie_to_parent(life: int) -> None:
         os._exit(1)
 
 
-def lock(requests: int, answers: int, bounds: Bounds) -> bool:
+def lock(requests: int, answers: int, memory: int, cpu: int) -> bool:
     """Take everything from this process but computing, one pipe to read and one to write.
 
-    Returns whether Landlock guards the file system too. After a `LockError` the process must not go on.
+    It may use so many bytes beyond those of the interpreter, and so many seconds of processor time. Returns
+    whether Landlock guards the file system too. After a `LockError` the process must not go on.
     """
     machine = architecture()
     if machine is None:
         raise LockError(f"this platform is none of {', '.join(f'Linux on {name}' for name in ARCHITECTURES)}")
     _prctl("no_new_privs", _NO_NEW_PRIVILEGES, 1)
     _prctl("PR_SET_DUMPABLE", _DUMPABLE, 0)
-    memory = _address_space() + bounds.memory
+    memory += _address_space()
     has_landlock = _landlock()
-    _limit_resources(memory, bounds.cpu)
+    _limit_resources(memory, cpu)
     _drop_capabilities()
     program = list(_program(machine, requests, answers))
     code = b"".join(program)

@@ -22,47 +22,33 @@ class Architecture(NamedTuple):
 
     audit: int
     free: tuple[int, ...]
-    mapping: tuple[int, int]
+    mapping: tuple[int, ...]
     read: int
     write: int
 
 
+_FREE = {  # by call: its number on x86_64 and on aarch64, if it is there
+    "brk": (12, 214),
+    "munmap": (11, 215),
+    "mremap": (25, 216),
+    "clock_gettime": (228, 113),
+    "gettimeofday": (96, 169),
+    "time": (201,),
+    "getrandom": (318, 278),
+    "rt_sigreturn": (15, 139),
+    "exit": (60, 93),
+    "exit_group": (231, 94),
+}
+_MAPPING = {"mmap": (9, 222), "mprotect": (10, 226)}
+
+
+def _numbers(calls: dict[str, tuple[int, ...]], machine: int) -> tuple[int, ...]:
+    return tuple(numbers[machine] for numbers in calls.values() if machine < len(numbers))
+
+
 ARCHITECTURES = {
-    "x86_64": Architecture(
-        audit=0xC000003E,
-        free=(
-            12,  # brk
-            11,  # munmap
-            25,  # mremap
-            228,  # clock_gettime
-            96,  # gettimeofday
-            201,  # time
-            318,  # getrandom
-            15,  # rt_sigreturn
-            60,  # exit
-            231,  # exit_group
-        ),
-        mapping=(9, 10),  # mmap, mprotect
-        read=0,
-        write=1,
-    ),
-    "aarch64": Architecture(
-        audit=0xC00000B7,
-        free=(
-            214,  # brk
-            215,  # munmap
-            216,  # mremap
-            113,  # clock_gettime
-            169,  # gettimeofday
-            278,  # getrandom
-            139,  # rt_sigreturn
-            93,  # exit
-            94,  # exit_group
-        ),
-        mapping=(222, 226),  # mmap, mprotect
-        read=63,
-        write=64,
-    ),
+    "x86_64": Architecture(0xC000003E, _numbers(_FREE, 0), _numbers(_MAPPING, 0), read=0, write=1),
+    "aarch64": Architecture(0xC00000B7, _numbers(_FREE, 1), _numbers(_MAPPING, 1), read=63, write=64),
 }
 """The known machines, by the kernel's name of them."""
 
