@@ -37,7 +37,6 @@ from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.task import Content, Task
 from pytest_trace2evolve.scoring.invariants import broken
 from pytest_trace2evolve.utils.canonical import digest
-from pytest_trace2evolve.worlds.registry import Worlds
 
 SEEDS = 1_000  # of a full admission
 SEEDS_BEFORE_TRAINING = 60  # that are checked again before a training
@@ -83,14 +82,12 @@ def admit(
         on_progress: Called with the number of checked scenarios.
     """
     started = time.perf_counter()
-    offer = environments.offer(name)
-    own_world = Worlds().open(offer.provider, offer.domain) if offer.provider == "trace2evolve" else None
     levels = [difficulty] if difficulty is not None else list(DIFFICULTIES)
 
     def make(level: int) -> Generator:
         return environments.generator(name, level, content)
 
-    checks = _Checks(make, own_world or environments.world(name), content, held_out)
+    checks = _Checks(make, environments.world(name), content, held_out)
     for place in range(seeds):
         checks.check(first + place, levels[place % len(levels)])
         on_progress(place + 1)
@@ -176,7 +173,7 @@ class _Checks:
         self._openings.add(digest([said.content for said in task.history if said.role == "user"]))
         if self._content is Content.TRAIN and (found := found_held_out(task, self._held_out)):
             self._note(NOT_HELD_OUT, seed, found)
-        self._check_tools(task, environment, seed)
+        self._check_history(task, seed)
         self._check_expert(task, environment, seed)
         if is_early:
             if found := self._broken_rule(task):
@@ -202,10 +199,8 @@ class _Checks:
             if again[::-1] != grades:
                 self._note(SAME_GRADE, seed, "another one when it is asked again")
 
-    def _check_tools(self, task: Task, environment: ScenarioEnvironment, seed: int) -> None:
-        """The tools are the target's own, and so are all their answers before the agent's turn."""
-        if list(environment.tools()) != list(self._world.tools("assistant")):
-            self._note(SAME_TOOLS, seed, "the agent has other tools")
+    def _check_history(self, task: Task, seed: int) -> None:
+        """The tools' answers before the agent's turn are the target's own."""
         session = self._world.open()
         session.initialise(task.initial_state)
         calls = [call for message in task.history for call in message.tool_calls or ()]
