@@ -8,6 +8,7 @@ machine's memory.
 
 import os
 import sys
+from collections.abc import Mapping
 from typing import NamedTuple
 
 
@@ -42,7 +43,7 @@ _FREE = {  # by call: its number on x86_64 and on aarch64, if it is there
 _MAPPING = {"mmap": (9, 222), "mprotect": (10, 226)}
 
 
-def _numbers(calls: dict[str, tuple[int, ...]], machine: int) -> tuple[int, ...]:
+def _numbers(calls: Mapping[str, tuple[int, ...]], machine: int) -> tuple[int, ...]:
     return tuple(numbers[machine] for numbers in calls.values() if machine < len(numbers))
 
 
