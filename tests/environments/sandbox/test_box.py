@@ -300,3 +300,139 @@ def test_patches_inside_do_not_reach_the_parent() -> None:
         with pytest.raises(SandboxEndedError, match="it ended by itself with status 70"):
             one.call("attack")
     assert (sum([1]), json.loads("[1]"), random.Random(1).random() < 1) == (1, [1], True)
+
+
+KEPT_TEXT = """
+count = [0]
+def grade():
+    count[0] += 1
+    return count[0]
+---
+count = {}
+def grade():
+    count[len(count)] = 1
+    return len(count)
+---
+from itertools import count
+numbers = count()
+def grade(): return next(numbers)
+---
+numbers = iter(range(9))
+def grade(): return next(numbers)
+---
+def made():
+    n = 0
+    def inner():
+        nonlocal n
+        n += 1
+        return n
+    return inner
+grade = made()
+---
+def grade(seen=[]):
+    seen.append(1)
+    return len(seen)
+---
+class Grade:
+    n = 0
+def grade():
+    Grade.n += 1
+    return Grade.n
+---
+def grade():
+    grade.n = grade.n + 1
+    return grade.n
+grade.n = 0
+---
+from functools import lru_cache
+seen = []
+@lru_cache
+def once(): seen.append(1)
+def grade():
+    once()
+    seen.append(1)
+    return len(seen)
+---
+from random import Random
+rng = Random(1)
+def grade(): return rng.random()
+---
+from collections import deque
+kept = deque([0])
+def grade():
+    kept.append(kept[-1] + 1)
+    return kept[-1]
+---
+def numbers():
+    n = 0
+    while True:
+        n += 1
+        yield n
+made = numbers()
+def grade(): return next(made)
+---
+from dataclasses import dataclass
+@dataclass
+class Kept:
+    n: int = 0
+kept = Kept()
+def grade():
+    kept.n += 1
+    return kept.n
+---
+import random
+place = random
+try:
+    n = place.n
+except AttributeError:
+    n = 0
+place.n = n + 1
+def grade(): return n
+---
+from collections import Counter
+try:
+    n = Counter.n
+except AttributeError:
+    n = 0
+Counter.n = n + 1
+def grade(): return n
+---
+from random import Random
+try:
+    n = Random.n
+except AttributeError:
+    n = 0
+Random.n = n + 1
+def grade(): return n
+---
+import re
+try:
+    n = re.ASCII.n
+except AttributeError:
+    n = 0
+re.ASCII.n = n + 1
+def grade(): return n
+---
+from statistics import mean
+try:
+    n = mean.n
+except AttributeError:
+    n = 0
+mean.n = n + 1
+def grade(): return n
+"""
+KEPT = KEPT_TEXT.split("---\n")
+
+
+@pytest.mark.parametrize("source", KEPT)
+def test_nothing_is_kept_between_calls(source: str) -> None:
+    with Sandbox(source, "module", PATIENT) as box:
+        assert len({box.call("grade") for _ in range(4)}) == 1
+
+
+def test_what_a_module_does_to_itself_while_loading_does_not_last() -> None:
+    source = "import json\nkept = []\ndef scenario(n):\n    kept.append(n)\n    return kept"
+    with Sandbox(source, "module", PATIENT) as box:
+        assert [box.call("scenario", n) for n in (3, 4, 3)] == [[3], [4], [3]]
+        with pytest.raises(GeneratedCodeError, match="it has no such function"):
+            box.call("grade")

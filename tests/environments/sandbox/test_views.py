@@ -3,9 +3,10 @@
 import pytest
 
 from pytest_trace2evolve.environments.sandbox.allowed import BUILTINS, MODULES
-from pytest_trace2evolve.environments.sandbox.box import missing
-from pytest_trace2evolve.errors import GeneratedCodeError
-from tests.environments.sandbox.layers import WithoutRules
+from pytest_trace2evolve.environments.sandbox.box import Sandbox, missing
+from pytest_trace2evolve.environments.sandbox.rules import check
+from pytest_trace2evolve.errors import GeneratedCodeError, SandboxEndedError, SourceRefusedError
+from tests.environments.sandbox.layers import PATIENT, WithoutRules
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 
@@ -96,3 +97,87 @@ def test_no_listed_name_is_a_module() -> None:
     listed = [getattr(importlib.import_module(name), one) for name, names in MODULES.items() for one in names]
     assert len(listed) > 200
     assert not [one for one in listed if isinstance(one, types.ModuleType)]
+
+
+CLOCKS = [
+    "import datetime\ndef grade(): return datetime.datetime.now().year",
+    "from datetime import datetime\ndef grade(): return datetime.now().year",
+    "from datetime import datetime, UTC\ndef grade(): return datetime.now(UTC).year",
+    "from datetime import datetime as d\ndef grade(): return d.utcnow().year",
+    "from datetime import datetime\ndef grade(): return datetime.today().year",
+    "from datetime import date\ndef grade(): return date.today().year",
+    "from datetime import date\nread = date.today\ndef grade(): return read().year",
+    "from datetime import date\ndef grade(): return date(2020, 1, 1).today().year",
+    "from datetime import datetime\ndef grade(): return datetime(2020, 1, 1).date().today().year",
+    "from datetime import datetime\nclass D(datetime):\n    pass\ndef grade(): return D.now().year",
+    "from datetime import datetime\nD = datetime\ndef grade(): return list(map(D.now, [None]))[0].year",
+]
+
+
+@pytest.mark.parametrize("source", CLOCKS)
+def test_a_source_that_reads_the_clock_is_refused(source: str) -> None:
+    with pytest.raises(
+        SourceRefusedError, match="it reads the clock, and a scenario follows from its seed alone"
+    ):
+        check(source, "module")
+
+
+@pytest.mark.parametrize("source", [one for one in CLOCKS if ".date()" not in one])
+def test_without_the_rules_there_is_no_clock_either(source: str) -> None:
+    with pytest.raises(GeneratedCodeError, match="there is no clock here"), WithoutRules(source) as box:
+        box.call("grade")
+
+
+def test_a_class_of_the_library_is_not_registered_with() -> None:
+    source = "from collections.abc import Sized\nfrom decimal import Decimal\nSized.register(Decimal)"
+    with pytest.raises(SourceRefusedError, match="it changes a class of the library"):
+        check(source, "module")
+
+
+@pytest.mark.parametrize("seed", ["", "None"])
+def test_random_numbers_need_a_seed(seed: str) -> None:
+    source = f"from random import Random\ndef grade(): return Random({seed}).random()"
+    with Sandbox(source, "module", PATIENT) as box, pytest.raises((GeneratedCodeError, SandboxEndedError)):
+        box.call("grade")
+    source = "from random import Random\ndef grade():\n    one = Random(1)\n    one.seed()\n    return 1"
+    with (
+        Sandbox(source, "module", PATIENT) as box,
+        pytest.raises(GeneratedCodeError, match="Random needs a seed"),
+    ):
+        box.call("grade")
+
+
+DATES = """
+import datetime
+from copy import copy, deepcopy
+from datetime import date, timedelta
+from random import Random
+
+
+def grade():
+    one = datetime.datetime(2026, 5, 4, 3, 2)
+    later = one + timedelta(days=1)
+    rng = Random(4)
+    rng.random()
+    return [
+        isinstance(one, date), isinstance(one.date(), date), isinstance(date(2026, 1, 1), datetime.datetime),
+        one.date() == date(2026, 5, 4), date(2026, 5, 4) < later.date(), str(later), f"{later:%d.%m.%Y}",
+        datetime.datetime.strptime("2026-05-04", "%Y-%m-%d").isoformat(), (later - one).days,
+        datetime.date.fromisoformat("2026-05-04").weekday(), deepcopy(one) == one,
+        copy(rng).random() == rng.random(),
+        issubclass(datetime.datetime, date), hash_free(one),
+    ]
+
+
+def hash_free(value):
+    return {value: 1}[datetime.datetime(2026, 5, 4, 3, 2)]
+"""
+
+
+def test_dates_compute_as_ever() -> None:
+    with Sandbox(DATES, "module", PATIENT) as box:
+        found = box.call("grade")
+    assert found == [
+        *(True, True, False, True, True, "2026-05-05 03:02:00", "05.05.2026", "2026-05-04T00:00:00", 1, 0),
+        *(True, True, True, 1),
+    ]
