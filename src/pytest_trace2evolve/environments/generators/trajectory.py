@@ -38,6 +38,7 @@ class Trajectory:
     def __init__(self, task: Task, trace: Sequence[Message]) -> None:
         self.task = task
         self.trace = trace
+        self._begins = len(task.history)
 
     @cached_property
     def calls(self) -> list[MadeCall]:
@@ -47,7 +48,7 @@ class Trajectory:
     @cached_property
     def own_calls(self) -> list[MadeCall]:
         """The calls since the agent's turn began."""
-        return [call for call in self.calls if call.index >= len(self.task.history)]
+        return [call for call in self.calls if call.index >= self._begins]
 
     @cached_property
     def changes(self) -> list[MadeCall]:
@@ -65,7 +66,7 @@ class Trajectory:
         return [
             (index, message.content or "")
             for index, message in enumerate(self.trace)
-            if index >= len(self.task.history) and message.role == "assistant" and not message.tool_calls
+            if index >= self._begins and message.role == "assistant" and not message.tool_calls
         ]
 
     @property
@@ -88,7 +89,7 @@ class Trajectory:
 
     def has_discovered(self, record: str) -> bool:
         """Whether a record was read on the agent's turn that the history had not read."""
-        return self.has_read(record) and not self.has_read(record, before=len(self.task.history))
+        return self.has_read(record) and not self.has_read(record, before=self._begins)
 
 
 def is_write(tool: str) -> bool:
