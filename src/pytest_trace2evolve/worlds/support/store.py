@@ -1,11 +1,8 @@
-"""A store: the records that many sessions share, their indexes and the texts that models read for them.
+"""The shape of a retail database, as τ² retail has it, and stores of it that many sessions share.
 
-Nothing of a store changes once it is made, except that it remembers what it has worked out. A store that
-differs from another in some records shares all others with it, with their texts.
-
-A session's view of one table: shared rows until they are written, and the keys that were reached.
-
-Stores with a task's initialization data in them, made once for all sessions of the task.
+Names of models and the order of their fields are part of the interface: errors show the first to tools and
+tasks, and a model reads a record in the second. Numbers are finite, unknown fields of a record are dropped,
+as τ² drops them, and unknown tables are errors.
 """
 
 import functools
@@ -13,22 +10,156 @@ import json
 import math
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pytest_trace2evolve.errors import WorldError
 from pytest_trace2evolve.records.base import complaint
 from pytest_trace2evolve.records.protocols import ToolResult
 from pytest_trace2evolve.records.task import InitializationData
-from pytest_trace2evolve.worlds.overlay import combined
-from pytest_trace2evolve.worlds.support.database import TABLES, Data, read_record, read_tables
+from pytest_trace2evolve.worlds.overlay import combine
+
+Data = dict[str, Any]
+"""One record as plain data: dictionaries, lists, text, numbers, booleans and nulls."""
+
+
+class Shape(BaseModel):
+    """Base of all parts of a database."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+
+class Variant(Shape):
+    """One item that can be bought: a product in one choice of options."""
+
+    item_id: str
+    options: dict[str, str]
+    available: bool
+    price: float
+
+
+class Product(Shape):
+    """A product and its variants by item id."""
+
+    name: str
+    product_id: str
+    variants: dict[str, Variant]
+
+
+class UserName(Shape):
+    """A customer's name."""
+
+    first_name: str
+    last_name: str
+
+
+class UserAddress(Shape):
+    """A postal address."""
+
+    address1: str
+    address2: str
+    city: str
+    country: str
+    state: str
+    zip: str
+
+
+class CreditCard(Shape):
+    """A payment method: a card."""
+
+    source: Literal["credit_card"]
+    id: str
+    brand: str
+    last_four: str
+
+
+class GiftCard(Shape):
+    """A payment method: a balance held by the store."""
+
+    source: Literal["gift_card"]
+    id: str
+    balance: float
+
+
+class Paypal(Shape):
+    """A payment method: an account elsewhere."""
+
+    source: Literal["paypal"]
+    id: str
+
+
+class User(Shape):
+    """A customer."""
+
+    user_id: str
+    name: UserName
+    address: UserAddress
+    email: str
+    payment_methods: dict[str, CreditCard | GiftCard | Paypal]
+    orders: list[str]
+
+
+class OrderFulfilment(Shape):
+    """A shipment."""
+
+    tracking_id: list[str]
+    item_ids: list[str]
+
+
+class OrderItem(Shape):
+    """One position of an order."""
+
+    name: str
+    product_id: str
+    item_id: str
+    price: float
+    options: dict[str, str]
+
+
+class OrderPayment(Shape):
+    """A payment or a refund."""
+
+    transaction_type: Literal["payment", "refund"]
+    amount: float
+    payment_method_id: str
+
+
+class Order(Shape):
+    """An order; a null field says that this has not happened to it."""
+
+    order_id: str
+    user_id: str
+    address: UserAddress
+    items: list[OrderItem]
+    status: Literal[
+        "processed",
+        "pending",
+        "pending (item modified)",
+        "delivered",
+        "cancelled",
+        "exchange requested",
+        "return requested",
+    ]
+    fulfillments: list[OrderFulfilment]
+    payment_history: list[OrderPayment]
+    cancel_reason: Literal["no longer needed", "ordered by mistake"] | None = None
+    exchange_items: list[str] | None = None
+    exchange_new_items: list[str] | None = None
+    exchange_payment_method_id: str | None = None
+    exchange_price_difference: float | None = None
+    return_items: list[str] | None = None
+    return_payment_method_id: str | None = None
+
+
+TABLES: Mapping[str, type[Shape]] = {"products": Product, "users": User, "orders": Order}
+"""The tables of a database, each with the shape of its records."""
 
 _FINITE = json.JSONEncoder(allow_nan=False)
 
 
 class Row:
-    """One record, and once somebody asked for it, what a tool answers that returns it.
+    """One record, and the answer of a tool that returns it, once one was asked for.
 
     Attributes:
         data: The record. Its nested parts may be shared with other rows: they are replaced, never changed.
@@ -40,11 +171,16 @@ class Row:
         self.data = data
         self._answer: ToolResult | None = None
 
+    @classmethod
+    def read(cls, table: str, record: Any) -> "Row":
+        """A row of validated data that shares nothing with `record`; raises `ValidationError`."""
+        return cls(TABLES[table].model_validate(record).model_dump())
+
     @property
     def answer(self) -> ToolResult:
         """The record as τ² writes it for a model."""
         if self._answer is None:
-            self._answer = ToolResult(content=render_record(self.data))
+            self._answer = ToolResult(content=_render(self.data))
         return self._answer
 
     def set(self, **fields: Any) -> None:
@@ -56,35 +192,35 @@ class Row:
 Rows = Mapping[str, Row]
 
 
-def render_record(data: Any) -> str:
-    """Spaced JSON; a number that is not finite is null, as τ²'s serialisation has it."""
+def _render(data: Data) -> str:
+    """Spaced JSON; a number that is not finite becomes null, as in τ²'s serialisation."""
     try:
         return _FINITE.encode(data)
     except ValueError:
-        return json.dumps(_finite(data))
+        return json.dumps(_without_infinite(data))
 
 
-def _finite(value: Any) -> Any:
+def _without_infinite(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: _without_infinite(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_finite(item) for item in value]
+        return [_without_infinite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-class Catalogue:
-    """The products, and where each item is. No tool changes a product."""
+class Products:
+    """The products, and an index of their items. No tool changes a product."""
 
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
 
     @functools.cached_property
-    def items(self) -> dict[str, tuple[str, Row]]:
-        """Each item's product key and variant; where two products have an item, the first product's."""
-        items: dict[str, tuple[str, Row]] = {}
-        for key, product in self.rows.items():
+    def items(self) -> dict[str, Row]:
+        """Each item's variant; if two products have an item, the first product's."""
+        items: dict[str, Row] = {}
+        for product in self.rows.values():
             for item_id, variant in product.data["variants"].items():
-                items.setdefault(item_id, (key, Row(variant)))
+                items.setdefault(item_id, Row(variant))
         return items
 
     @functools.cached_property
@@ -94,15 +230,15 @@ class Catalogue:
         return json.dumps(ids, sort_keys=True)
 
 
-class Customers:
-    """The users, found by what no tool can change: email and name, in the order of the table."""
+class Users:
+    """The users, indexed by what no tool can change: email and name, in the order of the table."""
 
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
 
     @functools.cached_property
     def by_email(self) -> dict[str, str]:
-        """The first user key of each email, in small letters."""
+        """The first user key of each email, in lower case."""
         keys: dict[str, str] = {}
         for key, row in self.rows.items():
             keys.setdefault(row.data["email"].lower(), key)
@@ -110,7 +246,7 @@ class Customers:
 
     @functools.cached_property
     def by_name(self) -> dict[str, dict[str, list[str]]]:
-        """User keys by first and then by last name, in small letters."""
+        """User keys by first and then by last name, in lower case."""
         keys: dict[str, dict[str, list[str]]] = {}
         for key, row in self.rows.items():
             name = row.data["name"]
@@ -120,49 +256,81 @@ class Customers:
 
 
 class Store:
-    """Products, users and orders.
+    """Products, users and orders that many sessions share.
+
+    Nothing of a store changes once it is made, apart from cached indexes and answers. A store made from
+    another one shares all records with it that it does not replace, with their answers.
 
     Attributes:
         changed: Keys of the records in which the store differs from the one it was made from first, by table.
     """
 
-    def __init__(self, catalogue: Catalogue, customers: Customers, orders: Rows) -> None:
-        self.catalogue = catalogue
-        self.customers = customers
+    def __init__(self, products: Products, users: Users, orders: Rows) -> None:
+        self.products = products
+        self.users = users
         self.orders = orders
         self.changed: Mapping[str, frozenset[str]] = dict.fromkeys(TABLES, frozenset())
         self._root = self
 
     @classmethod
-    def read(cls, content: Mapping[str, Any] | None) -> "Store":
-        """A store of plain data in τ²'s shape; an empty one of None.
+    def read(cls, content: Mapping[str, Any]) -> "Store":
+        """A store of plain data: tables by name, each with its records by key; a table may be absent.
 
         Raises:
             WorldError: the content has another shape.
         """
-        tables = {
-            name: {key: Row(record) for key, record in records.items()}
-            for name, records in read_tables(content or {}).items()
-        }
-        return cls(Catalogue(tables["products"]), Customers(tables["users"]), tables["orders"])
+        unknown = sorted(set(content) - set(TABLES))
+        if unknown:
+            raise WorldError(f"the store has a table {unknown[0]!r}; a retail store has {', '.join(TABLES)}")
+        tables = {name: _read_table(name, content.get(name, {})) for name in TABLES}
+        return cls(Products(tables["products"]), Users(tables["users"]), tables["orders"])
 
     @functools.cached_property
     def tables(self) -> Mapping[str, Rows]:
         """The rows by table."""
-        return {"products": self.catalogue.rows, "users": self.customers.rows, "orders": self.orders}
+        return {"products": self.products.rows, "users": self.users.rows, "orders": self.orders}
 
-    def replaced(self, changes: Mapping[str, Mapping[str, Row]]) -> "Store":
+    def replaced(self, changes: Mapping[str, Rows]) -> "Store":
         """A store with other or further records; a replaced one keeps its place in the order of its table."""
-        store = Store(self.catalogue, self.customers, self.orders)
+        store = Store(self.products, self.users, self.orders)
         if products := changes.get("products"):
-            store.catalogue = Catalogue({**self.catalogue.rows, **products})
+            store.products = Products({**self.products.rows, **products})
         if users := changes.get("users"):
-            store.customers = Customers({**self.customers.rows, **users})
+            store.users = Users({**self.users.rows, **users})
         if orders := changes.get("orders"):
             store.orders = {**self.orders, **orders}
         store.changed = {name: keys | changes.get(name, {}).keys() for name, keys in self.changed.items()}
         store._root = self._root
         return store
+
+    def merged(self, data: InitializationData) -> "Store":
+        """A store with a task's data: nested dictionaries key by key, anything else replaced.
+
+        Raises:
+            WorldError: the data do not fit the shape of a retail database, or are for the user.
+        """
+        if data.user_data:
+            raise WorldError("initialization data for the user, who has no database in domain 'support'")
+        changes: dict[str, Rows] = {}
+        for name, update in (data.agent_data or {}).items():
+            if name not in TABLES:
+                raise WorldError(f"initialization data name {name!r}, which the database does not have")
+            try:
+                changes[name] = self._merge_table(name, update)
+            except ValidationError as error:
+                cause = complaint(error, "it")
+                raise WorldError(f"initialization data do not fit {name!r}: {cause}") from None
+        return self.replaced(changes) if changes else self
+
+    def _merge_table(self, name: str, update: Any) -> Rows:
+        if not isinstance(update, Mapping):
+            kind = type(update).__name__
+            raise WorldError(f"initialization data do not fit {name!r}: they are {kind}, not records by key")
+        before = self.tables[name]
+        return {
+            key: Row.read(name, combine(before[key].data if key in before else None, change))
+            for key, change in update.items()
+        }
 
     def may_differ(self, table: str, other: "Store") -> frozenset[str]:
         """Keys of a table under which two stores may hold different records."""
@@ -175,102 +343,39 @@ class Store:
         return {name: {key: row.data for key, row in rows.items()} for name, rows in self.tables.items()}
 
 
-class Table:
-    """Rows by key over shared rows, which it never changes.
-
-    Attributes:
-        own: The rows that this session wrote.
-        reached: Keys of all rows read or written.
-    """
-
-    __slots__ = ("_shared", "own", "reached")
-
-    def __init__(self, shared: Rows) -> None:
-        self._shared = shared
-        self.own: dict[str, Row] = {}
-        self.reached: set[str] = set()
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._shared
-
-    def __getitem__(self, key: str) -> Row:
-        self.reached.add(key)
-        return self.own.get(key) or self._shared[key]
-
-    def writable(self, key: str) -> Row:
-        """The session's own row of a key, copied at the first time."""
-        if key not in self.own:
-            self.own[key] = Row(dict(self[key].data))
-        return self.own[key]
-
-    def peek(self, key: str) -> Row | None:
-        """The row of a key, where there is one, without reaching it."""
-        return self.own.get(key) or self._shared.get(key)
-
-    def restart(self, shared: Rows) -> None:
-        """Begin anew over other shared rows; what was reached stays reached."""
-        self._shared = shared
-        self.own = {}
+def _read_table(name: str, table: Any) -> Rows:
+    if not isinstance(table, Mapping):
+        raise WorldError(f"the store's {name!r} are {type(table).__name__}, not records by key")
+    rows = {}
+    for key, record in table.items():
+        try:
+            rows[key] = Row.read(name, record)
+        except ValidationError as error:
+            cause = complaint(error, "it")
+            raise WorldError(f"the store's record '{name}/{key}' has another shape: {cause}") from None
+    return rows
 
 
-_KEPT = 256  # stores; one holds references to all records of the store it was made from
+_KEPT_STORES = 256  # one holds references to all records of the store it was made from
 
 
-class MergedStores:
-    """Merges initialization data into one store, and keeps the results of the tasks that came last.
+class StoreCache:
+    """Merges tasks' initialization data into one store, and keeps the stores of the latest tasks.
 
-    Data are known again by being the same object, which the record is kept for: their content is not read
-    again, so it must not be changed in place.
+    Data are recognised by object identity, so they must not be changed in place.
     """
 
     def __init__(self, store: Store) -> None:
-        self._store = store
+        self.store = store
         self._kept: OrderedDict[int, tuple[InitializationData, Store]] = OrderedDict()
 
-    def merged(self, store: Store, data: InitializationData) -> Store:
-        """`store` with the data merged into it.
-
-        Raises:
-            WorldError: the data do not fit the shape of a retail database, or are for the user.
-        """
-        if store is not self._store:
-            return merge_into(store, data)
+    def merged(self, data: InitializationData) -> Store:
+        """As `Store.merged`."""
         kept = self._kept.get(id(data))
         if kept is None:
-            kept = self._kept[id(data)] = (data, merge_into(store, data))
-            if len(self._kept) > _KEPT:
+            kept = self._kept[id(data)] = (data, self.store.merged(data))
+            if len(self._kept) > _KEPT_STORES:
                 self._kept.popitem(last=False)
         else:
             self._kept.move_to_end(id(data))
         return kept[1]
-
-
-def merge_into(store: Store, data: InitializationData) -> Store:
-    """A store with further or changed records: nested dictionaries key by key, anything else replaced.
-
-    Raises:
-        WorldError: as of `MergedStores.merged`.
-    """
-    if data.user_data:
-        raise WorldError("initialization data for the user, who has no database in domain 'support'")
-    changes: dict[str, dict[str, Row]] = {}
-    for name, update in (data.agent_data or {}).items():
-        if name not in TABLES:
-            raise WorldError(f"initialization data name {name!r}, which the database does not have")
-        try:
-            changes[name] = _merged_rows(store, name, update)
-        except ValidationError as error:
-            raise WorldError(f"initialization data do not fit {name!r}: {complaint(error, 'it')}") from None
-    return store.replaced(changes) if changes else store
-
-
-def _merged_rows(store: Store, name: str, update: Any) -> dict[str, Row]:
-    if not isinstance(update, Mapping):
-        kind = type(update).__name__
-        raise WorldError(f"initialization data do not fit {name!r}: they are {kind}, not records by key")
-    before = store.tables[name]
-    rows = {}
-    for key, change in update.items():
-        old = before[key].data if key in before else None
-        rows[key] = Row(read_record(name, combined(old, change)))
-    return rows
