@@ -99,7 +99,10 @@ class _PrivateModules:
 
     def _run(self, name: str) -> ModuleType:
         path = self._folder.joinpath(*name.split(".")[1:]).with_suffix(".py")
-        code = importlib.machinery.SourceFileLoader(name, str(path)).get_code(name)
+        try:
+            code = importlib.machinery.SourceFileLoader(name, str(path)).get_code(name)
+        except FileNotFoundError:
+            raise ModuleNotFoundError(f"no module named {name!r}", name=name) from None
         assert code is not None
         module = ModuleType(name)
         module.__file__ = str(path)
@@ -118,10 +121,10 @@ class _PrivateModules:
         level: int = 0,
     ) -> Any:
         package = name.partition(".")[0]
-        if level or package not in (self._package, _FRAMEWORK):
-            return builtins.__import__(name, globals, locals, fromlist or (), level)
-        if not fromlist:
-            raise ImportError(f"'import {name}' is not supported here, only 'from {name} import …'")
+        if level == 0 and package not in (self._package, _FRAMEWORK):
+            return builtins.__import__(name, globals, locals, fromlist or ())
+        if level or not fromlist:
+            raise ImportError("only 'from package.module import name' is supported here")
         if package == self._package:
             return self.load(name)
         if name not in _STAND_INS:

@@ -1,4 +1,4 @@
-"""A session over overlays against the port's own toolkits: equal answers, equal end states."""
+"""Sessions over overlays: they equal the port's own toolkits, and validate initialization data."""
 
 import functools
 from collections.abc import Callable
@@ -11,14 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
+from pytest_trace2evolve.agents.reference import NopAgent
+from pytest_trace2evolve.errors import WorldError
 from pytest_trace2evolve.records.message import Requestor
-from pytest_trace2evolve.records.protocols import ToolResult
+from pytest_trace2evolve.records.protocols import ToolResult, World
+from pytest_trace2evolve.records.score import Status
 from pytest_trace2evolve.records.task import FunctionCall, Task
+from pytest_trace2evolve.scoring.reward import score
 from pytest_trace2evolve.utils.optional import quiet_import
 from pytest_trace2evolve.worlds.inspect_domains import DOMAINS, Toolkit
 from pytest_trace2evolve.worlds.overlay import OverlayDatabase, fingerprint
 from pytest_trace2evolve.worlds.registry import Worlds
 from pytest_trace2evolve.worlds.toolkit import ToolkitSession, render
+from tests.conftest import Simulate
 
 Call = tuple[str, dict[str, Any], Requestor]
 
@@ -72,7 +77,7 @@ class Original:
 
 
 def state_of(session: ToolkitSession) -> list[str]:
-    return [text_of(toolkit.db) for toolkit in (session._agent, session._user) if toolkit is not None]
+    return [text_of(toolkit.db) for toolkit in (session.agent, session.user) if toolkit is not None]
 
 
 def gold_calls(task: Task) -> list[Call]:
@@ -98,7 +103,7 @@ def perturbed(data: st.DataObject, call: Call, pool: list[Call]) -> Call:
 
 
 @pytest.mark.parametrize("domain", ["retail", "airline", "telecom"])
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(data=st.data())
 def test_a_session_answers_and_ends_as_the_ports_own_toolkits_do(
     worlds: Worlds, domain: str, data: st.DataObject
@@ -117,3 +122,71 @@ def test_a_session_answers_and_ends_as_the_ports_own_toolkits_do(
         for name, arguments, side in calls:
             assert session.call(name, arguments, side) == original.run(name, arguments, side)
     assert state_of(session) == original.state()
+
+
+@pytest.fixture
+def retail(worlds: Worlds) -> World:
+    """The retail domain of the package."""
+    return worlds.open("inspect_evals", "retail")
+
+
+def with_order(retail: World, **changes: object) -> Task:
+    """A task that cancels an order which only its initialization data bring into being."""
+    session: Any = retail.open()
+    order = session.agent.db.orders["#W2378156"].model_dump(mode="json")  # any order will do
+    order |= {"order_id": "#W0000001", "status": "pending", **changes}
+    return Task.model_validate(
+        {
+            "id": "new",
+            "initial_state": {"initialization_data": {"agent_data": {"orders": {"#W0000001": order}}}},
+            "evaluation_criteria": {
+                "actions": [
+                    {
+                        "name": "cancel_pending_order",
+                        "arguments": {"order_id": "#W0000001", "reason": "no longer needed"},
+                    }
+                ]
+            },
+        }
+    )
+
+
+def test_a_new_record_is_one_that_tools_can_work_on(retail: World, simulate: Simulate) -> None:
+    task = with_order(retail)
+    assert score(simulate(task, retail), task, retail).reward == 1.0
+
+
+def test_doing_nothing_to_a_new_record_is_no_success(retail: World, simulate: Simulate) -> None:
+    task = with_order(retail)
+    assert score(simulate(task, retail, NopAgent()), task, retail).reward == 0.0
+
+
+def test_data_that_do_not_fit_the_models_are_not_measured(retail: World, simulate: Simulate) -> None:
+    trace = simulate(with_order(retail), retail)
+    broken = with_order(retail, items="none")
+    result = score(trace, broken, retail)
+    assert result.status is Status.NOT_MEASURED
+    assert result.note.startswith("initialization data do not fit 'orders': ")
+
+
+def test_a_record_is_not_replaced_by_nothing(retail: World) -> None:
+    state = Task.model_validate(
+        {"id": "t", "initial_state": {"initialization_data": {"agent_data": {"orders": {"#W2378156": None}}}}}
+    ).initial_state
+    with pytest.raises(WorldError, match="initialization data do not fit 'orders'"):
+        retail.open().initialise(state)
+
+
+def test_a_contradiction_between_the_two_databases_is_not_measured(
+    worlds: Worlds, simulate: Simulate
+) -> None:
+    telecom = worlds.open("inspect_evals", "telecom")
+    task = next(iter(telecom.tasks().values()))
+    trace = simulate(task, telecom)
+    stray = {"user_data": {"surroundings": {"phone_number": "000"}}}
+    broken = Task.model_validate(
+        {**task.model_dump(mode="json"), "initial_state": {"initialization_data": stray}}
+    )
+    result = score(trace, broken, telecom)
+    assert result.status is Status.NOT_MEASURED
+    assert "cannot be synced" in result.note

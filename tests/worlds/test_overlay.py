@@ -1,14 +1,17 @@
-"""Laws of overlays: under any operations they are what a deep copy of the base would be."""
+"""Overlays: under any operations they equal a deep copy of the base, and they copy only what is written."""
 
+import contextlib
 import copy
 import json
+from enum import Enum
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from pytest_trace2evolve.worlds.overlay import Access, OverlayDatabase
+from pytest_trace2evolve.worlds.overlay import OverlayDatabase, WriteMode, clone
 
 
 class Record(BaseModel):
@@ -162,21 +165,20 @@ class View:
     """An overlay over a base, and the tools' way of working on it."""
 
     def __init__(self, base: Shop) -> None:
-        self.access = Access()
-        self.db = OverlayDatabase(base, self.access)
+        self.mode = WriteMode()
+        self.db: Any = OverlayDatabase(base, self.mode)
 
     def play(self, steps: list[tuple[str, Operation]], plain: Shop) -> None:
         """Do the same here and to a deep copy; every outcome must agree."""
         for role, operation in steps:
             action = read if operation[0] in READ_NAMES else write
-            self.access.writing = role == "writer"
-            mine = outcome(action, self.db, operation)
-            self.access.writing = False
+            with self.mode.writing() if role == "writer" else contextlib.nullcontext():
+                mine = outcome(action, self.db, operation)
             assert mine == outcome(action, plain, operation), operation
 
     def materialised(self) -> Shop:
         """What the overlay stands for, as a database model of its own."""
-        db: Any = self.db
+        db = self.db
         nested = Nested.model_construct(data=dict(db.nested.data.items()), notes=db.nested.notes)
         return Shop.model_construct(
             users=dict(db.users.items()), rows=list(db.rows), nested=nested, version=db.version
@@ -226,7 +228,7 @@ def test_two_views_with_one_history_are_the_same(base: Shop, steps: list[tuple[s
 def test_readers_copy_nothing(base: Shop, steps: list[tuple[str, Operation]]) -> None:
     view = View(base)
     view.play(steps, copy.deepcopy(base))
-    db: Any = view.db
+    db = view.db
     assert all(db.users[key] is record for key, record in base.users.items())
     assert all(mine is theirs for mine, theirs in zip(db.rows, base.rows, strict=True))
     assert all(db.nested.data[key] is cells for key, cells in base.nested.data.items())
@@ -236,20 +238,55 @@ def test_readers_copy_nothing(base: Shop, steps: list[tuple[str, Operation]]) ->
 def test_a_writer_copies_only_the_record_it_reaches(base: Shop, reached: str, other: str) -> None:
     view = View(base)
     view.play([("writer", ("price", reached, 7.0))], copy.deepcopy(base))
-    db: Any = view.db
+    db = view.db
     if reached in base.users:
         assert db.users[reached] is not base.users[reached]
     if other in base.users and other != reached:
         assert db.users[other] is base.users[other]
 
 
-@given(SHOPS, STEPS)
-def test_what_two_views_do_not_share_is_touched(base: Shop, steps: list[tuple[str, Operation]]) -> None:
-    view, plain = View(base), copy.deepcopy(base)
-    view.play(steps, plain)
-    changed = {
-        f"users/{key}"
-        for key in base.users.keys() | plain.users.keys()
-        if base.users.get(key) != plain.users.get(key)
-    }
-    assert changed <= view.access.touched
+SHOP = Shop(
+    users={"a": Record(name="A", tags=["x"]), "b": Record(name="B")},
+    rows=[Record(name="R0"), Record(name="R1")],
+)
+
+
+def test_a_record_put_back_after_deletion_comes_last_as_in_a_dict() -> None:
+    overlay, plain = View(SHOP).db.users, dict(SHOP.users)
+    for table in (overlay, plain):
+        record = table.pop("a")
+        table["a"] = record
+    assert list(overlay) == list(plain) == ["b", "a"]
+
+
+def test_a_record_is_copied_once_and_keeps_its_changes() -> None:
+    view = View(SHOP)
+    with view.mode.writing():
+        first = view.db.users["a"]
+        with view.mode.writing():
+            first.price = 9.0
+        assert view.db.users["a"] is first
+    assert view.db.users["a"].price == 9.0
+    assert SHOP.users["a"].price == 0.0
+
+
+@pytest.mark.parametrize("other", [None, {}, "text", 1])
+def test_a_view_is_never_the_same_as_something_else(other: object) -> None:
+    db = View(SHOP).db
+    assert not db.same_as(other)
+    assert not db.users.same_as(other)
+    assert not db.rows.same_as(other)
+
+
+class Size(Enum):
+    SMALL = "s"
+
+
+def test_a_clone_is_equal_and_shares_no_mutable_part() -> None:
+    inner = Record(name="A", tags=["x"], options={"deep": [{"k": 1}]})
+    copied = clone({"record": inner, "list": [inner], "size": Size.SMALL})
+    assert copied == {"record": inner, "list": [inner], "size": Size.SMALL}
+    copied["record"].options["deep"][0]["k"] = 2
+    copied["list"][0].tags.append("y")
+    assert inner == Record(name="A", tags=["x"], options={"deep": [{"k": 1}]})
+    assert copied["size"] is Size.SMALL
