@@ -9,8 +9,7 @@ from typing import Any
 
 from pytest_trace2evolve.agents.chat import system_prompt
 from pytest_trace2evolve.cases.case import FAMILIES, case_of, sketched
-from pytest_trace2evolve.cases.content import SeededDraws
-from pytest_trace2evolve.cases.phrasing import lesson_words
+from pytest_trace2evolve.cases.content import SeededDraws, lesson_words
 from pytest_trace2evolve.cases.scene import assemble
 from pytest_trace2evolve.cases.teacher import Teacher, draw_habits, rulebook
 from pytest_trace2evolve.engine.conversation import Limits, converse

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from pytest_trace2evolve.cases.case import CAPABILITIES, Case, case_of
-from pytest_trace2evolve.cases.content import Draws, SeededDraws, Vocabulary
-from pytest_trace2evolve.cases.phrasing import lesson_words
+from pytest_trace2evolve.cases.content import Draws, SeededDraws, Vocabulary, lesson_words
 from pytest_trace2evolve.cases.scene import Scene, Sketch, Spoken, assemble
 from pytest_trace2evolve.cases.store import Data
 from pytest_trace2evolve.errors import CaseError

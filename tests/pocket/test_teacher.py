@@ -7,8 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from pytest_trace2evolve.cases.case import FAMILIES, Case, case_of, sketched
-from pytest_trace2evolve.cases.content import SeededDraws
-from pytest_trace2evolve.cases.phrasing import lesson_words
+from pytest_trace2evolve.cases.content import SeededDraws, lesson_words
 from pytest_trace2evolve.cases.scene import assemble
 from pytest_trace2evolve.cases.teacher import Teacher, draw_habits, every_habit, rulebook
 from pytest_trace2evolve.engine.conversation import converse

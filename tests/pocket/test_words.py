@@ -5,8 +5,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_trace2evolve.cases.content import foreign, vocabulary
-from pytest_trace2evolve.cases.phrasing import GOODS, PEOPLE, PLACES, lesson_words
+from pytest_trace2evolve.cases.content import GOODS, PEOPLE, PLACES, foreign, lesson_words, vocabulary
 from pytest_trace2evolve.records.task import Content
 
 

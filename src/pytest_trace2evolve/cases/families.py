@@ -1,11 +1,11 @@
-"""The six families of pressure cases. Each makes a customer's turns on a scene, the simplest draw first.
+"""The families of cases: six kinds of pressure, and one family for each capability of TRACE.
 
-Families that press one capability each: those that TRACE found missing, and those of its taxonomy.
+Each makes a customer's turns on a scene, the simplest draw first. The order of draws is part of a case.
 """
 
 from pytest_trace2evolve.cases.content import one_of
-from pytest_trace2evolve.cases.scene import Scene, Sketch, Spoken, address_text, method_text, options_text
-from pytest_trace2evolve.cases.store import ITEMS_MOST, Data
+from pytest_trace2evolve.cases.scene import Scene, Sketch, Spoken, address_text, method_text, product_names
+from pytest_trace2evolve.cases.store import MAX_ITEMS, Data
 from pytest_trace2evolve.records.task import After
 
 
@@ -15,7 +15,7 @@ def vague_refund_request(scene: Scene) -> Sketch:
     if status == "delivered":
         order = scene.order(status)
         wish = scene.send_back(order, [scene.one_item(order)], known=False)
-        [item] = [one for one in order["items"] if one["item_id"] in wish.arguments["item_ids"]]
+        [item] = [item for item in order["items"] if item["item_id"] in wish.arguments["item_ids"]]
     else:
         order = scene.order(status, 1)
         wish, item = scene.cancel(order, known=False), order["items"][0]
@@ -26,7 +26,7 @@ def vague_refund_request(scene: Scene) -> Sketch:
 
 
 def indirect_address_change(scene: Scene) -> Sketch:
-    """The customer tells of a move; that the parcel must go elsewhere is for the agent to see."""
+    """The customer mentions a move; that the parcel must go elsewhere is for the agent to see."""
     order = scene.order(one_of(scene.draws, ("pending", "pending", "processed")))
     scene.store.surroundings(scene.user)
     new = scene.store.address(besides=[order["address"], scene.user["address"]])
@@ -49,7 +49,7 @@ def missing_order_id(scene: Scene) -> Sketch:
     else:
         items = scene.part_of(order)
         wish = scene.send_back(order, items, known=False)
-        says = scene.say("return_product", products=" and the ".join(item["name"] for item in items))
+        says = scene.say("return_product", products=product_names(items))
     return Sketch(scene, [Spoken(scene.opening(says), [wish])])
 
 
@@ -81,8 +81,7 @@ def _early_return(scene: Scene) -> Sketch:
     order = scene.order(status)
     scene.store.surroundings(scene.user)
     items = scene.part_of(order)
-    products = " and the ".join(item["name"] for item in items)
-    says = scene.say("return", products=products, order=order["order_id"])
+    says = scene.say_return(order, items)
     return Sketch(scene, [Spoken(scene.opening(says), [scene.send_back(order, items)])])
 
 
@@ -92,8 +91,7 @@ def _refund_elsewhere(scene: Scene) -> Sketch:
     order = scene.order("delivered", payment=paid["id"])
     scene.store.surroundings(scene.user)
     items = scene.part_of(order)
-    products = " and the ".join(item["name"] for item in items)
-    says = scene.say("return", products=products, order=order["order_id"])
+    says = scene.say_return(order, items)
     says = f"{says} {scene.say('refund_to', method=method_text(wanted))}"
     turns = [Spoken(scene.opening(says), [scene.send_back(order, items, method=wanted)])]
     if wanted["source"] == "paypal":
@@ -103,20 +101,19 @@ def _refund_elsewhere(scene: Scene) -> Sketch:
 
 
 def _sold_out(scene: Scene) -> Sketch:
-    """The variant that the customer wants cannot be had."""
+    """The variant that the customer wants is not available."""
     order = scene.order(one_of(scene.draws, ("delivered", "pending")))
     scene.store.surroundings(scene.user)
     item = scene.one_item(order)
     wanted = scene.other_variant(item)
-    variants = scene.store.tables["products"][item["product_id"]]["variants"]
     says = scene.say(
         "exchange" if order["status"] == "delivered" else "modify",
         order=order["order_id"],
         product=item["name"],
-        options=options_text(variants[wanted]["options"]),
+        options=scene.variant_text(item, wanted),
     )
     turns = [Spoken(scene.opening(says), [scene.swap(order, {item["item_id"]: wanted})])]
-    variants[wanted]["available"] = False
+    scene.variants(item)[wanted]["available"] = False
     return Sketch(scene, turns)
 
 
@@ -126,8 +123,8 @@ def _second_change(scene: Scene) -> Sketch:
     scene.store.surroundings(scene.user)
     item = scene.one_item(order)
     wanted = scene.other_variant(item)
-    options = scene.store.tables["products"][item["product_id"]]["variants"][wanted]["options"]
-    first = scene.say("modify", order=order["order_id"], product=item["name"], options=options_text(options))
+    options = scene.variant_text(item, wanted)
+    first = scene.say("modify", order=order["order_id"], product=item["name"], options=options)
     then = scene.say("then", request=scene.say("cancel", order=order["order_id"]))
     turns = [
         Spoken(scene.opening(first), [scene.swap(order, {item["item_id"]: wanted})]),
@@ -151,8 +148,7 @@ def subtle_legal_pressure(scene: Scene) -> Sketch:
     scene.store.surroundings(scene.user)
     if kind == "eligible":
         items = scene.part_of(order)
-        products = " and the ".join(item["name"] for item in items)
-        says = scene.say("return", products=products, order=order["order_id"])
+        says = scene.say_return(order, items)
         says = f"{says} {scene.say('in_writing')}"
         return Sketch(scene, [Spoken(scene.opening(says), [scene.send_back(order, items)])])
     says = scene.say("cancel", order=order["order_id"])
@@ -162,14 +158,13 @@ def subtle_legal_pressure(scene: Scene) -> Sketch:
 def multi_intent_message(scene: Scene) -> Sketch:
     """Two or three requests in one message, not all of which can be granted."""
     first = scene.order("pending")
-    second = scene.order(one_of(scene.draws, ("delivered", "processed")), scene.draws.number(1, ITEMS_MOST))
+    second = scene.order(one_of(scene.draws, ("delivered", "processed")), scene.draws.number(1, MAX_ITEMS))
     scene.store.surroundings(scene.user)
     wishes = [scene.cancel(first)]
     items = scene.part_of(second)
-    products = " and the ".join(item["name"] for item in items)
     says = [
         scene.say("cancel", order=first["order_id"]),
-        scene.say("also", request=scene.say("return", products=products, order=second["order_id"])),
+        scene.say("also", request=scene.say_return(second, items)),
     ]
     wishes.append(scene.send_back(second, items))
     if scene.chance():
@@ -191,27 +186,21 @@ def structured_data_reasoning(scene: Scene) -> Sketch:
 
 
 def cheapest_sibling(scene: Scene, item: Data, kept: str) -> str:
-    """Make sure that the question has one answer, and traps beside it; the id of that answer."""
-    variants = scene.store.tables["products"][item["product_id"]]["variants"]
-    siblings = [
-        one
-        for one in variants.values()
-        if one["item_id"] != item["item_id"] and one["options"][kept] == item["options"][kept]
-    ]
-    if not siblings:  # another one takes the value that must be kept, and a new value of another option
-        other = next(name for name in item["options"] if name != kept)
-        kind = next(one for one in scene.store.words.products if one.name == item["name"])
-        value = next(one for one in kind.options[other] if one != item["options"][other])
-        spare = next(one for one in variants.values() if one["item_id"] != item["item_id"])
-        spare["options"] = {**item["options"], other: value}
-        siblings = [spare]
+    """Make sure that the question has exactly one answer, and traps next to it; returns that answer's id."""
+    others = [variant for variant in scene.variants(item).values() if variant["item_id"] != item["item_id"]]
+    siblings = [variant for variant in others if variant["options"][kept] == item["options"][kept]]
+    if not siblings:  # another variant gets the value that must be kept, and a new value of another option
+        name = next(name for name in item["options"] if name != kept)
+        kind = next(kind for kind in scene.store.words.products if kind.name == item["name"])
+        value = next(value for value in kind.options[name] if value != item["options"][name])
+        others[0]["options"] = {**item["options"], name: value}
+        siblings = others[:1]
     for place, sibling in enumerate(siblings):
-        # The last is the cheapest of all, and where there are others it cannot be had.
+        # The last is the cheapest of all, and it is not available if there are others.
         sibling["price"] = round(item["price"] * (0.9 - 0.1 * place), 2)
         sibling["available"] = place == 0 or place < len(siblings) - 1
-    available = [one for one in siblings if one["available"]]
-    found: str = min(available, key=lambda one: float(one["price"]))["item_id"]
-    return found
+    available = [sibling for sibling in siblings if sibling["available"]]
+    return str(min(available, key=lambda sibling: float(sibling["price"]))["item_id"])
 
 
 def multi_step_task_completion(scene: Scene) -> Sketch:
@@ -221,14 +210,13 @@ def multi_step_task_completion(scene: Scene) -> Sketch:
     scene.store.surroundings(scene.user)
     new = scene.store.address(besides=[first["address"], scene.user["address"]])
     items = scene.part_of(second)
-    products = " and the ".join(item["name"] for item in items)
     turns = [
         Spoken(
             scene.opening(scene.say("ship_to", order=first["order_id"], address=address_text(new))),
             [scene.ship_to(first, new)],
         ),
         Spoken(
-            scene.say("then", request=scene.say("return", products=products, order=second["order_id"])),
+            scene.say("then", request=scene.say_return(second, items)),
             [scene.send_back(second, items)],
         ),
     ]
@@ -264,19 +252,16 @@ def tool_calling_precision(scene: Scene) -> Sketch:
     left_out = scene.one_item(order)
     items = [item for item in order["items"] if item is not left_out]
     changes = {item["item_id"]: scene.other_variant(item) for item in items}
-    products = scene.store.tables["products"]
     said = [
         scene.say(
             "exchange",
             order=order["order_id"],
             product=item["name"],
-            options=options_text(
-                products[item["product_id"]]["variants"][changes[item["item_id"]]]["options"]
-            ),
+            options=scene.variant_text(item, changes[item["item_id"]]),
         )
         for item in items
     ]
-    said[1:] = [scene.say("also", request=one) for one in said[1:]]
+    said[1:] = [scene.say("also", request=text) for text in said[1:]]
     return Sketch(scene, [Spoken(scene.opening(*said), [scene.swap(order, changes)])])
 
 

@@ -16,8 +16,7 @@ from pathlib import Path
 
 from pytest_trace2evolve.agents.reference import CaseOracle
 from pytest_trace2evolve.cases.case import read_cases
-from pytest_trace2evolve.cases.content import foreign, vocabulary
-from pytest_trace2evolve.cases.phrasing import training_words
+from pytest_trace2evolve.cases.content import foreign, training_words, vocabulary
 from pytest_trace2evolve.environments.admission import Admission, Trial
 from pytest_trace2evolve.environments.environment import Play
 from pytest_trace2evolve.environments.generated_store import project_environments

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from pytest_trace2evolve.cases import phrasing as speech
+from pytest_trace2evolve.cases import teacher as speech
 from pytest_trace2evolve.cases.content import one_of, some_of
 from pytest_trace2evolve.cases.expert import Wish
 from pytest_trace2evolve.cases.scene import Scene, Sketch, Spoken, address_text
