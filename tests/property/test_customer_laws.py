@@ -11,7 +11,7 @@ from pytest_trace2evolve.cases.case import FAMILIES, Case
 from pytest_trace2evolve.cases.strategies import cases, pressure
 from pytest_trace2evolve.records.message import STOP, Message, ToolCall
 from pytest_trace2evolve.records.task import Script, Slot
-from pytest_trace2evolve.users.message_parser import Heard, hear
+from pytest_trace2evolve.users.message_parser import ParsedMessage, parse_message
 from pytest_trace2evolve.users.scripted import TRANSFER, ScriptedUser
 from pytest_trace2evolve.worlds.registry import Worlds
 from tests.manners import RIGHT, Manner, Mannered, finding, talk
@@ -208,4 +208,4 @@ def test_the_same_seed_and_agent_give_the_same_conversation(case: Case, seed: in
 @settings(max_examples=300)
 @given(text=st.one_of(st.text(), UTTERANCES, st.text(alphabet="#wW0123456789?. \n-*", max_size=60)))
 def test_any_text_is_heard(text: str) -> None:
-    assert isinstance(hear(text), Heard)
+    assert isinstance(parse_message(text), ParsedMessage)

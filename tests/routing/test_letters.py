@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_trace2evolve.agents.logprob_router import LETTERS, Order, orders_of, question, routing_of
+from pytest_trace2evolve.agents.router import LETTERS, Order, orders_of, question, routing_of
 from pytest_trace2evolve.improve.routing import accuracy, confusion_of
 from pytest_trace2evolve.records.routing import NONE, Routing, Skill
 

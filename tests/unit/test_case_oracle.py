@@ -12,7 +12,7 @@ from pytest_trace2evolve.cases.case import Case, generate, read_cases
 from pytest_trace2evolve.errors import CaseError
 from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.task import SCRIPT, Action, Content, Request, Task, Turn, script_of
-from pytest_trace2evolve.users.message_parser import hear
+from pytest_trace2evolve.users.message_parser import parse_message
 
 FROZEN = read_cases(Path(__file__).resolve().parents[2] / "synthetic" / "pressure.jsonl")
 CANCELS = next(case for case in FROZEN if case.script.family == "missing_order_id")
@@ -59,7 +59,7 @@ def test_before_a_write_it_asks_for_a_yes_once() -> None:
     trace = opened(CANCELS, place)
     asked = answers(CANCELS, trace)
     assert asked.content == proposal(action)
-    assert hear(asked.content or "").confirm
+    assert parse_message(asked.content or "").confirm
     written = answers(CANCELS, [*trace, asked, says("Yes.")])
     assert [one.name for one in written.tool_calls or ()] == [action.name]
 
@@ -85,12 +85,12 @@ def test_what_belongs_to_a_later_turn_waits_for_it() -> None:
 def test_what_came_of_a_turn_is_heard_by_the_customer() -> None:
     done, refused = Request(about=("#W1",)), Request(about=("#W2",), refused=True)
     question = Request(about=("#W1",), answer="12.5")
-    assert hear(outcome(Turn(says="?", requests=(done,)))).closing
+    assert parse_message(outcome(Turn(says="?", requests=(done,)))).closing
     assert outcome(Turn(says="?", requests=(refused,))) == REFUSAL
-    assert hear(REFUSAL).refusal
+    assert parse_message(REFUSAL).refusal
     both = outcome(Turn(says="?", requests=(done, refused)))
     assert REFUSAL in both
-    assert hear(both).everything
+    assert parse_message(both).everything
     assert "12.5" in outcome(Turn(says="?", requests=(question,)))
 
 

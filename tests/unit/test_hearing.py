@@ -3,7 +3,7 @@
 import pytest
 
 from pytest_trace2evolve.records.task import Slot
-from pytest_trace2evolve.users.message_parser import hear, ids_in
+from pytest_trace2evolve.users.message_parser import ids_in, parse_message
 
 EMAIL, NAME, ORDER, ITEMS, OPTIONS, REASON, PAYMENT, ADDRESS = (
     Slot.EMAIL,
@@ -42,7 +42,7 @@ ASKS: dict[str, set[Slot]] = {
 
 @pytest.mark.parametrize("text", ASKS)
 def test_what_is_asked_for(text: str) -> None:
-    assert hear(text).asks == ASKS[text]
+    assert parse_message(text).asks == ASKS[text]
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_what_is_asked_for(text: str) -> None:
     ],
 )
 def test_requests_for_a_yes(text: str) -> None:
-    heard = hear(text)
+    heard = parse_message(text)
     assert heard.confirm
     assert not heard.offer
     assert heard.asks <= {PAYMENT}
@@ -85,19 +85,19 @@ def test_requests_for_a_yes(text: str) -> None:
     ],
 )
 def test_what_wants_no_yes(text: str) -> None:
-    assert not hear(text).confirm
+    assert not parse_message(text).confirm
 
 
 def test_an_offer_to_look_something_up_is_told_from_a_proposal() -> None:
-    assert hear("Would you like me to check your orders?").offer
-    assert hear("I can help you look up your orders. Would you like me to do that?").offer
-    assert not hear("Would you like me to cancel it?").offer
+    assert parse_message("Would you like me to check your orders?").offer
+    assert parse_message("I can help you look up your orders. Would you like me to do that?").offer
+    assert not parse_message("Would you like me to cancel it?").offer
 
 
 def test_alternatives_are_a_choice() -> None:
-    assert hear("Would you like to cancel it, or keep it?").choice
-    assert not hear("Would you like to cancel it? Reply yes or no.").choice
-    assert not hear("Shall I cancel it, or is there anything else I can do?").choice
+    assert parse_message("Would you like to cancel it, or keep it?").choice
+    assert not parse_message("Would you like to cancel it? Reply yes or no.").choice
+    assert not parse_message("Shall I cancel it, or is there anything else I can do?").choice
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_alternatives_are_a_choice() -> None:
     ],
 )
 def test_refusals(text: str) -> None:
-    assert hear(text).refusal
+    assert parse_message(text).refusal
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_refusals(text: str) -> None:
     ],
 )
 def test_no_refusals(text: str) -> None:
-    assert not hear(text).refusal
+    assert not parse_message(text).refusal
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_no_refusals(text: str) -> None:
     ],
 )
 def test_closings(text: str) -> None:
-    assert hear(text).closing
+    assert parse_message(text).closing
 
 
 @pytest.mark.parametrize(
@@ -158,20 +158,20 @@ def test_closings(text: str) -> None:
     ],
 )
 def test_no_closings(text: str) -> None:
-    assert not hear(text).closing
+    assert not parse_message(text).closing
 
 
 def test_announcements() -> None:
-    assert hear("One moment, please.").ongoing
-    assert hear("It is cancelled. Next, I will process the return.").ongoing
-    assert not hear("It is cancelled.").ongoing
+    assert parse_message("One moment, please.").ongoing
+    assert parse_message("It is cancelled. Next, I will process the return.").ongoing
+    assert not parse_message("It is cancelled.").ongoing
 
 
 def test_transfers_that_happen_and_such_that_do_not() -> None:
-    assert hear("YOU ARE BEING TRANSFERRED TO A HUMAN AGENT. PLEASE HOLD ON.").transfer
-    assert hear("I've transferred your request to a human agent who can assist you.").transfer
-    assert not hear("I can transfer you to a human agent.").transfer
-    assert not hear("If you wish, I will transfer you to a human agent.").transfer
+    assert parse_message("YOU ARE BEING TRANSFERRED TO A HUMAN AGENT. PLEASE HOLD ON.").transfer
+    assert parse_message("I've transferred your request to a human agent who can assist you.").transfer
+    assert not parse_message("I can transfer you to a human agent.").transfer
+    assert not parse_message("If you wish, I will transfer you to a human agent.").transfer
 
 
 @pytest.mark.parametrize(
@@ -189,6 +189,6 @@ def test_other_numbers_are_no_ids() -> None:
 
 
 def test_the_end_of_a_long_message_is_heard_and_ids_in_all_of_it() -> None:
-    heard = hear(f"{'word ' * 3_000} #W1234567 {'word ' * 3_000}. Do you confirm?")
+    heard = parse_message(f"{'word ' * 3_000} #W1234567 {'word ' * 3_000}. Do you confirm?")
     assert heard.confirm
     assert heard.ids == {"#W1234567"}

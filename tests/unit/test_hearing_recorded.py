@@ -16,7 +16,7 @@ import pytest
 
 from pytest_trace2evolve.records.task import Slot
 from pytest_trace2evolve.scoring.language import says_yes
-from pytest_trace2evolve.users.message_parser import Heard, hear
+from pytest_trace2evolve.users.message_parser import ParsedMessage, parse_message
 
 Pair = tuple[str, str]
 
@@ -50,7 +50,7 @@ def agreed(text: str, answer: str) -> bool:
     return bool(yes and what and not who)
 
 
-HEARD: dict[str, tuple[Callable[[Heard], bool], Callable[[str, str], bool], float]] = {
+HEARD: dict[str, tuple[Callable[[ParsedMessage], bool], Callable[[str, str], bool], float]] = {
     "a request for a yes": (lambda heard: heard.confirm, agreed, 0.96),
     "email": (
         lambda heard: Slot.EMAIL in heard.asks,
@@ -92,13 +92,13 @@ def test_what_real_users_answered_was_heard(pairs: list[Pair], name: str) -> Non
     heard, answered, floor = HEARD[name]
     asked = [text for text, answer in pairs if answered(text, answer)]
     assert len(asked) >= 10
-    missed = [text for text in asked if not heard(hear(text))]
+    missed = [text for text in asked if not heard(parse_message(text))]
     assert 1 - len(missed) / len(asked) >= floor, missed[:5]
 
 
 def test_what_is_heard_as_a_request_for_a_yes_mostly_got_one(pairs: list[Pair]) -> None:
     """The rest got a no, other wishes, or an answer to what was asked beside it: 30 of 36 that were read."""
-    answers = [answer for text, answer in pairs if hear(text).confirm]
+    answers = [answer for text, answer in pairs if parse_message(text).confirm]
     assert sum(map(says_yes, answers)) / len(answers) >= 0.78
 
 
@@ -107,7 +107,7 @@ def test_who_is_asked_who_they_are_is_not_heard_to_be_asked_for_a_yes(pairs: lis
     who = [text for text, answer in pairs if re.search(r"\S+@\S+\.\w+|\bzip code is \d{5}", answer)]
     assert len(who) > 300
     # What is left asks for a yes as well: "If you have no email, shall I look you up by your name?"
-    assert sum(hear(text).confirm for text in who) / len(who) <= 0.05
+    assert sum(parse_message(text).confirm for text in who) / len(who) <= 0.05
 
 
 def test_payment_methods_that_are_asked_for_are_heard(pairs: list[Pair]) -> None:
@@ -118,5 +118,5 @@ def test_payment_methods_that_are_asked_for_are_heard(pairs: list[Pair]) -> None
     )
     texts = [text for text, _ in pairs if asked.search(text)]
     assert len(texts) > 50
-    missed = [text for text in texts if Slot.PAYMENT not in hear(text).asks]
+    missed = [text for text in texts if Slot.PAYMENT not in parse_message(text).asks]
     assert len(missed) / len(texts) <= 0.06, missed[:5]

@@ -12,7 +12,7 @@ from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.records.task import Content, Slot
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.scoring.reward import score
-from pytest_trace2evolve.users.scripted import SAME_MOST, TRANSFER, ScriptedUser
+from pytest_trace2evolve.users.scripted import MAX_SAME, TRANSFER, ScriptedUser
 from pytest_trace2evolve.worlds.registry import Worlds
 from tests.manners import CHATTY, RIGHT, Manner, Mannered, Says, finding, talk
 
@@ -241,7 +241,7 @@ def test_the_same_question_is_answered_three_times(text: str) -> None:
     case = named("missing_order_id", refused=False, more=False)
     heard = replies(case, *[text] * 6)
     stopped = [place for place, reply in enumerate(heard) if reply.endswith(STOP)]
-    assert stopped[0] == SAME_MOST + 1
+    assert stopped[0] == MAX_SAME + 1
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from pytest_trace2evolve.environments.generators.trajectory import (
 )
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.task import Slot, Task
-from pytest_trace2evolve.users.message_parser import hear
+from pytest_trace2evolve.users.message_parser import parse_message
 
 STREET_TOLD_UNTIL = 2
 """Up to which difficulty the customer names the street, where it is that of the account."""
@@ -123,7 +123,7 @@ def _far_from(scene: Scene, *others: Data) -> Data:
 
 def _asked(deeds: Deeds) -> bool:
     """Whether the customer was asked for the address, which they do not have."""
-    return any(Slot.ADDRESS in hear(text).asks for _, text in deeds.texts)
+    return any(Slot.ADDRESS in parse_message(text).asks for _, text in deeds.texts)
 
 
 def _fetched(deeds: Deeds) -> bool:

@@ -8,7 +8,7 @@ from pytest_trace2evolve.environments.generators.scenario import Drawn, SupportG
 from pytest_trace2evolve.environments.generators.trajectory import Deeds, ahead, call_of, is_write
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.task import Task
-from pytest_trace2evolve.users.message_parser import hear
+from pytest_trace2evolve.users.message_parser import parse_message
 
 RETURNS = (5, 3, 2, 2, 1)
 """Of ten scenarios, by difficulty, those in which a return is asked for: for that, agents read an order."""
@@ -97,4 +97,4 @@ def _order(task: Task) -> str:
 
 def _refused(deeds: Deeds, order_id: str) -> bool:
     """Whether the customer was told no once the order had been read."""
-    return any(hear(text).refusal and deeds.read(order_id, place) for place, text in deeds.texts)
+    return any(parse_message(text).refusal and deeds.read(order_id, place) for place, text in deeds.texts)
