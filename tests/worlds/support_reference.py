@@ -1,13 +1,11 @@
 """The reference for the support world: the retail toolkit of inspect_evals, over any database."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from pytest_trace2evolve.records.protocols import ToolResult
 from pytest_trace2evolve.records.task import InitialState
 from pytest_trace2evolve.worlds.inspect_evals import InspectWorld
 from pytest_trace2evolve.worlds.overlay import WriteMode, fingerprint
-from pytest_trace2evolve.worlds.support.world import SupportSession
 from pytest_trace2evolve.worlds.toolkit import ToolkitSession
 
 State = dict[str, dict[str, str]]
@@ -41,10 +39,7 @@ class Reference:
 
     def state(self, known: Known | None = None) -> State:
         """The whole database."""
-        db = self._session.agent.db
-        return _state(
-            {name: dict(getattr(db, name).items()) for name in TABLES}, {} if known is None else known
-        )
+        return state(self._session, known)
 
 
 class ItemLookup:
@@ -60,14 +55,12 @@ class ItemLookup:
     get_item_details.__qualname__ = "RetailAgentTools.get_item_details"
 
 
-def state(session: SupportSession, known: Known | None = None) -> State:
-    """The whole database of a session of the support world."""
-    return _state(session.content(), {} if known is None else known)
-
-
-def _state(tables: Mapping[str, Mapping[str, Any]], known: Known) -> State:
+def state(session: ToolkitSession, known: Known | None = None) -> State:
+    """The whole database of a session."""
+    known = {} if known is None else known
     return {
-        name: {key: _text(record, known) for key, record in table.items()} for name, table in tables.items()
+        name: {key: _text(record, known) for key, record in getattr(session.agent.db, name).items()}
+        for name in TABLES
     }
 
 

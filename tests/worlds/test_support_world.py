@@ -250,8 +250,8 @@ def test_all_modified_items_get_the_price_of_the_last(world: SupportWorld) -> No
     )
     asked = {**EXCHANGE, "order_id": "#W1", "item_ids": ["m1", "m4"], "new_item_ids": ["m5", "m2"]}
     say(session, "modify_pending_order_items", **asked)
-    items = session.content()["orders"]["#W1"]["items"]
-    assert [(item["item_id"], item["price"], item["options"]["color"]) for item in items] == [
+    items = session.agent.db.orders["#W1"].items
+    assert [(item.item_id, item.price, item.options["color"]) for item in items] == [
         ("m5", 10.0, "blue"),
         ("m2", 10.0, "blue"),
     ]
@@ -287,12 +287,12 @@ def test_sessions_of_other_stores_differ_by_what_is_in_them(world: SupportWorld)
     assert filled.same_state(world.open())
 
 
-def test_initialization_data_are_merged_once_for_all_sessions_of_a_task(world: SupportWorld) -> None:
+def test_sessions_of_a_task_share_its_records_until_they_write(world: SupportWorld) -> None:
     start = start_with({"orders": {"#W1": {"status": "processed"}}})
     one, other = world.open(), world.open()
     one.initialise(start)
     other.initialise(start)
-    assert one.agent.store is other.agent.store
+    assert one.agent.db.orders["#W1"] is other.agent.db.orders["#W1"]
     say(one, "modify_user_address", user_id="una_1", **{**ADDRESS, "zip": "10001"})
     assert not one.same_state(other)
     again = world.open()
@@ -302,32 +302,33 @@ def test_initialization_data_are_merged_once_for_all_sessions_of_a_task(world: S
 
 def test_merged_stores_of_many_tasks_are_not_kept_for_ever(world: SupportWorld) -> None:
     starts = [start_with({"orders": {"#W1": {"user_id": str(number)}}}) for number in range(257)]
-    stores = []
+    orders = []
     for start in [*starts, starts[0]]:
         session = world.open()
         session.initialise(start)
-        stores.append(session.agent.store)
-    assert stores[0] is not stores[-1]
+        orders.append(session.agent.db.orders["#W1"])
+    assert orders[0] is not orders[-1]
+    assert orders[0] == orders[-1]
 
 
 def test_an_initial_action_that_names_a_tool_is_run(world: SupportWorld) -> None:
     session = world.open()
     action = {"env_type": "assistant", "func_name": "cancel_pending_order", "arguments": CANCEL}
     session.initialise(start_with(actions=[action]))
-    assert session.content()["orders"]["#W1"]["status"] == "cancelled"
+    assert session.agent.db.orders["#W1"].status == "cancelled"
     session.initialise(None)
-    assert session.content()["orders"]["#W1"]["status"] == "cancelled"
+    assert session.agent.db.orders["#W1"].status == "cancelled"
 
 
 BROKEN_STARTS = {
     "initialization data name 'ships', which the database does not have": {"agent_data": {"ships": {}}},
-    "initialization data do not fit 'orders': they are list, not records by key": {
+    "initialization data do not fit 'orders': it: Input should be a valid dictionary": {
         "agent_data": {"orders": []}
     },
     "initialization data do not fit 'orders': items: Input should be a valid list, not 'none'": {
         "agent_data": {"orders": {"#W1": {"items": "none"}}}
     },
-    "initialization data for the user, who has no database in domain 'support'": {"user_data": {"on": True}},
+    "initialization data for the user, who has no database in this domain": {"user_data": {"on": True}},
     "the assistant toolkit has no function 'fly'; the task belongs to another version of the benchmark": {
         "actions": [{"env_type": "assistant", "func_name": "fly", "arguments": {}}]
     },
@@ -356,13 +357,13 @@ def test_an_initial_state_that_does_not_fit_is_refused(
 
 
 BROKEN_STORES: dict[str, Any] = {
-    "the store has a table 'ships'; a retail store has products, users, orders": {"ships": {}},
-    "the store's 'orders' are list, not records by key": {"orders": []},
-    "the store's record 'orders/#W1' has another shape: status: Input should be 'processed', 'pending', "
-    "'pending (item modified)', 'delivered', 'cancelled', 'exchange requested' or 'return requested', "
-    "not 'lost'": {"orders": {"#W1": {**ORDER, "status": "lost"}}},
-    "the store's record 'products/p1' has another shape: variants.m1.price: Input should be a finite number, "
-    "not inf": {
+    "ships: Extra inputs are not permitted": {"ships": {}},
+    "orders: Input should be a valid dictionary": {"orders": []},
+    "orders.#W1.status: Input should be 'processed', 'pending', 'pending (item modified)', 'delivered', "
+    "'cancelled', 'exchange requested' or 'return requested', not 'lost'": {
+        "orders": {"#W1": {**ORDER, "status": "lost"}}
+    },
+    "products.p1.variants.m1.price: Input should be a finite number, not inf": {
         "products": {"p1": {**STORE["products"]["p1"], "variants": {"m1": {**MUG, "price": float("inf")}}}}
     },
 }
@@ -372,7 +373,7 @@ BROKEN_STORES: dict[str, Any] = {
 def test_a_store_of_another_shape_is_refused(text: str, store: Any) -> None:
     with pytest.raises(WorldError) as caught:
         SupportWorld(store=store)
-    assert str(caught.value) == text
+    assert str(caught.value) == f"the store has another shape: {text}"
 
 
 def test_an_assertion_cannot_be_checked(world: SupportWorld) -> None:

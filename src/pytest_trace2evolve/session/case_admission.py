@@ -1,4 +1,4 @@
-"""Admission of synthetic cases, which a case must pass before it may be evidence, and freezing of those that do.
+"""Admission of synthetic cases, which each must pass before it may be evidence, and freezing of cases.
 
 What broke an agent once is asked of every later one: frozen cases are kept in a file of the project.
 """

@@ -6,8 +6,9 @@ sessions then costs as much as they wrote, not as much as there is.
 """
 
 import contextlib
+import functools
 import json
-from collections.abc import Iterator, Mapping, MutableMapping, MutableSequence
+from collections.abc import ItemsView, Iterator, Mapping, MutableMapping, MutableSequence, ValuesView
 from typing import Any, get_args
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -120,11 +121,36 @@ class OverlayDict(MutableMapping[str, Any]):
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
+    def items(self) -> ItemsView[str, Any]:
+        """Key and record pairs."""
+        return _Items(self)
+
+    def values(self) -> ValuesView[Any]:
+        """Records."""
+        return _Values(self)
+
+    def scan(self) -> Iterator[tuple[str, Any]]:
+        """Key and record pairs; much faster than looking up each key if the session only reads."""
+        if self._mode.on or self._deleted:
+            yield from ((key, self[key]) for key in self)
+            return
+        for key, record in self._base.items():
+            yield key, self._own.get(key, record)
+        yield from ((key, record) for key, record in self._own.items() if key not in self._base)
+
+    def is_changed(self) -> bool:
+        """Whether a record was written or deleted."""
+        return bool(self._own or self._deleted)
+
     def same_as(self, other: object) -> bool:
-        """Whether both views hold equal records; only records that either may have changed are compared."""
+        """Whether both views hold equal records; only records that may differ are compared."""
         if not isinstance(other, OverlayDict):
             return False
-        for key in self._own.keys() | other._own.keys() | self._deleted | other._deleted:
+        keys = self._own.keys() | other._own.keys() | self._deleted | other._deleted
+        if self._base is not other._base:
+            keys |= {key for key, record in self._base.items() if other._base.get(key) is not record}
+            keys |= other._base.keys() - self._base.keys()
+        for key in keys:
             if (key in self) != (key in other):
                 return False
             if key in self and fingerprint(self._peek(key)) != fingerprint(other._peek(key)):
@@ -133,6 +159,20 @@ class OverlayDict(MutableMapping[str, Any]):
 
     def _peek(self, key: str) -> Any:
         return self._own[key] if key in self._own else self._base[key]
+
+
+class _Items(ItemsView[str, Any]):
+    _mapping: OverlayDict
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        return self._mapping.scan()
+
+
+class _Values(ValuesView[Any]):
+    _mapping: OverlayDict
+
+    def __iter__(self) -> Iterator[Any]:
+        return (record for _, record in self._mapping.scan())
 
 
 class OverlayList(MutableSequence[Any]):
@@ -188,6 +228,10 @@ class OverlayDatabase:
         for field, value in base.__dict__.items():
             self.__dict__[field] = _overlay(value, mode)
 
+    def is_changed(self) -> bool:
+        """Whether a record of a table was written or deleted."""
+        return any(table.is_changed() for table in self.__dict__.values() if isinstance(table, OverlayDict))
+
     def same_as(self, other: object) -> bool:
         """Whether both views hold an equal database."""
         if not isinstance(other, OverlayDatabase) or self.__dict__.keys() != other.__dict__.keys():
@@ -233,11 +277,16 @@ def _merge_field(database: Database, name: str, annotation: Any, value: Any) -> 
     if isinstance(value, Mapping) and isinstance(current, OverlayDatabase):
         merge(current, value)
     elif isinstance(value, Mapping) and isinstance(current, OverlayDict):
-        record_type = TypeAdapter(get_args(annotation)[1])
+        record_type = _adapter(get_args(annotation)[1])
         for key, item in value.items():
             current[key] = record_type.validate_python(combine(current.get(key), item))
     else:
-        setattr(database, name, TypeAdapter(annotation).validate_python(combine(current, value)))
+        setattr(database, name, _adapter(annotation).validate_python(combine(current, value)))
+
+
+@functools.lru_cache(maxsize=64)
+def _adapter(annotation: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(annotation)
 
 
 def combine(old: Any, new: Any) -> Any:

@@ -162,9 +162,12 @@ class ToolkitSession(WorldSession):
 
     def _merge(self, data: InitializationData) -> None:
         with self._mode.writing():
-            for toolkit, update in ((self.agent, data.agent_data), (self.user, data.user_data)):
-                if update:
-                    merge(toolkit.db, update)
+            if data.agent_data:
+                merge(self.agent.db, data.agent_data)
+            if data.user_data and self.user is None:
+                raise WorldError("initialization data for the user, who has no database in this domain")
+            if data.user_data:
+                merge(self.user.db, data.user_data)
 
 
 def render(result: Any, *, is_record: bool = False) -> str:

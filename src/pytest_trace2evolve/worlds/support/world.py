@@ -1,6 +1,7 @@
 """The support world: what its domain offers, over whatever database it is given."""
 
 import functools
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from typing import Any
@@ -8,14 +9,14 @@ from typing import Any
 from pytest_trace2evolve import __version__
 from pytest_trace2evolve.errors import WorldError
 from pytest_trace2evolve.records.message import Requestor
-from pytest_trace2evolve.records.protocols import ToolResult, ToolSchema, World, WorldSession
+from pytest_trace2evolve.records.protocols import ToolSchema, World
 from pytest_trace2evolve.records.rules import Rules
 from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.task import Assertion, FunctionCall, InitializationData, Task
 from pytest_trace2evolve.utils.canonical import digest
-from pytest_trace2evolve.worlds.overlay import WriteMode, fingerprint
+from pytest_trace2evolve.worlds.overlay import OverlayDatabase, WriteMode, merge
 from pytest_trace2evolve.worlds.retail_rules import RETAIL_RULES
-from pytest_trace2evolve.worlds.support.store import Data, Row, Store, StoreCache
+from pytest_trace2evolve.worlds.support.database import RetailDB
 from pytest_trace2evolve.worlds.support.tools import TOOL_TYPES, RetailAgentTools, tool_schemas
 from pytest_trace2evolve.worlds.toolkit import ToolkitSession
 
@@ -23,6 +24,9 @@ PROVIDER = "trace2evolve"
 DOMAIN = "support"
 
 _OFFERED: Mapping[Requestor, frozenset[str]] = {"assistant": frozenset(TOOL_TYPES), "user": frozenset()}
+_WRITERS = frozenset(name for name, kind in TOOL_TYPES.items() if kind is ToolType.WRITE)
+_SORTED = frozenset({"list_all_product_types"})
+_KEPT_STORES = 256  # one holds references to all records of the store it was made from
 
 
 class SupportWorld(World):
@@ -45,7 +49,7 @@ class SupportWorld(World):
         if domain != DOMAIN:
             raise WorldError(f"provider {PROVIDER!r} has no domain {domain!r}; it has {DOMAIN}")
         self.domain = domain
-        self._stores = StoreCache(Store.read(store or {}))
+        self._stores = _Stores(RetailDB.read(store or {}))
 
     def tasks(self) -> Mapping[str, Task]:
         """No tasks: a suite names the files that its tasks are in."""
@@ -84,7 +88,7 @@ class SupportWorld(World):
         return name in TOOL_TYPES
 
     def changes_state(self, name: str) -> bool:
-        return TOOL_TYPES.get(name) is ToolType.WRITE
+        return name in _WRITERS
 
     def open(self, *, solo: bool = False) -> "SupportSession":
         return SupportSession(self._stores, solo=solo)
@@ -95,7 +99,7 @@ class SupportWorld(World):
 
     @functools.cached_property
     def _digest(self) -> str:
-        return digest(self._stores.store.content())
+        return digest(self._stores.store.model_dump())
 
     def rules(self) -> Rules:
         """What every agent in it must keep to: the policy is that of retail in other words."""
@@ -107,18 +111,20 @@ class SupportWorld(World):
 
 
 class SupportSession(ToolkitSession):
-    """One private copy of a store: it costs what it writes, and nothing done in it reaches another session.
+    """One private copy of a store."""
 
-    Args:
-        stores: The store that it starts from, with tasks' initialization data merged into it.
-        solo: Whether the user is absent.
-    """
-
-    def __init__(self, stores: StoreCache, *, solo: bool = False) -> None:
-        self.agent: RetailAgentTools
+    def __init__(self, stores: "_Stores", *, solo: bool) -> None:
+        mode = WriteMode()
         self._stores = stores
-        agent = RetailAgentTools(stores.store)
-        super().__init__(agent=agent, tools=_OFFERED, functions={}, mode=WriteMode(), solo=solo)
+        super().__init__(
+            agent=RetailAgentTools(OverlayDatabase(stores.store, mode)),
+            tools=_OFFERED,
+            writers=_WRITERS,
+            functions={},
+            sorted_tools=_SORTED,
+            mode=mode,
+            solo=solo,
+        )
 
     def check(self, assertion: Assertion) -> bool:
         """Never a value: the world has no functions for assertions.
@@ -131,47 +137,41 @@ class SupportSession(ToolkitSession):
             "by their gold actions: take it out of 'env_assertions'"
         )
 
-    def same_state(self, other: WorldSession) -> bool:
-        """Whether both databases are equal for tau2's hash; only records that may differ are compared."""
-        if not isinstance(other, SupportSession):
-            raise TypeError(f"cannot compare a {type(self).__name__} with a {type(other).__name__}")
-        mine, theirs = self.agent, other.agent
-        for name, table in mine.tables.items():
-            keys = table.own.keys() | theirs.tables[name].own.keys()
-            if mine.store is not theirs.store:
-                keys |= mine.store.may_differ(name, theirs.store)
-            if not all(_equal(table.get(key), theirs.tables[name].get(key)) for key in keys):
-                return False
-        return True
-
-    def content(self) -> dict[str, dict[str, Data]]:
-        """The whole database as this session sees it, as plain data to be read only."""
-        content = self.agent.store.content()
-        for name, table in self.agent.tables.items():
-            content[name] |= {key: row.data for key, row in table.own.items()}
-        return content
-
-    def _answer(self, name: str, result: Row | str) -> ToolResult:
-        return ToolResult(content=result) if isinstance(result, str) else result.answer
-
     def _function(self, call: FunctionCall) -> Callable[..., Any] | None:
-        if call.env_type == "user" or call.func_name not in TOOL_TYPES:
-            return None
-        return super()._function(call)
+        return super()._function(call) if call.func_name in TOOL_TYPES else None
 
     def _merge(self, data: InitializationData) -> None:
-        own = {name: table.own for name, table in self.agent.tables.items()}
-        if any(own.values()) or self.agent.store is not self._stores.store:
-            store = self.agent.store.replaced(own).merged(data)
+        if data.user_data or self.agent.db.is_changed():
+            super()._merge(data)
         else:
-            store = self._stores.merged(data)
-        self.agent = RetailAgentTools(store)
+            self.agent.db = OverlayDatabase(self._stores.merged(data), self._mode)
 
 
-def _equal(mine: Row | None, theirs: Row | None) -> bool:
-    if mine is None or theirs is None:
-        return mine is theirs
-    return mine.data is theirs.data or fingerprint(mine.data) == fingerprint(theirs.data)
+class _Stores:
+    """A store, and those made of it with the initialization data of the latest tasks.
+
+    Data are recognised by object identity, so they must not be changed in place.
+    """
+
+    def __init__(self, store: RetailDB) -> None:
+        self.store = store
+        self._merged: OrderedDict[int, tuple[InitializationData, RetailDB]] = OrderedDict()
+
+    def merged(self, data: InitializationData) -> RetailDB:
+        """The store with the data merged into it.
+
+        Raises:
+            WorldError: the data do not fit.
+        """
+        if id(data) not in self._merged:
+            view = OverlayDatabase(self.store, WriteMode())
+            merge(view, data.agent_data or {})
+            tables: dict[str, Any] = {name: dict(table.items()) for name, table in vars(view).items()}
+            self._merged[id(data)] = (data, RetailDB.model_construct(**tables))
+            if len(self._merged) > _KEPT_STORES:
+                self._merged.popitem(last=False)
+        self._merged.move_to_end(id(data))
+        return self._merged[id(data)][1]
 
 
 @functools.cache

@@ -1,0 +1,167 @@
+"""The shape of a retail database, as τ² retail has it.
+
+Names of models and the order of their fields are part of the interface: errors show the first to tools and
+tasks, and a model reads a record in the second. Numbers are finite, unknown fields of a record are dropped,
+as τ² drops them, and unknown tables are errors.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from pytest_trace2evolve.errors import WorldError
+from pytest_trace2evolve.records.base import complaint
+
+
+class Shape(BaseModel):
+    """Base of all parts of a database."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+
+class Variant(Shape):
+    """One item that can be bought: a product in one choice of options."""
+
+    item_id: str
+    options: dict[str, str]
+    available: bool
+    price: float
+
+
+class Product(Shape):
+    """A product and its variants by item id."""
+
+    name: str
+    product_id: str
+    variants: dict[str, Variant]
+
+
+class UserName(Shape):
+    """A customer's name."""
+
+    first_name: str
+    last_name: str
+
+
+class UserAddress(Shape):
+    """A postal address."""
+
+    address1: str
+    address2: str
+    city: str
+    country: str
+    state: str
+    zip: str
+
+
+class CreditCard(Shape):
+    """A payment method: a card."""
+
+    source: Literal["credit_card"]
+    id: str
+    brand: str
+    last_four: str
+
+
+class GiftCard(Shape):
+    """A payment method: a balance held by the store."""
+
+    source: Literal["gift_card"]
+    id: str
+    balance: float
+
+
+class Paypal(Shape):
+    """A payment method: an account elsewhere."""
+
+    source: Literal["paypal"]
+    id: str
+
+
+PaymentMethod = CreditCard | GiftCard | Paypal
+
+
+class User(Shape):
+    """A customer."""
+
+    user_id: str
+    name: UserName
+    address: UserAddress
+    email: str
+    payment_methods: dict[str, PaymentMethod]
+    orders: list[str]
+
+
+class OrderFulfilment(Shape):
+    """A shipment."""
+
+    tracking_id: list[str]
+    item_ids: list[str]
+
+
+class OrderItem(Shape):
+    """One position of an order."""
+
+    name: str
+    product_id: str
+    item_id: str
+    price: float
+    options: dict[str, str]
+
+
+class OrderPayment(Shape):
+    """A payment or a refund."""
+
+    transaction_type: Literal["payment", "refund"]
+    amount: float
+    payment_method_id: str
+
+
+class Order(Shape):
+    """An order; a null field says that this has not happened to it."""
+
+    order_id: str
+    user_id: str
+    address: UserAddress
+    items: list[OrderItem]
+    status: Literal[
+        "processed",
+        "pending",
+        "pending (item modified)",
+        "delivered",
+        "cancelled",
+        "exchange requested",
+        "return requested",
+    ]
+    fulfillments: list[OrderFulfilment]
+    payment_history: list[OrderPayment]
+    cancel_reason: Literal["no longer needed", "ordered by mistake"] | None = None
+    exchange_items: list[str] | None = None
+    exchange_new_items: list[str] | None = None
+    exchange_payment_method_id: str | None = None
+    exchange_price_difference: float | None = None
+    return_items: list[str] | None = None
+    return_payment_method_id: str | None = None
+
+
+class RetailDB(Shape):
+    """A whole database: tables by name, each with its records by key."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    products: dict[str, Product] = Field(default_factory=dict)
+    users: dict[str, User] = Field(default_factory=dict)
+    orders: dict[str, Order] = Field(default_factory=dict)
+
+    @classmethod
+    def read(cls, content: Mapping[str, Any]) -> "RetailDB":
+        """A database of plain data; a table may be absent.
+
+        Raises:
+            WorldError: the content has another shape.
+        """
+        try:
+            return cls.model_validate(content)
+        except ValidationError as error:
+            raise WorldError(f"the store has another shape: {complaint(error, 'it')}") from None
