@@ -1,11 +1,22 @@
 """What the pocket model is trained on beside train.toml: in the same form, and none of what decides."""
 
-import importlib.resources
+import random
 import re
-import tomllib
 from collections import Counter
 
-from pytest_trace2evolve.cases.content import Vocabulary, foreign, vocabulary
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_trace2evolve.cases.content import (
+    GOODS,
+    PEOPLE,
+    PLACES,
+    Vocabulary,
+    foreign,
+    lesson_words,
+    read_content,
+    vocabulary,
+)
 from pytest_trace2evolve.records.task import Content
 
 TRAIN, HELDOUT = vocabulary(Content.TRAIN), vocabulary(Content.HELDOUT)
@@ -14,21 +25,8 @@ RUN = 4
 """Words in a row that a phrasing may not share with a held-out one."""
 
 
-def pocket():
-    folder = importlib.resources.files("pytest_trace2evolve.cases") / "content"
-    texts = [(folder / name).read_text(encoding="utf-8") for name in ("world.toml", "phrases.toml")]
-    world, phrases = map(tomllib.loads, texts)
-    return Vocabulary.model_validate({**world, **phrases})
-
-
-POCKET = pocket()
+POCKET = Vocabulary.model_validate({**read_content("world"), **read_content("phrases")})
 PHRASES = [text for texts in POCKET.phrases.values() for text in texts]
-
-
-def named(words):
-    """All names of a vocabulary."""
-    cities, products = [city for city, _, _ in words.cities], [kind.name for kind in words.products]
-    return [*words.first_names, *words.last_names, *words.streets, *words.domains, *cities, *products]
 
 
 def runs(text):
@@ -77,7 +75,7 @@ def test_a_held_out_phrase_with_small_changes_is_found():
 
 
 def test_no_phrase_holds_a_name():
-    names = [*named(POCKET), *named(TRAIN)]
+    names = [*POCKET.names, *TRAIN.names]
     pattern = re.compile(rf"\b(?:{'|'.join(map(re.escape, names))})\b")
     assert [text for text in PHRASES if pattern.search(text)] == []
 
@@ -106,3 +104,32 @@ def test_a_product_has_two_options_whose_values_differ():
         assert 0 < kind.prices[0] < kind.prices[1], kind.name
         assert len(kind.options) == 2, kind.name
         assert all(len({*values}) == len(values) for values in kind.options.values()), kind.name
+
+
+@given(seed=st.integers())
+def test_a_lessons_words_are_enough_and_none_is_held_out(seed: int) -> None:
+    words = lesson_words(random.Random(seed))
+    assert len({*words.first_names}) == len({*words.last_names}) == len(words.domains) == PEOPLE
+    assert len(words.streets) == len(words.cities) == PLACES
+    assert len({kind.name for kind in words.products}) == GOODS
+    assert all(
+        len(kind.options) >= 2 and min(map(len, kind.options.values())) >= 2 for kind in words.products
+    )
+    for text in words.names:
+        assert foreign(text, Content.HELDOUT) == "", text
+        assert text.isascii()
+
+
+def test_the_same_seed_gives_the_same_words() -> None:
+    assert lesson_words(random.Random(5)) == lesson_words(random.Random(5))
+    assert lesson_words(random.Random(5)) != lesson_words(random.Random(6))
+
+
+def test_there_is_no_end_of_names() -> None:
+    """Nobody can learn them by heart."""
+    lessons = [lesson_words(random.Random(seed)) for seed in range(300)]
+    for field, least in (("first_names", 600), ("last_names", 600), ("domains", 600), ("streets", 900)):
+        assert len({name for words in lessons for name in getattr(words, field)}) > least, field
+    assert len({kind.name for words in lessons for kind in words.products}) > 1200
+    known = {kind.name for kind in vocabulary(Content.TRAIN).products}
+    assert known & {kind.name for words in lessons for kind in words.products}

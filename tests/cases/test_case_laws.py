@@ -22,7 +22,7 @@ WORLD = SupportWorld()
 
 
 @pytest.mark.parametrize("content", list(Content))
-@settings(pressure, max_examples=100)
+@settings(pressure, max_examples=60)
 @given(data=st.data())
 def test_every_case_is_admitted(content, data):
     """The oracle's reward 1, no invariant broken, `nop` at 0 unless refusing is right, and the format."""
@@ -45,7 +45,7 @@ TEXTS = st.text(SIGNS, min_size=1).filter(str.strip)
 SAID = build("missing_order_id", SeededDraws("said"), Content.TRAIN).task.model_dump(mode="json")
 
 
-@settings(pressure, max_examples=100)
+@settings(pressure, max_examples=40)
 @given(says=TEXTS, reply=TEXTS, details=TEXTS)
 def test_a_file_gives_back_what_was_written_whatever_is_said(tmp_path_factory, says, reply, details):
     record = copy.deepcopy(SAID)
@@ -89,7 +89,7 @@ def places(value, above=()):
         yield from places(inner, (*above, name))
 
 
-@settings(pressure, max_examples=150)
+@settings(pressure, max_examples=60)
 @given(place=st.sampled_from(list(places(STORE))), put=JSON, absent=st.booleans())
 def test_a_damaged_store_is_shown_and_its_case_checked_without_a_traceback(place, put, absent):
     record = copy.deepcopy(SAID)

@@ -1,4 +1,4 @@
-"""What the scripted customer hears: sentence by sentence, in the words of agents of many manners."""
+"""The message parser: sentence by sentence, in the words of agents of many manners."""
 
 import pytest
 

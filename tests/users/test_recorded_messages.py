@@ -1,4 +1,4 @@
-"""What the scripted customer hears, held against real agents: messages of recorded τ² retail runs.
+"""The message parser on messages of real agents: recorded τ² retail runs.
 
 What an agent asked for is read off the answer of the user who was simulated then, where the agent's message
 names the thing at all. Such labels are rough: a user may answer what nobody asked. The floors below lie a
@@ -18,19 +18,19 @@ from pytest_trace2evolve.records.task import Slot
 from pytest_trace2evolve.scoring.language import says_yes
 from pytest_trace2evolve.users.message_parser import ParsedMessage, parse_message
 
-Pair = tuple[str, str]
+Exchange = tuple[str, ParsedMessage, str]
 
 
 @pytest.fixture(scope="module")
-def pairs(recorded: Path) -> list[Pair]:
-    """What agents said after the customer had opened, each with the answer."""
+def exchanges(recorded: Path) -> list[Exchange]:
+    """What agents said after the customer had opened, as text and parsed, each with the answer."""
     found = []
     for path in sorted(recorded.glob("retail-*.json.gz")):
         for simulation in json.loads(gzip.decompress(path.read_bytes()))["simulations"]:
             messages = simulation["messages"]
             for one, answer in pairwise(messages[1:]):
                 if one["role"] == "assistant" and one["content"] and answer["role"] == "user":
-                    found.append((one["content"], answer["content"] or ""))
+                    found.append((one["content"], parse_message(one["content"]), answer["content"] or ""))
     assert len(found) > 4_000
     return found
 
@@ -88,35 +88,36 @@ HEARD: dict[str, tuple[Callable[[ParsedMessage], bool], Callable[[str, str], boo
 
 
 @pytest.mark.parametrize("name", HEARD)
-def test_what_real_users_answered_was_heard(pairs: list[Pair], name: str) -> None:
-    heard, answered, floor = HEARD[name]
-    asked = [text for text, answer in pairs if answered(text, answer)]
+def test_what_real_users_answered_was_parsed(exchanges: list[Exchange], name: str) -> None:
+    is_parsed, is_answered, floor = HEARD[name]
+    asked = [(text, parsed) for text, parsed, answer in exchanges if is_answered(text, answer)]
     assert len(asked) >= 10
-    missed = [text for text in asked if not heard(parse_message(text))]
+    missed = [text for text, parsed in asked if not is_parsed(parsed)]
     assert 1 - len(missed) / len(asked) >= floor, missed[:5]
 
 
-def test_what_is_heard_as_a_request_for_a_yes_mostly_got_one(pairs: list[Pair]) -> None:
-    """The rest got a no, other wishes, or an answer to what was asked beside it: 30 of 36 that were read."""
-    answers = [answer for text, answer in pairs if parse_message(text).confirm]
+def test_what_is_parsed_as_a_request_for_a_yes_mostly_got_one(exchanges: list[Exchange]) -> None:
+    """The rest got a no, other wishes, or an answer to another question: 30 of 36 that were read."""
+    answers = [answer for _, parsed, answer in exchanges if parsed.confirm]
     assert sum(map(says_yes, answers)) / len(answers) >= 0.78
 
 
-def test_who_is_asked_who_they_are_is_not_heard_to_be_asked_for_a_yes(pairs: list[Pair]) -> None:
+def test_a_question_for_the_identity_is_not_parsed_as_one_for_a_yes(exchanges: list[Exchange]) -> None:
     """First answers that tell an email or a zip code answer no proposal."""
-    who = [text for text, answer in pairs if re.search(r"\S+@\S+\.\w+|\bzip code is \d{5}", answer)]
-    assert len(who) > 300
+    identity = re.compile(r"\S+@\S+\.\w+|\bzip code is \d{5}")
+    asked = [parsed for _, parsed, answer in exchanges if identity.search(answer)]
+    assert len(asked) > 300
     # What is left asks for a yes as well: "If you have no email, shall I look you up by your name?"
-    assert sum(parse_message(text).confirm for text in who) / len(who) <= 0.05
+    assert sum(parsed.confirm for parsed in asked) / len(asked) <= 0.05
 
 
-def test_payment_methods_that_are_asked_for_are_heard(pairs: list[Pair]) -> None:
-    asked = re.compile(
+def test_payment_methods_that_are_asked_for_are_parsed(exchanges: list[Exchange]) -> None:
+    asks = re.compile(
         r"(?:which|what|preferred|provide (?:the|your)|specify (?:the|your|which)) (?:\w+ )?"
         r"(?:payment|refund) method",
         re.I,
     )
-    texts = [text for text, _ in pairs if asked.search(text)]
-    assert len(texts) > 50
-    missed = [text for text in texts if Slot.PAYMENT not in parse_message(text).asks]
-    assert len(missed) / len(texts) <= 0.06, missed[:5]
+    asked = [(text, parsed) for text, parsed, _ in exchanges if asks.search(text)]
+    assert len(asked) > 50
+    missed = [text for text, parsed in asked if Slot.PAYMENT not in parsed.asks]
+    assert len(missed) / len(asked) <= 0.06, missed[:5]
