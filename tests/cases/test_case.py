@@ -18,7 +18,7 @@ from pytest_trace2evolve.cases.case import (
     iter_cases,
     read_cases,
 )
-from pytest_trace2evolve.cases.content import SeededDraws, foreign, vocabulary
+from pytest_trace2evolve.cases.content import SeededDraws, find_foreign_mark, vocabulary
 from pytest_trace2evolve.cases.store import build_store
 from pytest_trace2evolve.errors import CaseError
 from pytest_trace2evolve.records.task import Content, Task, script_of
@@ -59,19 +59,19 @@ def test_no_city_product_or_phrasing_is_in_both_contents():
 @pytest.mark.parametrize(("content", "other"), [(TRAIN, HELDOUT), (HELDOUT, TRAIN)])
 def test_no_word_of_one_content_occurs_in_cases_of_the_other(content, other):
     for case in generate("purity", 5 * len(FAMILIES), content):
-        assert foreign(text_of(case), other) == ""
+        assert find_foreign_mark(text_of(case), other) == ""
 
 
 def test_foreign_words_are_found_wherever_they_stand():
-    assert foreign("a Camping Stove, please", HELDOUT) == "camping stove"
-    assert foreign("two camping stoves", HELDOUT) == "camping stove"
-    assert foreign("FREYA", HELDOUT) == "freya"
-    assert foreign("freya_grimaldi_2211", HELDOUT) == "freya"
-    assert foreign("a.grimaldi17@mail", HELDOUT) == "grimaldi"
-    assert foreign("Yes, exactly\n so!", HELDOUT) == "yes, exactly so"
-    assert foreign("Kindly void it", HELDOUT) == "kindly void"
-    assert foreign("I received a camp stove", HELDOUT) == ""
-    assert foreign("Freyan", HELDOUT) == ""
+    assert find_foreign_mark("a Camping Stove, please", HELDOUT) == "camping stove"
+    assert find_foreign_mark("two camping stoves", HELDOUT) == "camping stove"
+    assert find_foreign_mark("FREYA", HELDOUT) == "freya"
+    assert find_foreign_mark("freya_grimaldi_2211", HELDOUT) == "freya"
+    assert find_foreign_mark("a.grimaldi17@mail", HELDOUT) == "grimaldi"
+    assert find_foreign_mark("Yes, exactly\n so!", HELDOUT) == "yes, exactly so"
+    assert find_foreign_mark("Kindly void it", HELDOUT) == "kindly void"
+    assert find_foreign_mark("I received a camp stove", HELDOUT) == ""
+    assert find_foreign_mark("Freyan", HELDOUT) == ""
 
 
 EVERYBODYS = {
@@ -89,7 +89,7 @@ def test_every_phrase_is_found_in_a_case_of_the_other_content(content, other):
     for text in (text for texts in vocabulary(content).phrases.values() for text in texts):
         said = re.sub(r"\{\w+\}", "#W1234567", text)
         record["user_scenario"]["script"]["replies"]["wait"] = [said]
-        found = foreign(json.dumps(record, ensure_ascii=False), content)
+        found = find_foreign_mark(json.dumps(record, ensure_ascii=False), content)
         assert found in said.lower()
         missed |= set() if found else {text}
     assert missed == EVERYBODYS[content]
@@ -98,8 +98,8 @@ def test_every_phrase_is_found_in_a_case_of_the_other_content(content, other):
 @pytest.mark.parametrize(("content", "other"), [(TRAIN, HELDOUT), (HELDOUT, TRAIN)])
 def test_no_mark_of_one_content_is_in_the_words_of_the_other(content, other):
     words = vocabulary(other).model_dump_json()
-    assert foreign(words, content) == ""
-    assert foreign(words, other) != ""
+    assert find_foreign_mark(words, content) == ""
+    assert find_foreign_mark(words, other) != ""
 
 
 # Store

@@ -12,7 +12,7 @@ from pytest_trace2evolve.cases.content import (
     PEOPLE,
     PLACES,
     Vocabulary,
-    foreign,
+    find_foreign_mark,
     lesson_words,
     read_content,
     vocabulary,
@@ -64,13 +64,13 @@ def test_a_yes_and_a_no_are_clear():
 
 
 def test_no_phrase_is_a_held_out_one():
-    assert [text for text in PHRASES if foreign(text, Content.HELDOUT)] == []
+    assert [text for text in PHRASES if find_foreign_mark(text, Content.HELDOUT)] == []
     assert [text for text in PHRASES if runs(text) & THEIRS] == []
 
 
 def test_a_held_out_phrase_with_small_changes_is_found():
     changed = "Please let {order} be paid with my {method}."
-    assert foreign(changed, Content.HELDOUT) == ""
+    assert find_foreign_mark(changed, Content.HELDOUT) == ""
     assert runs(changed) & THEIRS == {("let", "{order}", "be", "paid")}
 
 
@@ -81,7 +81,7 @@ def test_no_phrase_holds_a_name():
 
 
 def test_no_name_is_held_out_in_train_or_there_twice():
-    assert foreign(POCKET.model_dump_json(), Content.HELDOUT) == ""
+    assert find_foreign_mark(POCKET.model_dump_json(), Content.HELDOUT) == ""
     for field in ("first_names", "last_names", "streets", "domains", "cities", "products"):
         values = [
             getattr(one, "name", one) for words in (POCKET, TRAIN, HELDOUT) for one in getattr(words, field)
@@ -116,7 +116,7 @@ def test_a_lessons_words_are_enough_and_none_is_held_out(seed: int) -> None:
         len(kind.options) >= 2 and min(map(len, kind.options.values())) >= 2 for kind in words.products
     )
     for text in words.names:
-        assert foreign(text, Content.HELDOUT) == "", text
+        assert find_foreign_mark(text, Content.HELDOUT) == "", text
         assert text.isascii()
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_trace2evolve.cases.expert import Expert, Wish
+from pytest_trace2evolve.cases.expert import Expert, Intent
 
 
 def tables_with(status="pending", paid="credit_card_1", amount=20.0, balance=50.0):
@@ -41,25 +41,25 @@ def expert(**state):
     return Expert(tables_with(**state), "ann", by_email=True)
 
 
-CANCEL = Wish("cancel_pending_order", {"order_id": "#W1", "reason": "no longer needed"}, "#W1")
+CANCEL = Intent("cancel_pending_order", {"order_id": "#W1", "reason": "no longer needed"}, "#W1")
 
 
 def back(method):
     arguments = {"order_id": "#W1", "item_ids": ["i1"], "payment_method_id": method}
-    return Wish("return_delivered_order_items", arguments, "#W1")
+    return Intent("return_delivered_order_items", arguments, "#W1")
 
 
 def swap(tool, new, method="credit_card_1"):
     arguments = {"order_id": "#W1", "item_ids": ["i1"], "new_item_ids": [new], "payment_method_id": method}
-    return Wish(tool, arguments, "#W1")
+    return Intent(tool, arguments, "#W1")
 
 
-PAY = Wish("modify_pending_order_payment", {"order_id": "#W1", "payment_method_id": "gift_card_1"}, "#W1")
+PAY = Intent("modify_pending_order_payment", {"order_id": "#W1", "payment_method_id": "gift_card_1"}, "#W1")
 MODIFY, EXCHANGE = "modify_pending_order_items", "exchange_delivered_order_items"
 
 
 def test_the_expert_identifies_reads_and_writes_in_this_order():
-    done = expert().handle(CANCEL)
+    done = expert().resolve(CANCEL)
     assert [action.name for action in done.actions] == [
         "find_user_id_by_email",
         "get_user_details",
@@ -71,7 +71,7 @@ def test_the_expert_identifies_reads_and_writes_in_this_order():
 
 def test_the_expert_finds_by_name_where_there_is_no_email_and_looks_for_the_order():
     found = Expert(tables_with(), "ann", by_email=False)
-    done = found.handle(Wish(CANCEL.tool, {**CANCEL.arguments, "order_id": "#W2"}, "#W2", seek=True))
+    done = found.resolve(Intent(CANCEL.tool, {**CANCEL.arguments, "order_id": "#W2"}, "#W2", seek=True))
     assert done.actions[0].name == "find_user_id_by_name_zip"
     looks = [action.arguments for action in done.actions if action.name == "get_order_details"]
     assert looks == [{"order_id": "#W1"}, {"order_id": "#W2"}]
@@ -84,10 +84,10 @@ def test_the_expert_finds_by_name_where_there_is_no_email_and_looks_for_the_orde
         ({"status": "processed"}, CANCEL, "the order is processed"),
         (
             {},
-            Wish(CANCEL.tool, {"order_id": "#W1", "reason": "bored"}, "#W1"),
+            Intent(CANCEL.tool, {"order_id": "#W1", "reason": "bored"}, "#W1"),
             "that is no reason for which an order can be cancelled",
         ),
-        ({}, Wish(CANCEL.tool, {"order_id": "#W9"}, "#W9"), "the order is another customer's"),
+        ({}, Intent(CANCEL.tool, {"order_id": "#W9"}, "#W9"), "the order is another customer's"),
         ({"status": "pending"}, back("credit_card_1"), "the order is pending"),
         (
             {"status": "delivered"},
@@ -109,19 +109,19 @@ def test_the_expert_finds_by_name_where_there_is_no_email_and_looks_for_the_orde
     ],
 )
 def test_what_the_policy_allows(state, wish, refusal):
-    done = expert(**state).handle(wish)
+    done = expert(**state).resolve(wish)
     assert done.refusal == refusal
     assert (wish.tool in [action.name for action in done.actions]) is not bool(refusal)
 
 
 def test_what_was_done_counts_for_what_is_asked_next():
     one = expert()
-    assert one.handle(swap(MODIFY, "i2")).refusal == ""
-    again = one.handle(CANCEL)
+    assert one.resolve(swap(MODIFY, "i2")).refusal == ""
+    again = one.resolve(CANCEL)
     assert again.refusal == "the order is pending (item modified)"
     assert again.actions == ()  # nothing has to be read twice
 
 
 def test_another_customers_order_is_never_read():
-    done = expert().handle(Wish(CANCEL.tool, {"order_id": "#W9"}, "#W9"))
+    done = expert().resolve(Intent(CANCEL.tool, {"order_id": "#W9"}, "#W9"))
     assert "get_order_details" not in [action.name for action in done.actions]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from pytest_trace2evolve.cases.case import FAMILIES, Case, case_of, sketched
+from pytest_trace2evolve.cases.case import FAMILIES, Case, case_of, sketch_case
 from pytest_trace2evolve.cases.content import SeededDraws, lesson_words
 from pytest_trace2evolve.cases.scene import assemble
 from pytest_trace2evolve.cases.teacher import Teacher, draw_habits, every_habit, rulebook
@@ -26,7 +26,7 @@ def taught(
     family: str, seed: int, habits: Mapping[str, bool], content: Content = Content.HELDOUT
 ) -> tuple[Case, Simulation]:
     words = lesson_words(random.Random(f"{family}/{seed}")) if content is Content.TRAIN else None
-    sketch = sketched(family, SeededDraws(f"teacher/{family}/{seed}"), content, words)
+    sketch = sketch_case(family, SeededDraws(f"teacher/{family}/{seed}"), content, words)
     case = case_of(assemble(family, sketch))
     teacher = Teacher(sketch, habits, random.Random(seed), family)
     talk = converse(case.task, WORLD, teacher, ScriptedUser(case.script, seed=seed), limits=LIMITS)
@@ -88,7 +88,7 @@ def test_every_rule_has_its_behaviour_and_every_habit_a_rule() -> None:
 
 
 def test_lessons_follow_from_their_seed_and_hold_nothing_held_out() -> None:
-    from pytest_trace2evolve.cases.content import foreign
+    from pytest_trace2evolve.cases.content import find_foreign_mark
 
     first, again, other = (lesson_group(seed, 3, WORLD) for seed in ("a", "a", "b"))
     assert [one.messages for one in first] != [one.messages for one in other]
@@ -96,7 +96,7 @@ def test_lessons_follow_from_their_seed_and_hold_nothing_held_out() -> None:
     assert len({one.rules for one in first}) > len(first) / 2, "each lesson has rules of its own"
     for one in first:
         for message in one.messages[1:]:
-            assert foreign(str(message.get("content") or ""), Content.HELDOUT) == ""
+            assert find_foreign_mark(str(message.get("content") or ""), Content.HELDOUT) == ""
 
 
 def test_a_lesson_without_what_all_prompts_share_holds_its_rules_alone() -> None:

@@ -158,8 +158,27 @@ def test_a_request_that_is_no_completion_gets_the_apis_error_shape() -> None:
 
 
 def test_after_its_block_the_server_is_gone() -> None:
+    before = set(threading.enumerate())
     with ChatServer(echo) as server:
-        pass
+        started = set(threading.enumerate()) - before
     with client(server) as one, pytest.raises(openai.APIConnectionError):
         ask(one)
-    assert not any(thread is server._thread for thread in threading.enumerate())
+    assert len(started) == 1
+    assert not started & set(threading.enumerate())
+
+
+def test_a_script_sees_headers_and_answers_with_errors_and_headers_of_its_own() -> None:
+    def script(request: ChatRequest) -> Reply:
+        key = request.headers["authorization"]
+        return Reply(
+            "Hello.", error=(418, f"No tea for {key}.") if "bad" in key else None, headers={"x-a": "b"}
+        )
+
+    body = {"model": "m", "messages": []}
+    with ChatServer(script) as server:
+        url = f"{server.base_url}/chat/completions"
+        good, bad = (httpx2.post(url, json=body, headers={"authorization": key}) for key in ("ok", "bad"))
+    assert (good.status_code, good.headers["x-a"]) == (200, "b")
+    assert (bad.status_code, bad.headers["x-a"]) == (418, "b")
+    assert bad.json()["error"]["message"] == "No tea for bad."
+    assert (server.count.served, server.count.attempts, server.count.at_once) == (1, 2, 0)

@@ -118,10 +118,10 @@ def build(family: str, draws: Draws, content: Content) -> Case:
     Raises:
         KeyError: there is no such family.
     """
-    return case_of(assemble(family, sketched(family, draws, content)))
+    return case_of(assemble(family, sketch_case(family, draws, content)))
 
 
-def sketched(family: str, draws: Draws, content: Content, words: Vocabulary | None = None) -> Sketch:
+def sketch_case(family: str, draws: Draws, content: Content, words: Vocabulary | None = None) -> Sketch:
     """The sketch of a case, before the expert works on it.
 
     Args:

@@ -95,7 +95,7 @@ def read_content(name: str) -> dict[str, Any]:
     return tomllib.loads((resources.files(__package__) / "content" / f"{name}.toml").read_text("utf-8"))
 
 
-def foreign(text: str, content: Content) -> str:
+def find_foreign_mark(text: str, content: Content) -> str:
     """A name, place, product or phrasing of `content` that a text holds; empty if it holds none."""
     lowered = " ".join(text.lower().split())
     for mark in _marks(content):

@@ -1,4 +1,4 @@
-"""The expert: the gold actions, which are what an agent that follows the policy does for a customer's wishes.
+"""The expert: the gold actions, or what an agent that follows the policy does for a customer's intents.
 
 It works on the records themselves, by the policy's rules, and knows nothing of how a case was put together.
 """
@@ -37,7 +37,7 @@ Tables = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
-class Wish:
+class Intent:
     """One thing that a customer wants, as the expert sees it.
 
     Attributes:
@@ -62,8 +62,8 @@ class Wish:
 
 
 @dataclass(frozen=True)
-class Handled:
-    """What the expert does for one wish; `refusal` says why the policy forbids it, empty if it does not."""
+class Resolution:
+    """What the expert does for one intent; `refusal` says why the policy forbids it, empty if it does not."""
 
     actions: tuple[Action, ...]
     refusal: str = ""
@@ -86,15 +86,15 @@ class Expert:
         self._by_email = by_email
         self._seen: set[tuple[str, ...]] = set()
 
-    def handle(self, wish: Wish) -> Handled:
+    def resolve(self, intent: Intent) -> Resolution:
         """Identify the customer if that is not done, read what must be known, then act or refuse."""
-        actions = [*self._identify(), *self._read(wish)]
-        refusal = self._refusal(wish)
-        if wish.tool and not refusal:
-            actions.append(Action(name=wish.tool, arguments=dict(wish.arguments)))
-            if wish.tool in _STATUS_AFTER:
-                self._tables["orders"][wish.order_id]["status"] = _STATUS_AFTER[wish.tool]
-        return Handled(tuple(actions), refusal)
+        actions = [*self._identify(), *self._read(intent)]
+        refusal = self._refusal(intent)
+        if intent.tool and not refusal:
+            actions.append(Action(name=intent.tool, arguments=dict(intent.arguments)))
+            if intent.tool in _STATUS_AFTER:
+                self._tables["orders"][intent.order_id]["status"] = _STATUS_AFTER[intent.tool]
+        return Resolution(tuple(actions), refusal)
 
     def _identify(self) -> Iterator[Action]:
         if self._by_email:
@@ -102,24 +102,24 @@ class Expert:
         name, zip_code = self._user["name"], self._user["address"]["zip"]
         return self._once("find_user_id_by_name_zip", **name, zip=zip_code)
 
-    def _read(self, wish: Wish) -> Iterator[Action]:
+    def _read(self, intent: Intent) -> Iterator[Action]:
         # Whose an order is stands in the customer's record; without it an order could be anybody's.
         yield from self._once("get_user_details", user_id=self._user["user_id"])
-        for order_id in self._orders_to_read(wish):
+        for order_id in self._orders_to_read(intent):
             if order_id in self._user["orders"]:
                 yield from self._once("get_order_details", order_id=order_id)
-        if "new_item_ids" in wish.arguments:
-            for item in self._tables["orders"][wish.order_id]["items"]:
-                if item["item_id"] in wish.arguments["item_ids"]:
+        if "new_item_ids" in intent.arguments:
+            for item in self._tables["orders"][intent.order_id]["items"]:
+                if item["item_id"] in intent.arguments["item_ids"]:
                     yield from self._once("get_product_details", product_id=item["product_id"])
 
-    def _orders_to_read(self, wish: Wish) -> Sequence[str]:
+    def _orders_to_read(self, intent: Intent) -> Sequence[str]:
         own = self._user["orders"]
-        if wish.survey:
+        if intent.survey:
             return list(own)
-        if wish.seek and wish.order_id in own:
-            return [*own[: own.index(wish.order_id) + 1], *wish.looks]
-        return [*filter(None, [wish.order_id]), *wish.looks]
+        if intent.seek and intent.order_id in own:
+            return [*own[: own.index(intent.order_id) + 1], *intent.looks]
+        return [*filter(None, [intent.order_id]), *intent.looks]
 
     def _once(self, tool: str, **arguments: str) -> Iterator[Action]:
         record = (tool, *arguments.values())
@@ -127,32 +127,32 @@ class Expert:
             self._seen.add(record)
             yield Action(name=tool, arguments=arguments)
 
-    def _refusal(self, wish: Wish) -> str:
-        """Why the policy does not allow a wish; empty if it does."""
-        if wish.order_id and wish.order_id not in self._user["orders"]:
+    def _refusal(self, intent: Intent) -> str:
+        """Why the policy does not allow an intent; empty if it does."""
+        if intent.order_id and intent.order_id not in self._user["orders"]:
             return "the order is another customer's"
-        if not wish.tool or not wish.order_id:
+        if not intent.tool or not intent.order_id:
             return ""
-        order = self._tables["orders"][wish.order_id]
-        if order["status"] != STATUS_FOR[wish.tool]:
+        order = self._tables["orders"][intent.order_id]
+        if order["status"] != STATUS_FOR[intent.tool]:
             return f"the order is {order['status']}"
-        if wish.tool == CANCEL and wish.arguments["reason"] not in REASONS:
+        if intent.tool == CANCEL and intent.arguments["reason"] not in REASONS:
             return "that is no reason for which an order can be cancelled"
-        if "new_item_ids" in wish.arguments and (problem := self._unavailable(wish, order)):
+        if "new_item_ids" in intent.arguments and (problem := self._unavailable(intent, order)):
             return problem
-        if wish.tool in (EXCHANGE, MODIFY_ITEMS, MODIFY_PAYMENT) and (due := self._due(wish, order)) > 0:
-            method = self._user["payment_methods"][wish.arguments["payment_method_id"]]
+        if intent.tool in (EXCHANGE, MODIFY_ITEMS, MODIFY_PAYMENT) and (due := self._due(intent, order)) > 0:
+            method = self._user["payment_methods"][intent.arguments["payment_method_id"]]
             if method["source"] == "gift_card" and method["balance"] < due:
                 return "the gift card does not cover it"
-        if wish.tool == RETURN:
-            method_id = wish.arguments["payment_method_id"]
+        if intent.tool == RETURN:
+            method_id = intent.arguments["payment_method_id"]
             paid = order["payment_history"][0]["payment_method_id"]
             if method_id != paid and not method_id.startswith("gift_card"):
                 return "a refund goes to the original payment method or a gift card"
         return ""
 
-    def _unavailable(self, wish: Wish, order: Mapping[str, Any]) -> str:
-        for item, new in _exchanges(wish, order):
+    def _unavailable(self, intent: Intent, order: Mapping[str, Any]) -> str:
+        for item, new in _exchanges(intent, order):
             variant = self._tables["products"][item["product_id"]]["variants"].get(new)
             if variant is None:
                 return "an item can only be changed for another of the same product"
@@ -160,21 +160,21 @@ class Expert:
                 return "that item is not available"
         return ""
 
-    def _due(self, wish: Wish, order: Mapping[str, Any]) -> float:
+    def _due(self, intent: Intent, order: Mapping[str, Any]) -> float:
         """What the customer would have to pay, in dollars."""
-        if wish.tool == MODIFY_PAYMENT:
+        if intent.tool == MODIFY_PAYMENT:
             return float(order["payment_history"][0]["amount"])
         products = self._tables["products"]
         return float(
             sum(
                 products[item["product_id"]]["variants"][new]["price"] - item["price"]
-                for item, new in _exchanges(wish, order)
+                for item, new in _exchanges(intent, order)
             )
         )
 
 
-def _exchanges(wish: Wish, order: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], str]]:
+def _exchanges(intent: Intent, order: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], str]]:
     """The items that are to be exchanged, each with the id of the new one."""
     items = {item["item_id"]: item for item in order["items"]}
-    for old, new in zip(wish.arguments["item_ids"], wish.arguments["new_item_ids"], strict=True):
+    for old, new in zip(intent.arguments["item_ids"], intent.arguments["new_item_ids"], strict=True):
         yield items[old], new

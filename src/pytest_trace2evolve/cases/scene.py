@@ -18,8 +18,8 @@ from pytest_trace2evolve.cases.expert import (
     REASONS,
     RETURN,
     Expert,
-    Handled,
-    Wish,
+    Intent,
+    Resolution,
 )
 from pytest_trace2evolve.cases.store import MAX_ITEMS, Data, StoreBuilder
 from pytest_trace2evolve.records.task import (
@@ -116,17 +116,17 @@ class Scene:
         details = {Slot.ORDER: self.say(where, order=order["order_id"], product=name)}
         return details | {Slot(slot): text for slot, text in more.items()}
 
-    def cancel(self, order: Data, *, reason: str = "", known: bool = True) -> Wish:
+    def cancel(self, order: Data, *, reason: str = "", known: bool = True) -> Intent:
         """To cancel an order; `reason` is one of the tool's, empty draws one, "other" is none of them."""
         meant = reason or one_of(self.draws, REASONS)
         said = self.say(f"reason_{meant.replace(' ', '_')}")
         arguments = {"order_id": order["order_id"], "reason": meant}
         details = self._details(order, known=known, reason=said)
-        return Wish(CANCEL, arguments, order["order_id"], seek=not known, details=details)
+        return Intent(CANCEL, arguments, order["order_id"], seek=not known, details=details)
 
     def send_back(
         self, order: Data, items: Sequence[Data], *, method: Data | None = None, known: bool = True
-    ) -> Wish:
+    ) -> Intent:
         """To return items of an order; the refund goes where it came from, or to `method`."""
         paid = self.paid_by(order)
         target = method or paid
@@ -138,13 +138,13 @@ class Scene:
         }
         what = f"The {product_names(items)}."
         details = self._details(order, known=known, item=items[0], payment=said, items=what)
-        return Wish(RETURN, arguments, order["order_id"], seek=not known, details=details)
+        return Intent(RETURN, arguments, order["order_id"], seek=not known, details=details)
 
     def say_return(self, order: Data, items: Sequence[Data]) -> str:
         """How the customer asks to return items of an order."""
         return self.say("return", products=product_names(items), order=order["order_id"])
 
-    def swap(self, order: Data, changes: Mapping[str, str], *, method: Data | None = None) -> Wish:
+    def swap(self, order: Data, changes: Mapping[str, str], *, method: Data | None = None) -> Intent:
         """To change items, by id, for others: in a delivered order an exchange, in another a modification."""
         target = method or self.paid_by(order)
         arguments = {
@@ -162,46 +162,48 @@ class Scene:
             options=f"{options}.",
         )
         tool = EXCHANGE if order["status"] == "delivered" else MODIFY_ITEMS
-        return Wish(tool, arguments, order["order_id"], details=details)
+        return Intent(tool, arguments, order["order_id"], details=details)
 
-    def ship_to(self, order: Data, address: Data, *, known: bool = True, looks: tuple[str, ...] = ()) -> Wish:
+    def ship_to(
+        self, order: Data, address: Data, *, known: bool = True, looks: tuple[str, ...] = ()
+    ) -> Intent:
         """To ship an order elsewhere."""
         details = self._details(order, known=known, address=f"{address_text(address)}.")
         arguments = {"order_id": order["order_id"], **address}
-        return Wish(
+        return Intent(
             MODIFY_ADDRESS, arguments, order["order_id"], seek=not known, looks=looks, details=details
         )
 
-    def pay_with(self, order: Data, method: Data) -> Wish:
+    def pay_with(self, order: Data, method: Data) -> Intent:
         """To pay for an order otherwise."""
         arguments = {"order_id": order["order_id"], "payment_method_id": method["id"]}
         details = self._details(order, payment=f"{method_text(method)}.")
-        return Wish(MODIFY_PAYMENT, arguments, order["order_id"], details=details)
+        return Intent(MODIFY_PAYMENT, arguments, order["order_id"], details=details)
 
-    def live_at(self, address: Data) -> Wish:
+    def live_at(self, address: Data) -> Intent:
         """To have a new address in the profile."""
         details = {Slot.ADDRESS: f"{address_text(address)}."}
-        return Wish(MODIFY_PROFILE, {"user_id": self.user["user_id"], **address}, details=details)
+        return Intent(MODIFY_PROFILE, {"user_id": self.user["user_id"], **address}, details=details)
 
     def with_details(
         self,
-        wish: Wish,
+        intent: Intent,
         details: Mapping[Slot, str] | None = None,
         *,
         survey: bool = False,
         looks: tuple[str, ...] = (),
-    ) -> Wish:
-        """A wish with other details, for which further orders must be read."""
+    ) -> Intent:
+        """An intent with other details, for which further orders must be read."""
         return replace(
-            wish,
-            details=wish.details if details is None else details,
-            survey=survey or wish.survey,
-            looks=looks or wish.looks,
+            intent,
+            details=intent.details if details is None else details,
+            survey=survey or intent.survey,
+            looks=looks or intent.looks,
         )
 
-    def ask(self, order: Data, answer: object) -> Wish:
+    def ask(self, order: Data, answer: object) -> Intent:
         """To be told something about an order."""
-        return Wish(order_id=order["order_id"], answer=str(answer), details=self._details(order))
+        return Intent(order_id=order["order_id"], answer=str(answer), details=self._details(order))
 
     def variants(self, item: Data) -> dict[str, Data]:
         """The variants of an item's product by id."""
@@ -259,11 +261,11 @@ def method_text(method: Mapping[str, Any]) -> str:
 
 
 @dataclass(frozen=True)
-class Spoken:
+class UserTurn:
     """One turn of the customer, as a family writes it."""
 
     says: str
-    wishes: Sequence[Wish]
+    intents: Sequence[Intent]
     insists: tuple[str, ...] = ()
     after: After = After.ANYTHING
 
@@ -273,7 +275,7 @@ class Sketch:
     """A scene and the customer's turns on it."""
 
     scene: Scene
-    turns: Sequence[Spoken]
+    turns: Sequence[UserTurn]
 
 
 ID_DIGITS = 10
@@ -284,16 +286,17 @@ def assemble(family: str, sketch: Sketch) -> Task:
     """The τ² task of a sketch, its customer's script inside."""
     scene = sketch.scene
     expert = Expert(scene.store.tables, scene.user["user_id"], by_email=scene.by_email)
-    handled = [[expert.handle(wish) for wish in spoken.wishes] for spoken in sketch.turns]
+    resolved = [[expert.resolve(intent) for intent in turn.intents] for turn in sketch.turns]
     phrases = scene.store.words.phrases
     script = Script(
         family=family,
         content=scene.content,
         identity=scene.identity(),
-        turns=tuple(_turn(scene, *pair) for pair in zip(sketch.turns, handled, strict=True)),
+        turns=tuple(_turn(scene, *pair) for pair in zip(sketch.turns, resolved, strict=True)),
         replies=Replies.model_validate({name: phrases[name] for name in Replies.model_fields}),
     )
-    actions = [action for turn in handled for done in turn for action in done.actions]
+    resolutions = [resolution for turn in resolved for resolution in turn]
+    actions = [action for resolution in resolutions for action in resolution.actions]
     record: dict[str, Any] = {
         "description": {"purpose": family.replace("_", " "), "relevant_policies": None, "notes": None},
         "user_scenario": {
@@ -313,7 +316,7 @@ def assemble(family: str, sketch: Sketch) -> Task:
             ],
             "env_assertions": None,
             "communicate_info": [
-                wish.answer for spoken in sketch.turns for wish in spoken.wishes if wish.answer
+                intent.answer for turn in sketch.turns for intent in turn.intents if intent.answer
             ],
             "nl_assertions": None,
             "reward_basis": ["DB", "COMMUNICATE"],
@@ -322,31 +325,31 @@ def assemble(family: str, sketch: Sketch) -> Task:
     return Task.model_validate({"id": f"{family}-{digest(record)[:ID_DIGITS]}", **record})
 
 
-def _turn(scene: Scene, spoken: Spoken, handled: Sequence[Handled]) -> Turn:
+def _turn(scene: Scene, turn: UserTurn, resolutions: Sequence[Resolution]) -> Turn:
     return Turn(
-        says=spoken.says,
+        says=turn.says,
         requests=tuple(
             Request(
-                about=_about(scene, wish),
-                details=dict(wish.details),
-                answer=wish.answer,
-                refused=bool(done.refusal),
+                about=_about(scene, intent),
+                details=dict(intent.details),
+                answer=intent.answer,
+                refused=bool(resolution.refusal),
             )
-            for wish, done in zip(spoken.wishes, handled, strict=True)
+            for intent, resolution in zip(turn.intents, resolutions, strict=True)
         ),
-        insists=spoken.insists,
-        after=spoken.after,
-        actions=sum(len(done.actions) for done in handled),
+        insists=turn.insists,
+        after=turn.after,
+        actions=sum(len(resolution.actions) for resolution in resolutions),
     )
 
 
-def _about(scene: Scene, wish: Wish) -> tuple[str, ...]:
+def _about(scene: Scene, intent: Intent) -> tuple[str, ...]:
     """The ids that may occur when an agent asks for a yes: the order, its items, and what is wanted."""
-    ids = [scene.user["user_id"], wish.order_id, *wish.looks]
-    if order := scene.store.tables["orders"].get(wish.order_id):
+    ids = [scene.user["user_id"], intent.order_id, *intent.looks]
+    if order := scene.store.tables["orders"].get(intent.order_id):
         ids += [item["item_id"] for item in order["items"]]
         ids += [item["product_id"] for item in order["items"]]
-    ids += wish.arguments.get("new_item_ids", ())
+    ids += intent.arguments.get("new_item_ids", ())
     return tuple(dict.fromkeys(filter(None, ids)))
 
 

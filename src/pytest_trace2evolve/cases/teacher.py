@@ -23,11 +23,11 @@ from pytest_trace2evolve.cases.expert import (
     RETURN,
     STATUS_FOR,
     Expert,
+    Intent,
     Tables,
-    Wish,
 )
 from pytest_trace2evolve.cases.families import precondition_verification
-from pytest_trace2evolve.cases.scene import Sketch, Spoken, address_text, options_text, product_names
+from pytest_trace2evolve.cases.scene import Sketch, UserTurn, address_text, options_text, product_names
 from pytest_trace2evolve.cases.store import Data
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.message import Message, ToolCall
@@ -144,7 +144,7 @@ class Teacher:
         self._habits = habits
         self._random = random
         expert = Expert(self._tables, self._user["user_id"], by_email=self._by_email)
-        self._refusals = [[expert.handle(wish).refusal for wish in turn.wishes] for turn in self._turns]
+        self._refusals = [[expert.resolve(intent).refusal for intent in turn.intents] for turn in self._turns]
         self._conditional = family == precondition_verification.__name__
         self._heard = ""
         self._read_records: set[str] = set()
@@ -192,10 +192,10 @@ class Teacher:
         # Without the habit `complete` only the first of several requests is served, and no later turn.
         certain = 0 if place else 1
         outcomes: list[str] = []
-        for number, (wish, refusal) in enumerate(zip(turn.wishes, refusals, strict=True)):
+        for number, (intent, refusal) in enumerate(zip(turn.intents, refusals, strict=True)):
             if number >= certain and not self._keeps("complete"):
                 break
-            outcomes.append((yield from self._wish(turn, wish, refusal)))
+            outcomes.append((yield from self._intent(turn, intent, refusal)))
         closing = " ".join(outcomes) or CLAIM
         reply: Message = yield _say(f"{closing} {MORE}")
         while reply.content in turn.insists:
@@ -203,66 +203,70 @@ class Teacher:
             reply = yield _say(f"{_refused(refused)} {MORE}")
         return reply
 
-    def _wish(self, turn: Spoken, wish: Wish, refusal: str) -> Talk:
+    def _intent(self, turn: UserTurn, intent: Intent, refusal: str) -> Talk:
         """Serve one request; returns what came of it, in words."""
         if self._conditional and not self._keeps("inspect"):
             # Without a look at the order it is assumed to be on its way.
-            arguments = {"order_id": wish.order_id, "reason": "no longer needed"}
-            wish, refusal = Wish(CANCEL, arguments, wish.order_id, details={Slot.REASON: ""}), ""
-        if self._needs_account(turn, wish):
+            arguments = {"order_id": intent.order_id, "reason": "no longer needed"}
+            intent, refusal = Intent(CANCEL, arguments, intent.order_id, details={Slot.REASON: ""}), ""
+        if self._needs_account(turn, intent):
             yield from self._read_account()
-        order_id = wish.order_id
+        order_id = intent.order_id
         if order_id and order_id not in self._heard:
-            order_id = yield from self._seek(wish)
-            if order_id != wish.order_id:
+            order_id = yield from self._seek(intent)
+            if order_id != intent.order_id:
                 return _refused(f"the order is {self._order(order_id)['status']}")
-        elif order_id and self._reads(wish):
+        elif order_id and self._reads(intent):
             yield from self._read_order(order_id)
         if order_id and order_id not in self._user["orders"] and order_id in self._read_records:
             return _refused("the order is another customer's")
-        if wish.looks and self._keeps("account_needed"):
-            for other in wish.looks:
+        if intent.looks and self._keeps("account_needed"):
+            for other in intent.looks:
                 yield from self._read_order(other)
-        if not wish.tool:
-            return _answer(self._order(order_id), wish.answer)
-        return (yield from self._change(wish, refusal))
+        if not intent.tool:
+            return _answer(self._order(order_id), intent.answer)
+        return (yield from self._change(intent, refusal))
 
-    def _change(self, wish: Wish, refusal: str) -> Talk:
+    def _change(self, intent: Intent, refusal: str) -> Talk:
         """Ask for what is unknown and for a yes, then write; returns what came of it, in words."""
-        arguments = dict(wish.arguments)
+        arguments = dict(intent.arguments)
         if "new_item_ids" in arguments:
-            yield from self._compare_variants(wish, arguments)
-        was_read = not wish.order_id or wish.order_id in self._read_records
+            yield from self._compare_variants(intent, arguments)
+        was_read = not intent.order_id or intent.order_id in self._read_records
         if refusal and was_read and refusal not in _FOLLOWS_FROM_ANSWERS:
             return _refused(refusal)
-        if wish.tool == CANCEL and not self._was_told(wish, Slot.REASON):
+        if intent.tool == CANCEL and not self._was_told(intent, Slot.REASON):
             if self._keeps("reason"):
                 yield _say(self._random.choice(WHY))
             elif arguments["reason"] != "other":
                 arguments["reason"] = "no longer needed"
-        if wish.tool == RETURN and not self._was_told(wish, Slot.PAYMENT):
+        if intent.tool == RETURN and not self._was_told(intent, Slot.PAYMENT):
             if self._keeps("refund"):
                 yield _say(self._random.choice(WHERE_TO))
             else:
-                paid = self._order(wish.order_id)["payment_history"][0]["payment_method_id"]
+                paid = self._order(intent.order_id)["payment_history"][0]["payment_method_id"]
                 arguments["payment_method_id"] = paid
         if refusal in _FOLLOWS_FROM_ANSWERS:
             return _refused(refusal)
-        if wish.tool == MODIFY_ADDRESS and not self._was_told_address(wish) and not self._read_address(wish):
+        if (
+            intent.tool == MODIFY_ADDRESS
+            and not self._was_told_address(intent)
+            and not self._read_address(intent)
+        ):
             # An address that was looked up nowhere: only the order's own is known.
-            arguments |= self._order(wish.order_id)["address"]
+            arguments |= self._order(intent.order_id)["address"]
         if self._keeps("confirm"):
-            reply = yield _say(_proposal(wish.tool, arguments, self._tables))
+            reply = yield _say(_proposal(intent.tool, arguments, self._tables))
             if not (reply.content or "").startswith(self._yes):
                 return LOST
-        result = yield from self._call(wish.tool, **arguments)
+        result = yield from self._call(intent.tool, **arguments)
         if result.error:
-            return _refused(f"the order is not {STATUS_FOR.get(wish.tool, 'pending')}")
-        return _done(wish.tool, wish.order_id if self._keeps("number") else "")
+            return _refused(f"the order is not {STATUS_FOR.get(intent.tool, 'pending')}")
+        return _done(intent.tool, intent.order_id if self._keeps("number") else "")
 
-    def _compare_variants(self, wish: Wish, arguments: dict[str, Any]) -> Talk:
+    def _compare_variants(self, intent: Intent, arguments: dict[str, Any]) -> Talk:
         """Read the products of items; without the habit `compare` any of their variants will do."""
-        items = {item["item_id"]: item for item in self._order(wish.order_id)["items"]}
+        items = {item["item_id"]: item for item in self._order(intent.order_id)["items"]}
         chosen = []
         for old, new in zip(arguments["item_ids"], arguments["new_item_ids"], strict=True):
             product = self._tables["products"][items[old]["product_id"]]
@@ -272,7 +276,7 @@ class Teacher:
             chosen.append(new if told or self._keeps("compare") else self._random.choice(others))
         arguments["new_item_ids"] = chosen
 
-    def _seek(self, wish: Wish) -> Talk:
+    def _seek(self, intent: Intent) -> Talk:
         """Find an order by what is in it: the first that fits, or with the habit `survey` the best of all."""
         yield from self._read_account()
         products = self._tables["products"].values()
@@ -280,27 +284,27 @@ class Teacher:
         for order_id in self._user["orders"]:
             yield from self._read_order(order_id)
             fits = asked & {item["name"] for item in self._order(order_id)["items"]}
-            if fits and not (wish.survey and self._keeps("survey")):
-                return order_id if wish.survey else wish.order_id
-            if order_id == wish.order_id and not wish.survey:
+            if fits and not (intent.survey and self._keeps("survey")):
+                return order_id if intent.survey else intent.order_id
+            if order_id == intent.order_id and not intent.survey:
                 break
-        return wish.order_id
+        return intent.order_id
 
-    def _needs_account(self, turn: Spoken, wish: Wish) -> bool:
+    def _needs_account(self, turn: UserTurn, intent: Intent) -> bool:
         """Whether the account holds something that is still unknown."""
         if self._account_is_read():
             return False
-        if wish.tool == MODIFY_PAYMENT:
+        if intent.tool == MODIFY_PAYMENT:
             return True
-        paid = self._tables["orders"].get(wish.order_id, {}).get("payment_history", [{}])[0]
-        if wish.tool == RETURN and wish.arguments["payment_method_id"] != paid.get("payment_method_id"):
+        paid = self._tables["orders"].get(intent.order_id, {}).get("payment_history", [{}])[0]
+        if intent.tool == RETURN and intent.arguments["payment_method_id"] != paid.get("payment_method_id"):
             return True
-        unknown = wish.tool == MODIFY_ADDRESS and not self._was_told_address(wish)
-        return (unknown or len(turn.wishes) > 1) and self._keeps("account_needed")
+        unknown = intent.tool == MODIFY_ADDRESS and not self._was_told_address(intent)
+        return (unknown or len(turn.intents) > 1) and self._keeps("account_needed")
 
-    def _reads(self, wish: Wish) -> bool:
+    def _reads(self, intent: Intent) -> bool:
         """Whether the order is read; if no argument depends on it, only the habit `inspect` demands it."""
-        blind = wish.tool == CANCEL or (wish.tool == MODIFY_ADDRESS and self._was_told_address(wish))
+        blind = intent.tool == CANCEL or (intent.tool == MODIFY_ADDRESS and self._was_told_address(intent))
         return not blind or self._keeps("inspect")
 
     def _keeps(self, habit: str) -> bool:
@@ -308,16 +312,16 @@ class Teacher:
         self.decided.setdefault(self._sent, []).append(habit)
         return self._habits[habit]
 
-    def _was_told(self, wish: Wish, slot: Slot) -> bool:
-        return slot in wish.details and wish.details[slot] in self._heard
+    def _was_told(self, intent: Intent, slot: Slot) -> bool:
+        return slot in intent.details and intent.details[slot] in self._heard
 
-    def _was_told_address(self, wish: Wish) -> bool:
-        return str(wish.arguments.get("address1", "")) in self._heard
+    def _was_told_address(self, intent: Intent) -> bool:
+        return str(intent.arguments.get("address1", "")) in self._heard
 
-    def _read_address(self, wish: Wish) -> bool:
+    def _read_address(self, intent: Intent) -> bool:
         """Whether a record that holds the address to use was read."""
-        if wish.looks:
-            return not self._read_records.isdisjoint(wish.looks)
+        if intent.looks:
+            return not self._read_records.isdisjoint(intent.looks)
         return self._account_is_read()
 
     def _account_is_read(self) -> bool:

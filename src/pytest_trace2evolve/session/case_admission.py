@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pytest_trace2evolve.agents.reference import CaseOracle, NopAgent
 from pytest_trace2evolve.cases.case import Case, case_line, case_of, read_cases
-from pytest_trace2evolve.cases.content import foreign
+from pytest_trace2evolve.cases.content import find_foreign_mark
 from pytest_trace2evolve.engine.conversation import Limits, converse
 from pytest_trace2evolve.errors import CaseError, SuiteError
 from pytest_trace2evolve.gate.columns import SUCCESS
@@ -99,7 +99,7 @@ def _content_problems(case: Case) -> Iterator[str]:
     """Words of the other content: what is trained on may hold nothing that decides, and the reverse."""
     other = Content.TRAIN if case.script.content is Content.HELDOUT else Content.HELDOUT
     text = "\n".join(texts_in(case.task.model_dump(mode="json")))
-    if mark := foreign(text, other):
+    if mark := find_foreign_mark(text, other):
         yield f"it is {case.script.content.value} and holds {other.value} content: {mark!r}"
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from pytest_trace2evolve.cases.content import one_of
-from pytest_trace2evolve.cases.scene import Scene, Sketch, Spoken
+from pytest_trace2evolve.cases.scene import Scene, Sketch, UserTurn
 from pytest_trace2evolve.cases.store import Data
 from pytest_trace2evolve.environments.generators.scenario import Drawn, SupportGenerator
 from pytest_trace2evolve.environments.generators.trajectory import (
@@ -77,7 +77,7 @@ class AccountAddressInference(SupportGenerator):
         # Asked for the address, the customer says the same again: they have none to give.
         details = {slot: says if slot is Slot.ADDRESS else text for slot, text in wish.details.items()}
         return Drawn(
-            Sketch(scene, [Spoken(scene.opening(says), [scene.with_details(wish, details)])]), account=True
+            Sketch(scene, [UserTurn(scene.opening(says), [scene.with_details(wish, details)])]), account=True
         )
 
     def paid(self, deeds: Deeds, solved: bool) -> float:

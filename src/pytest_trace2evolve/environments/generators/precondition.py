@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from pytest_trace2evolve.cases.content import one_of
-from pytest_trace2evolve.cases.scene import Scene, Sketch, Spoken
+from pytest_trace2evolve.cases.scene import Scene, Sketch, UserTurn
 from pytest_trace2evolve.environments.generators.scenario import Drawn, SupportGenerator
 from pytest_trace2evolve.environments.generators.trajectory import Deeds, ahead, call_of, is_write
 from pytest_trace2evolve.records.message import Message
@@ -57,7 +57,7 @@ class PreconditionVerification(SupportGenerator):
             wish = scene.send_back(order, [item])
         else:
             wish = scene.cancel(order, reason="no longer needed")
-        return Drawn(Sketch(scene, [Spoken(scene.opening(says), [wish])]), reads=order["order_id"])
+        return Drawn(Sketch(scene, [UserTurn(scene.opening(says), [wish])]), reads=order["order_id"])
 
     def paid(self, deeds: Deeds, solved: bool) -> float:
         """See the table."""
