@@ -300,6 +300,13 @@ def test_sessions_of_a_task_share_its_records_until_they_write(world: SupportWor
     assert again.same_state(other)
 
 
+def test_data_are_merged_into_those_that_were_merged_before(world: SupportWorld) -> None:
+    session = world.open()
+    session.initialise(start_with({"orders": {"#W1": {"status": "processed"}}}))
+    session.initialise(start_with({"orders": {"#W2": {"status": "cancelled"}}}))
+    assert [order.status for order in session.agent.db.orders.values()] == ["processed", "cancelled"]
+
+
 def test_merged_stores_of_many_tasks_are_not_kept_for_ever(world: SupportWorld) -> None:
     starts = [start_with({"orders": {"#W1": {"user_id": str(number)}}}) for number in range(257)]
     orders = []

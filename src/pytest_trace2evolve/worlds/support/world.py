@@ -116,6 +116,7 @@ class SupportSession(ToolkitSession):
     def __init__(self, stores: "_Stores", *, solo: bool) -> None:
         mode = WriteMode()
         self._stores = stores
+        self._is_new = True
         super().__init__(
             agent=RetailAgentTools(OverlayDatabase(stores.store, mode)),
             tools=_OFFERED,
@@ -141,10 +142,11 @@ class SupportSession(ToolkitSession):
         return super()._function(call) if call.func_name in TOOL_TYPES else None
 
     def _merge(self, data: InitializationData) -> None:
-        if data.user_data or self.agent.db.is_changed():
-            super()._merge(data)
-        else:
+        if self._is_new and not data.user_data and not self.agent.db.is_changed():
             self.agent.db = OverlayDatabase(self._stores.merged(data), self._mode)
+        else:
+            super()._merge(data)
+        self._is_new = False
 
 
 class _Stores:
