@@ -277,8 +277,7 @@ def _train(options: argparse.Namespace) -> int:
     # Before torch is loaded.
     os.environ.update({name: os.environ.get(name, value) for name, value in QUIET_THREADS.items()})
     from pytest_trace2evolve.environments.admit import a_first, require_admitted
-    from pytest_trace2evolve.training.request import orders_of
-    from pytest_trace2evolve.training.train import refuse
+    from pytest_trace2evolve.training.train import check_order, orders_of
 
     project = nearest_project(options)
     with contextlib.closing(environments_of(project)) as environments:
@@ -286,7 +285,7 @@ def _train(options: argparse.Namespace) -> int:
         if options.from_run is not None:
             orders = _left(orders)
         for order in orders:
-            refuse(order)
+            check_order(order)
             if project is not None:
                 require_admitted(environments, order.capabilities, project, a_first(order.recipe))
         for order in orders:
@@ -306,7 +305,7 @@ def _left(orders: "list[Order]") -> "list[Order]":
 
 def _trained(environments: "Environments", order: "Order") -> None:
     from pytest_trace2evolve.report.training import heldout_text, step_word
-    from pytest_trace2evolve.training.train import make
+    from pytest_trace2evolve.training.train import train_adapter
 
     recipe = order.recipe
     print(
@@ -316,18 +315,18 @@ def _trained(environments: "Environments", order: "Order") -> None:
         file=sys.stderr,
     )
     curve: list[dict[str, Any]] = []
-    total = 2 * order.measured.count
+    total = 2 * order.measurement().count
     with progress_bar(order.name, recipe.steps) as show:
 
         def stepped(step: Any) -> None:
             curve.append({"reward": step.reward, "informative": step.informative, "kl": step.kl})
             show(step.step, step_word(curve))
 
-        made = make(
+        made = train_adapter(
             environments,
             order,
-            stepped=stepped,
-            told=lambda done: show(done, "held out", total),
+            on_step=stepped,
+            on_progress=lambda done: show(done, "held out", total),
         )
     if made is None:
         return

@@ -26,7 +26,7 @@ from pytest_trace2evolve.records.evidence import Provenance
 from pytest_trace2evolve.serving.folder import expanded, read_model
 from pytest_trace2evolve.session.sides import expand, mode_of, provenance
 from pytest_trace2evolve.session.traces import find_run
-from pytest_trace2evolve.training.recipe import MOST, read_recipe
+from pytest_trace2evolve.training.recipe import MAX_COUNT, read_recipe
 from pytest_trace2evolve.utils.canonical import digest
 from pytest_trace2evolve.utils.optional import require
 from pytest_trace2evolve.utils.resources import embedded_model
@@ -137,8 +137,8 @@ def _refuse_small(options: argparse.Namespace) -> None:
     ):
         if value is not None and value < least:
             raise ConfigError(f"{option} {value}: must be {least} or more")
-        if value is not None and value > MOST and option != "--max-rollouts":
-            raise ConfigError(f"{option} {value}: must be {MOST} or less")
+        if value is not None and value > MAX_COUNT and option != "--max-rollouts":
+            raise ConfigError(f"{option} {value}: must be {MAX_COUNT} or less")
     if options.max_minutes is not None and not 0 < options.max_minutes < float("inf"):
         raise ConfigError(f"--max-minutes {options.max_minutes:g}: must be more than 0")
 
