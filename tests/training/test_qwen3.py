@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from pytest_trace2evolve.training.protocols import Sampler, Then, Wish
 from safetensors.torch import load_file
 
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.serving.folder import read_adapter, read_model
+from pytest_trace2evolve.training.protocols import Sampler, Then, Wish
 from pytest_trace2evolve.training.run import train
 from pytest_trace2evolve.training.train import write_weights
 from tests.tiny_model import build_model

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from pytest_trace2evolve.training.protocols import Wish
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from pytest_trace2evolve.training.chat_encoding import EngineSampler
+from pytest_trace2evolve.training.protocols import Wish
 from tests.tiny_model import TOOLS, conversations
 
 pytestmark = pytest.mark.filterwarnings("ignore")

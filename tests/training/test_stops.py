@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from pytest_trace2evolve.serving.in_process import FoldedModel
 
 from pytest_trace2evolve.errors import TrainingError
 from pytest_trace2evolve.records.message import Message
+from pytest_trace2evolve.serving.in_process import FoldedModel
 from pytest_trace2evolve.training.run import Watch, train
 from tests.training.toy import toy_plan
 

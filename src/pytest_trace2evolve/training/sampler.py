@@ -54,13 +54,12 @@ class FoldedModel(Decoder):
         device = next(adapted.parameters()).device
         if device != self.device:  # a trainer moves its model to where it trains
             self._model, self.device = self._model.to(device), device
-        modules: list[tuple[str, Any]] = list(adapted.get_base_model().named_modules())
+        modules = adapted.get_base_model().named_modules()
+        layers: list[tuple[str, Any]] = [named for named in modules if isinstance(named[1], LoraLayer)]
         with torch.no_grad():
-            for name, layer in modules:
-                if isinstance(layer, LoraLayer):
-                    added = sum(layer.get_delta_weight(adapter) for adapter in layer.active_adapters)
-                    weight = layer.get_base_layer().weight + added
-                    self._model.get_submodule(name).weight.copy_(weight)
+            for name, layer in layers:
+                added = sum(layer.get_delta_weight(adapter) for adapter in layer.active_adapters)
+                self._model.get_submodule(name).weight.copy_(layer.get_base_layer().weight + added)
 
 
 class EngineSampler:
