@@ -43,7 +43,7 @@ from pytest_trace2evolve.training.recipe import MAX_COUNT, Recipe, read_recipe
 from pytest_trace2evolve.training.skills import skill_of
 from pytest_trace2evolve.utils.files import alone_in
 from pytest_trace2evolve.utils.optional import require
-from pytest_trace2evolve.utils.plots import render
+from pytest_trace2evolve.utils.plots import training_curve
 from pytest_trace2evolve.utils.resources import embedded_model, template
 
 if TYPE_CHECKING:
@@ -55,9 +55,6 @@ SMALL_BASE = 1 << 28
 
 CURVE, PICTURE = "curve.json", "curve.svg"
 """The figures of each step, next to the weights, and their picture."""
-
-SMOOTHED_STEPS = 5
-"""Steps over which the picture's line averages."""
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 
@@ -381,45 +378,6 @@ def _write_records(environments: Environments, result: TrainedAdapter, folder: P
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
     )
     (folder / CURVE).write_text(json.dumps(trained.curve, indent=1) + "\n", encoding="utf-8")
-    (folder / PICTURE).write_bytes(curve_picture(trained.curve, title=order.name))
+    (folder / PICTURE).write_bytes(training_curve(trained.curve, title=order.name))
     # What makes it an adapter comes last.
     (folder / MANIFEST).write_text(manifest.model_dump_json(indent=1) + "\n", encoding="utf-8")
-
-
-def curve_picture(curve: Sequence[Mapping[str, Any]], *, title: str) -> bytes:
-    """The curve of a training as SVG; equal curves give equal files.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
-    """
-    steps = [step["step"] for step in curve]
-    rewards = [step["reward"] for step in curve]
-    recent = [rewards[max(0, place - SMOOTHED_STEPS + 1) : place + 1] for place in range(len(rewards))]
-    divergence = [(step["step"], step["kl"]) for step in curve if step.get("kl") is not None]
-
-    def draw(figure: Any) -> None:
-        above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-        above.plot(steps, rewards, "o", markersize=2.5, color="#9dbce0", label="mean reward of a step")
-        above.plot(
-            steps,
-            [sum(values) / len(values) for values in recent],
-            color="#2f6fb3",
-            label=f"mean of {SMOOTHED_STEPS} steps",
-        )
-        above.plot(
-            steps,
-            [step["informative"] for step in curve],
-            color="#c9a24f",
-            linewidth=0.9,
-            label="groups whose rewards differ",
-        )
-        above.set_ylim(0, 1.02)
-        above.legend(loc="lower right", frameon=False)
-        above.set_title(title, fontsize=10)
-        if divergence:
-            below.plot(*zip(*divergence, strict=True), "o-", markersize=3, color="#7a7a7a")
-        below.set_ylabel("KL, nats")
-        below.set_ylim(bottom=0)
-        below.set_xlabel("step")
-
-    return render(draw, width=7.2, height=4.2)

@@ -1,4 +1,4 @@
-"""Rollouts have the very tokens that the server renders for the same messages and tools."""
+"""Rollouts have exactly the tokens that the server renders for the same messages and tools."""
 
 import asyncio
 import json
@@ -18,19 +18,19 @@ from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.protocols import ToolSchema
 from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.task import Content, script_of
-from pytest_trace2evolve.serving.chat_format import Writer
+from pytest_trace2evolve.serving.chat_format import ChatFormat
 from pytest_trace2evolve.serving.folder import read_model
-from pytest_trace2evolve.serving.loading import ends_of, load_tokenizer
+from pytest_trace2evolve.serving.loading import end_tokens, load_tokenizer
 from pytest_trace2evolve.serving.request import ChatRequest
-from pytest_trace2evolve.training.chat_encoding import ServerTalk
+from pytest_trace2evolve.training.chat_encoding import ChatEncoder
 from pytest_trace2evolve.utils.resources import embedded_model
 from tests.training.toy import PROMPT, SCHEMAS
 
 ENVIRONMENTS = Environments()
 
 
-class Overheard:
-    """A model that keeps what it was asked, and answers nothing of use."""
+class Recorder:
+    """A model that keeps its last request."""
 
     def __init__(self) -> None:
         self.body: dict[str, Any] = {}
@@ -47,12 +47,13 @@ class Overheard:
         return Completion(content="x")
 
 
-def served(writer: Writer, prompt: str, tools: Sequence[ToolSchema], trace: Sequence[Message]) -> list[int]:
+def served(
+    chat_format: ChatFormat, prompt: str, tools: Sequence[ToolSchema], trace: Sequence[Message]
+) -> list[int]:
     """The prompt as the server makes it of what `ChatAgent` sends."""
-    model = Overheard()
+    model = Recorder()
     asyncio.run(ChatAgent(model, prompt, tools).respond(trace))
-    asked = ChatRequest.read(json.dumps(model.body).encode())
-    return list(writer.prompt(asked.messages, asked.tools, asked.tool_choice, asked.template).tokens)
+    return list(chat_format.prompt(ChatRequest.read(json.dumps(model.body).encode())).tokens)
 
 
 def written(tokenizer: Any, message: Message) -> list[int]:
@@ -69,24 +70,24 @@ def written(tokenizer: Any, message: Message) -> list[int]:
 def test_a_rollouts_tokens_are_those_that_the_server_renders(name: str, difficulty: int) -> None:
     folder = read_model(embedded_model())
     tokenizer = load_tokenizer(folder)
-    ends = ends_of(folder, tokenizer)
+    ends = end_tokens(folder, tokenizer)
     world = ENVIRONMENTS.world(name)
     prompt, tools = system_prompt(world.policy()), world.tools("assistant")
-    talk, writer = ServerTalk(tokenizer, ends, {name: (prompt, tools)}), Writer(tokenizer, ends)
+    encoder, chat_format = ChatEncoder(tokenizer, ends, {name: (prompt, tools)}), ChatFormat(tokenizer, ends)
     environment = ENVIRONMENTS.environment(name, difficulty, Content.TRAIN, early=False)
     turns, customers = 0, 0
-    for seed in range(3):
+    for seed in range(2):
         history = environment.reset(seed)
         script = script_of(environment.task)
         assert script is not None
         writes = [tool for tool, kind in world.tool_types().items() if kind is ToolType.WRITE]
         expert = CaseOracle(environment.task, script, writes)
-        ids = talk.prompt(name, history)
+        ids = encoder.prompt(name, history)
         while True:
-            assert ids == served(writer, prompt, tools, environment.trace)
+            assert ids == served(chat_format, prompt, tools, environment.trace)
             message = expert.reply(environment.trace)
             answer = written(tokenizer, message)
-            read = talk.said(ids, answer, name)
+            read = encoder.parse(ids, answer, name)
             assert read is not None
             assert (read.text, [one.arguments for one in read.tool_calls or ()]) == (
                 message.text,
@@ -95,10 +96,10 @@ def test_a_rollouts_tokens_are_those_that_the_server_renders(name: str, difficul
             reaction = environment.step(read)
             if reaction.done:
                 break
-            ids += answer + talk.following(read, reaction.messages, ended=True)
+            ids += answer + encoder.continuation(read, reaction.messages, ended=True)
             turns += 1
             customers += reaction.messages[-1].role == "user"
-    assert turns >= 3  # each scenario takes one at least
+    assert turns >= 2  # each scenario takes one at least
     # What this one pays for is one figure, told at once: the customer has nothing more to say.
     assert customers > 0 or difficulty == 1 or name == "conditional_detail_retrieval"
 
@@ -106,10 +107,10 @@ def test_a_rollouts_tokens_are_those_that_the_server_renders(name: str, difficul
 def test_an_answer_that_was_cut_is_ended_as_the_template_ends_it(base: Path) -> None:
     folder = read_model(base)
     tokenizer = load_tokenizer(folder)
-    talk = ServerTalk(tokenizer, ends_of(folder, tokenizer), {"toy": (PROMPT, SCHEMAS)})
+    encoder = ChatEncoder(tokenizer, end_tokens(folder, tokenizer), {"toy": (PROMPT, SCHEMAS)})
     said = Message(role="assistant", content="W2 is")
     back = [Message(role="user", content="And?")]
-    whole, cut = (talk.following(said, back, ended=ended) for ended in (True, False))
+    whole, cut = (encoder.continuation(said, back, ended=ended) for ended in (True, False))
     assert cut == [tokenizer.eos_token_id, *whole]
     assert tokenizer.decode(whole) == "\n<|im_start|>user\nAnd?<|im_end|>\n<|im_start|>assistant\n"
 
@@ -120,18 +121,18 @@ def test_qwens_own_template_puts_tools_and_customers_where_it_renders_them(base:
     folder = read_model(base)
     tokenizer = load_tokenizer(folder)
     tokenizer.chat_template = template.read_text(encoding="utf-8")
-    talk = ServerTalk(tokenizer, ends_of(folder, tokenizer), {"toy": (PROMPT, SCHEMAS)})
+    encoder = ChatEncoder(tokenizer, end_tokens(folder, tokenizer), {"toy": (PROMPT, SCHEMAS)})
     history = [Message(role="user", content="Look at W2 and W3.")]
     calls = [ToolCall(id=f"c{place}", name="look", arguments={"id": f"W{place}"}) for place in (2, 3)]
     said = Message(role="assistant", content=None, tool_calls=calls)
     back = [Message(role="tool", id=one.id, content=f"{one.arguments['id']} is open") for one in calls]
-    whole = talk.prompt("toy", [*history, said, *back])
-    suffix = talk.following(said, back, ended=False)
+    whole = encoder.prompt("toy", [*history, said, *back])
+    suffix = encoder.continuation(said, back, ended=False)
     assert whole[-len(suffix) :] == suffix
     text = tokenizer.decode(suffix)
     assert text.startswith("<|im_end|>\n<|im_start|>user\n<tool_response>")
     assert text.count("<tool_response>") == 2
     assert '"parameters"' in tokenizer.decode(whole), "this template writes whole schemas"
     said = Message(role="assistant", content="Both are open.")
-    suffix = talk.following(said, [Message(role="user", content="And?")], ended=True)
+    suffix = encoder.continuation(said, [Message(role="user", content="And?")], ended=True)
     assert tokenizer.decode(suffix) == "\n<|im_start|>user\nAnd?<|im_end|>\n<|im_start|>assistant\n"

@@ -1,5 +1,6 @@
-"""One step of ours is the step that the paper's formula says, worked out by hand in plain torch."""
+"""A step is the one that the paper's formula gives, computed by hand; and trl still has what it overrides."""
 
+import inspect
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -7,42 +8,62 @@ from typing import Any
 import pytest
 import torch
 
+pytest.importorskip("trl")
+
+from trl import GRPOTrainer
+
 from pytest_trace2evolve.records.message import Message
-from pytest_trace2evolve.training.checkpoints import Kept, keep
-from pytest_trace2evolve.training.run import Watch, train
-from pytest_trace2evolve.training.trainer import CustomerTrainer
+from pytest_trace2evolve.training import run
+from pytest_trace2evolve.training.checkpoints import Checkpoint, save_checkpoint
+from pytest_trace2evolve.training.run import Plan, StepCallback, train
+from pytest_trace2evolve.training.trainer import OVERRIDDEN, CustomerTrainer
 from tests.training.toy import by_letters, toy_plan
 
+pytestmark = pytest.mark.filterwarnings("ignore")
 
-class Seen:
-    """What a step was made of."""
+
+class Recorded:
+    """The last step of a training: its trainer, its batch, rewards and gradients."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.batch: dict[str, Any] = {}
+        self.batches: list[dict[str, Any]] = []
         self.rewards: list[float] = []
         self.gradients: dict[str, torch.Tensor] = {}
         self.trainer: Any = None
-        played, before = CustomerTrainer._generate_and_score_completions, Watch.on_pre_optimizer_step
+        recorded = self
 
-        def play(trainer: Any, inputs: Any) -> Any:
-            self.batch = played(trainer, inputs)
-            self.rewards = [one._reward() for one in trainer.environments]
-            self.trainer = trainer
-            return dict(self.batch)
+        class RecordingTrainer(CustomerTrainer):
+            def _generate_and_score_completions(self, inputs: Any) -> Any:
+                batch = super()._generate_and_score_completions(inputs)
+                recorded.batches.append(dict(batch))
+                recorded.rewards = [environment._reward() for environment in self.environments]
+                recorded.trainer = self
+                return dict(batch)
 
-        def gradients(watch: Any, *given: Any, model: Any = None, **others: Any) -> None:
-            before(watch, *given, model=model, **others)
-            self.gradients = {
-                name: one.grad.clone() for name, one in model.named_parameters() if one.requires_grad
-            }
+        class RecordingCallback(StepCallback):
+            def on_pre_optimizer_step(self, *given: Any, model: Any = None, **others: Any) -> None:
+                super().on_pre_optimizer_step(*given, model=model, **others)
+                recorded.gradients = {
+                    name: weight.grad.clone()
+                    for name, weight in model.named_parameters()
+                    if weight.requires_grad
+                }
 
-        # What trl clips is clipped after this hook or before it: without a limit both are the same.
-        monkeypatch.setattr(CustomerTrainer, "_generate_and_score_completions", play)
-        monkeypatch.setattr(Watch, "on_pre_optimizer_step", gradients)
+        monkeypatch.setattr(run, "CustomerTrainer", RecordingTrainer)
+        monkeypatch.setattr(run, "StepCallback", RecordingCallback)
+
+    @property
+    def batch(self) -> dict[str, Any]:
+        return self.batches[-1]
+
+
+def start_from(plan: Plan, weights: dict[str, torch.Tensor]) -> None:
+    """Let a training begin with these weights."""
+    save_checkpoint(plan.unfinished, Checkpoint(0, [], weights, {}), plan.full_identity)
 
 
 def adapter(base: Path, rank: int = 4) -> dict[str, torch.Tensor]:
-    """Weights of an adapter that changes what the model says: with zeros half of the gradients are none."""
+    """Weights of an adapter that changes the model: with zeros half of the gradients would be zero."""
     from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
     from transformers import AutoModelForCausalLM
 
@@ -136,8 +157,7 @@ def loss_by_hand(
         ("dapo", False, 1.0, 0.2, 2),
     ],
 )
-@pytest.mark.filterwarnings("ignore")
-def test_a_step_is_the_one_that_is_worked_out_by_hand(
+def test_a_step_is_the_one_computed_by_hand(
     base: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -151,9 +171,9 @@ def test_a_step_is_the_one_that_is_worked_out_by_hand(
     more = {"backward": backward, "redraws": 0, "clip_norm": 1e6}
     plan = toy_plan(base, tmp_path / "kept", steps=1, **settings, **more)
     weights = adapter(base)
-    identity = {"recipe": plan.recipe.model_dump(mode="json"), **plan.identity}
-    keep(plan.unfinished, Kept(0, [], weights, {}), identity)
-    seen = Seen(monkeypatch)
+    start_from(plan, weights)
+    # Without a limit it does not matter whether the hook runs before or after trl clips the gradient.
+    seen = Recorded(monkeypatch)
     done = train(plan)
 
     model = by_hand(base, weights)
@@ -167,17 +187,19 @@ def test_a_step_is_the_one_that_is_worked_out_by_hand(
     assert seen.batch["advantages"].tolist() == pytest.approx(advantages, abs=1e-5)
     with torch.no_grad(), model.disable_adapter():
         bases = [logps_by_hand(model, prompt, answer, temperature) for prompt, answer, _ in parts]
-    apart = [float(k3(now, other, own).sum()) for now, other, own in zip(logps, bases, owns, strict=True)]
-    assert done.curve[0]["kl"] == pytest.approx(sum(apart) / sum(map(sum, owns)), rel=1e-3)
+    differences = [
+        float(k3(now, other, own).sum()) for now, other, own in zip(logps, bases, owns, strict=True)
+    ]
+    assert done.curve[0]["kl"] == pytest.approx(sum(differences) / sum(map(sum, owns)), rel=1e-3)
     loss = loss_by_hand(kind, logps, [one.detach() for one in logps], owns, advantages, bases, beta)
     loss.backward()
     pure = loss_by_hand(kind, logps, [one.detach() for one in logps], owns, advantages)
     assert (abs(float(loss.detach()) - float(pure.detach())) > 1e-5) == (beta > 0), "the divergence counts"
     assert done.curve[0]["loss"] == pytest.approx(float(loss.detach()), abs=1e-6)
-    told = dict(model.named_parameters())
-    assert seen.gradients.keys() == {name for name, one in told.items() if one.requires_grad}
+    expected = dict(model.named_parameters())
+    assert seen.gradients.keys() == {name for name, one in expected.items() if one.requires_grad}
     for name, gradient in seen.gradients.items():
-        torch.testing.assert_close(gradient, told[name].grad, atol=2e-6, rtol=2e-4, msg=name)
+        torch.testing.assert_close(gradient, expected[name].grad, atol=2e-6, rtol=2e-4, msg=name)
     optimizer = torch.optim.AdamW(
         [one for one in model.parameters() if one.requires_grad], lr=plan.recipe.rate, weight_decay=0.0
     )
@@ -187,48 +209,38 @@ def test_a_step_is_the_one_that_is_worked_out_by_hand(
     assert clear
     trained = dict(done.model.named_parameters())
     for name in clear:
-        torch.testing.assert_close(trained[name], told[name], atol=1e-4, rtol=1e-3, msg=name)
+        torch.testing.assert_close(trained[name], expected[name], atol=1e-4, rtol=1e-3, msg=name)
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_groups_of_equal_rewards_are_drawn_anew_and_teach_nothing(
+def test_groups_of_equal_rewards_are_replaced_and_teach_nothing(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Eight times 0.2 has another mean than 0.2 in float32: it is equal all the same."""
+    """Eight times 0.2 has another mean than 0.2 in float32, and counts as equal all the same."""
 
     def worth(trace: Sequence[Message]) -> float:
         return by_letters(trace) if "W4" in str(trace[0].content) else 0.2
 
     plan = toy_plan(base, tmp_path / "kept", worth, steps=4, groups=3, rollouts=8, redraws=2, kl_every=0)
-    batches: list[dict[str, Any]] = []
-    before = CustomerTrainer._generate_and_score_completions
-
-    def play(trainer: Any, inputs: Any) -> Any:
-        batches.append(dict(before(trainer, inputs)))
-        return dict(batches[-1])
-
-    monkeypatch.setattr(CustomerTrainer, "_generate_and_score_completions", play)
+    seen = Recorded(monkeypatch)
     done = train(plan)
     differing = []
-    for batch, told in zip(batches, done.curve, strict=True):
+    for batch, step in zip(seen.batches, done.curve, strict=True):
         groups = batch["advantages"].reshape(3, 8).abs().amax(dim=1)
         assert set((groups > 0.01).tolist()) == set((groups > 0).tolist()), "all or nothing"
         differing.append(int((groups > 0).sum()))
-        played = told["rollouts"] // 8
-        assert played > 3, "groups were drawn anew"
-        assert told["informative"] >= differing[-1] / played > 0 or differing[-1] == 0
+        played = step["rollouts"] // 8
+        assert played > 3, "groups were replaced"
+        assert step["informative"] >= differing[-1] / played > 0 or differing[-1] == 0
     assert 0 < sum(differing) < 12
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_ratios_are_clipped_and_the_divergence_is_that_from_the_base(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = toy_plan(base, tmp_path / "kept", steps=1, redraws=0, rate=1e-9)
     weights = adapter(base)
-    identity = {"recipe": plan.recipe.model_dump(mode="json"), **plan.identity}
-    keep(plan.unfinished, Kept(0, [], weights, {}), identity)
-    seen = Seen(monkeypatch)
+    start_from(plan, weights)
+    seen = Recorded(monkeypatch)
     done = train(plan)
     model = by_hand(base, weights)
     parts = rows(seen.batch)
@@ -247,16 +259,44 @@ def test_ratios_are_clipped_and_the_divergence_is_that_from_the_base(
     loss.backward()
     advantages = seen.batch["advantages"].tolist()
     alive = [logps_by_hand(model, prompt, answer, 1.0) for prompt, answer, _ in parts]
-    wanted = loss_by_hand("dapo", alive, olds, owns, advantages)
-    wanted.backward()
+    clipped = loss_by_hand("dapo", alive, olds, owns, advantages)
+    clipped.backward()
     free = loss_by_hand("dapo", logps, logps, owns, advantages)
-    assert float(loss.detach()) == pytest.approx(float(wanted.detach()), abs=1e-5)
-    assert abs(float(wanted.detach()) - float(free)) > 1e-3, "the ratios count"
-    told = dict(model.named_parameters())
+    assert float(loss.detach()) == pytest.approx(float(clipped.detach()), abs=1e-5)
+    assert abs(float(clipped.detach()) - float(free)) > 1e-3, "the ratios count"
+    expected = dict(model.named_parameters())
     for name, one in trained.items():
         assert one.grad is not None
-        torch.testing.assert_close(one.grad, told[name].grad, atol=2e-6, rtol=2e-4, msg=name)
-    apart = [float(k3(now, other, own).sum()) for now, other, own in zip(logps, others, owns, strict=True)]
-    divergence = sum(apart) / sum(map(sum, owns))
+        torch.testing.assert_close(one.grad, expected[name].grad, atol=2e-6, rtol=2e-4, msg=name)
+    differences = [
+        float(k3(now, other, own).sum()) for now, other, own in zip(logps, others, owns, strict=True)
+    ]
+    divergence = sum(differences) / sum(map(sum, owns))
     assert divergence > 1e-4
     assert done.curve[0]["kl"] == pytest.approx(divergence, rel=1e-3)
+
+
+# What is overridden of trl
+
+PUBLIC = ("compute_loss",)
+"""Public methods of trl that are overridden too."""
+
+
+@pytest.mark.parametrize("name", OVERRIDDEN)
+def test_the_private_methods_that_are_overridden_have_their_parameters(name: str) -> None:
+    parameters = tuple(inspect.signature(getattr(GRPOTrainer, name)).parameters)
+    assert parameters == ("self", *OVERRIDDEN[name]), f"trl has changed {name}: read it, then fix ours"
+
+
+def test_nothing_else_of_trl_is_overridden() -> None:
+    theirs = {name for kind in GRPOTrainer.__mro__ for name in vars(kind)}
+    ours = {name for name in vars(CustomerTrainer) if not name.startswith("__")}
+    assert ours & theirs == {*OVERRIDDEN, *PUBLIC}
+
+
+def test_what_the_trainer_reads_of_trl_is_set_there() -> None:
+    source = inspect.getsource(GRPOTrainer)
+    for name in ("self.environments", "self._batch_environments", "self._tokenizer", "self.eos_token_ids"):
+        assert f"{name} = " in source, f"trl sets no {name} any more"
+    assert '"tool_mask"' in source
+    assert 'output["old_per_token_logps"]' in source

@@ -1,4 +1,4 @@
-"""Rollouts that go on alike are read once, and what comes of it is what comes of each read by itself."""
+"""Common beginnings are computed once, and values and gradients are those of each row by itself."""
 
 from pathlib import Path
 from typing import Any
