@@ -106,6 +106,21 @@ def write_files(files: Mapping[Path, str]) -> None:
             Path(temporary).replace(path)
 
 
+def read_json(path: Path, remedy: str) -> dict[str, Any]:
+    """The object of a JSON file.
+
+    Raises:
+        ConfigError: the file is missing or damaged; names it and the remedy.
+    """
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: not valid JSON ({error}); {remedy}") from None
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path}: damaged: not a JSON object; {remedy}")
+    return value
+
+
 def read_record(path: Path, kind: type[R], remedy: str) -> R:
     """A record from its JSON file.
 

@@ -15,7 +15,7 @@ from pytest_trace2evolve.serving.folder import folder_digest, read_model
 from pytest_trace2evolve.serving.process import served
 from pytest_trace2evolve.utils.plots import draw_picture
 from pytest_trace2evolve.worlds.support.world import SupportWorld
-from research.common import REPOSITORY, OnProgress, write_files
+from research.common import REPOSITORY, OnProgress, read_json, write_files
 from research.pocket.measure import CASES, Measurements, Share, difference, measure
 
 CARD, TEXT, CURVE = "card.json", "README.md", "curve.svg"
@@ -90,14 +90,10 @@ def write_card(
 
 def _read_training(path: Path) -> dict[str, Any]:
     remedy = "was it made by 'python -m research.pocket train'?"
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: not valid JSON ({error}); {remedy}") from None
-    missing = TRAINING_FIELDS - found.keys() if isinstance(found, dict) else TRAINING_FIELDS
-    if missing:
+    record = read_json(path, remedy)
+    if missing := TRAINING_FIELDS - record.keys():
         raise ConfigError(f"{path}: holds no {min(missing)!r}: {remedy}")
-    return dict(found)
+    return record
 
 
 async def _measure(settings: ModelSettings, cases: int, on_progress: OnProgress) -> Measurements:

@@ -63,7 +63,7 @@ def build_tokenizer(texts: Iterable[str], size: int) -> Any:
         initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    core.train_from_iterator(texts, trainer)
+    core.train_from_iterator(texts, trainer)  # type: ignore[no-untyped-call]
     tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_object=core,
         eos_token=END,
