@@ -93,7 +93,8 @@ def _calls_once(case: Case, trace: Trace) -> bool | None:
 
 def _compares(case: Case, trace: Trace) -> bool | None:
     """The right variant is chosen."""
-    gold = [one.arguments["new_item_ids"] for one in case.task.actions if "new_item_ids" in one.arguments]
+    changes = [action.arguments for action in case.task.actions]
+    gold = [arguments["new_item_ids"] for arguments in changes if "new_item_ids" in arguments]
     chosen = [call.arguments.get("new_item_ids") for _, call in _changes(trace)]
     return gold[0] in chosen if gold else None
 

@@ -154,7 +154,7 @@ async def measure(
 
     def share(kind: str, name: str, holds: Callable[[Case, Simulation], bool | None]) -> Share:
         pairs = zip(arms[kind, name], simulations[kind, name], strict=True)
-        answers = [answer for job, one in pairs if (answer := holds(job.case, one)) is not None]
+        answers = [answer for job, played in pairs if (answer := holds(job.case, played)) is not None]
         return Share(hits=sum(answers), total=len(answers))
 
     def passes(case: Case, simulation: Simulation) -> bool | None:

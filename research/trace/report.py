@@ -50,7 +50,7 @@ def plan_text(plan: Plan) -> str:
     others = plan.rollouts * (len(plan.capabilities) - 1)
     rows = []
     for arm, description in ARMS.items():
-        trained = sum(plan.rollouts_of(one) for one in trained_for(plan, arm, plan.capabilities[0]))
+        trained = sum(plan.rollouts_of(training) for training in trained_for(plan, arm, plan.capabilities[0]))
         counts = (
             plan.rollouts if arm == "gepa" else trained,
             others if arm == "single-whole" else 0,
@@ -183,8 +183,8 @@ def results_markdown(results: Results) -> str:
         _table(
             ("arm", "one capability", "two", "all", "wishes"),
             [
-                (_code(label_of(plan, one.arm)), *_each(one.rewards, points), points(one.wishes.every))
-                for one in results.against
+                (_code(label_of(plan, other.arm)), *_each(other.rewards, points), points(other.wishes.every))
+                for other in results.against
             ],
         ),
         "### By training rollouts, %",
@@ -222,7 +222,7 @@ def results_markdown(results: Results) -> str:
 
 
 def _primary(results: Results) -> str:
-    [found] = [one.rewards.every for one in results.against if one.arm == PRIMARY]
+    [found] = [versus.rewards.every for versus in results.against if versus.arm == PRIMARY]
     text = (
         f"The primary comparison, named beforehand: `{ROUTED}` minus `{PRIMARY}` on all tasks, "
         f"{points(found)} points. All other comparisons are secondary."
@@ -346,11 +346,11 @@ def _picture(results: Results, found: Sequence[Point], x_label: str, title: str)
                 # Next to each other: intervals on top of one another could not be told apart.
                 shift = (number - (len(arms) - 1) / 2) * places[-1] / 120
                 means = [mean_in(point) for point in line]
-                below = [max(0.0, one.mean - (one.mean if one.low is None else one.low)) for one in means]
-                above = [max(0.0, (one.mean if one.high is None else one.high) - one.mean) for one in means]
+                below = [0.0 if mean.low is None else max(0.0, mean.mean - mean.low) for mean in means]
+                above = [0.0 if mean.high is None else max(0.0, mean.high - mean.mean) for mean in means]
                 axis.errorbar(
                     [point.at + shift for point in line],
-                    [one.mean for one in means],
+                    [mean.mean for mean in means],
                     yerr=[below, above],
                     fmt="o--" if arm == "single-whole" else "o-",  # another budget than the axis says
                     markersize=3,

@@ -287,7 +287,9 @@ def results_of(seeds: Sequence[Seed], earlier: Sequence[int] = ()) -> Results:
         instructions=tuple(read(seed.found, Found).instructions["1"] for seed in seeds),
         confusion=_confusion(plan, routed[0]),
         # If two labels are equally likely, rounding decides.
-        rerouted=sum(len(set(chosen)) > 1 for chosen in zip(*(one.routed for one in routed), strict=True)),
+        rerouted=sum(
+            len(set(chosen)) > 1 for chosen in zip(*(evaluation.routed for evaluation in routed), strict=True)
+        ),
         evaluated=len(seeds)
         * (
             len(pieces_of(plan)) * plan.tasks * len(plan.cells)
@@ -325,7 +327,7 @@ def _arm(seeds: Sequence[Seed], choices: Sequence[Chosen], name: str) -> Arm:
     [spent] = {spent_rollouts(seed, name, chosen) for seed, chosen in zip(seeds, choices, strict=True)}
     others = plan.rollouts * (len(plan.capabilities) - 1) if name == "single-whole" else 0
     places = {
-        cell.name: [place for place, one in enumerate(own[0].cells) if one == cell.name]
+        cell.name: [place for place, its_cell in enumerate(own[0].cells) if its_cell == cell.name]
         for cell in plan.cells
     }
     rolled = [read(seed.environmental(name), Environmental).rewards for seed in seeds]
@@ -339,7 +341,10 @@ def _arm(seeds: Sequence[Seed], choices: Sequence[Chosen], name: str) -> Arm:
         change=_figures(plan, own, "rewards", base),
         wishes=_figures(plan, own, "wishes"),
         environments=mean_of(
-            [[reward for capability in plan.capabilities for reward in one[capability]] for one in rolled],
+            [
+                [reward for capability in plan.capabilities for reward in rewards[capability]]
+                for rewards in rolled
+            ],
             [capability for capability in plan.capabilities for _ in rolled[0][capability]],
         ),
         cells={cell: _mean(own, "rewards", places[cell]) for cell in places},
@@ -379,7 +384,7 @@ def _mean(
     found: Sequence[Evaluation], figure: Figure, places: Sequence[int], base: Sequence[Evaluation] = ()
 ) -> Mean:
     cells = [found[0].cells[place] for place in places]
-    tables = [[[getattr(one, figure)[place] for place in places] for one in side] for side in (found, base)]
+    tables = [[[getattr(row, figure)[place] for place in places] for row in side] for side in (found, base)]
     return difference_of(tables[0], tables[1], cells) if base else mean_of(tables[0], cells)
 
 

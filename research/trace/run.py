@@ -198,7 +198,7 @@ def search(seed: Seed) -> None:
     def tasks(name: str, count: int) -> list[Target]:
         """Training tasks that are neither evaluated nor validated on."""
         of_seed = f"{name}/{seed.number}"
-        return [one for cell in plan.cells for one in targets_of(cell, of_seed, count, Content.TRAIN)]
+        return [target for cell in plan.cells for target in targets_of(cell, of_seed, count, Content.TRAIN)]
 
     each = max(1, min(8, plan.rollouts // (16 * len(plan.cells))))
     minibatches, deciding = tasks("minibatch", 4 * each), tasks("deciding", each)

@@ -129,10 +129,12 @@ class _LongScene(Scene):
 @functools.cache
 def heldout_targets(cells: tuple[Cell, ...], count: int) -> tuple[Target, ...]:
     """The evaluated tasks: `count` of each cell, of content that no training sees."""
-    return tuple(one for cell in cells for one in targets_of(cell, "evaluation", count, Content.HELDOUT))
+    return tuple(
+        target for cell in cells for target in targets_of(cell, "evaluation", count, Content.HELDOUT)
+    )
 
 
 @functools.cache
 def validation_targets(cells: tuple[Cell, ...], count: int) -> tuple[Target, ...]:
     """The tasks for choices: of training content that no training is given."""
-    return tuple(one for cell in cells for one in targets_of(cell, "validation", count, Content.TRAIN))
+    return tuple(target for cell in cells for target in targets_of(cell, "validation", count, Content.TRAIN))

@@ -1,4 +1,4 @@
-"""The pocket model's card: its figures, its text, and that those that ship are of the weights that ship."""
+"""The pocket model's card: its figures and text, and that the shipped card is about the shipped weights."""
 
 import json
 from pathlib import Path
@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.cases.case import CAPABILITIES
-from pytest_trace2evolve.records.model_card import Card, RuleEffect, Share, difference
-from pytest_trace2evolve.report.card import card_text, curve_picture
+from research.pocket.card import Card, card_text, loss_curve
+from research.pocket.measure import RuleEffect, Share, difference
 
 TRAINING: dict[str, Any] = {
     "recipe": {
@@ -25,7 +25,6 @@ TRAINING: dict[str, Any] = {
     "step": 20,
     "tokens": 98765,
     "seconds": 90.0,
-    "losses": [3.0, 2.0, 1.5, 1.2, 1.0],
 }
 
 
@@ -35,28 +34,28 @@ def shares() -> st.SearchStrategy[Share]:
     )
 
 
-def test_newcombes_own_example() -> None:
+def test_difference_agrees_with_newcombe() -> None:
     """56 of 70 against 48 of 80: method 10 gives .0524 … .3339 (Newcombe 1998, table II)."""
     found = difference(Share(hits=56, total=70), Share(hits=48, total=80))
     assert found == pytest.approx((0.2, 0.0524, 0.3339), abs=1e-4)
 
 
-@given(one=shares(), other=shares())
-def test_a_difference_lies_in_its_interval_and_turns_round(one: Share, other: Share) -> None:
-    value, low, high = difference(one, other)
+@given(new=shares(), old=shares())
+def test_difference_lies_in_its_interval_and_is_antisymmetric(new: Share, old: Share) -> None:
+    value, low, high = difference(new, old)
     assert -1 <= low <= value <= high <= 1
-    assert difference(other, one) == pytest.approx((-value, -high, -low))
+    assert difference(old, new) == pytest.approx((-value, -high, -low))
 
 
 @given(share=shares())
-def test_a_share_lies_in_its_interval(share: Share) -> None:
+def test_share_lies_in_its_interval(share: Share) -> None:
     assert share.estimate is not None
     low, high = share.interval
     assert -1e-9 <= low <= share.estimate + 1e-9
     assert share.estimate - 1e-9 <= high <= 1 + 1e-9
 
 
-def test_a_share_of_nothing_is_no_share() -> None:
+def test_share_of_nothing_has_no_estimate() -> None:
     nothing = Share(hits=0, total=0)
     assert nothing.estimate is None
     assert nothing.interval == (0.0, 1.0)
@@ -64,7 +63,7 @@ def test_a_share_of_nothing_is_no_share() -> None:
         difference(nothing, nothing)
 
 
-def test_the_card_says_what_was_measured() -> None:
+def test_card_states_what_was_measured() -> None:
     effect = RuleEffect(
         rule="inspect",
         without=Share(hits=48, total=80),
@@ -93,16 +92,17 @@ def test_the_card_says_what_was_measured() -> None:
     assert "| inspect | 60 % of 80 | 80 % of 70 | +20 (+5 … +33) | – | – |" in text
     assert "| rule | v0 | v6 |" in text
     assert "| inspect | 10 % of 90 | – |" in text
-    assert "What these candidates say is among the wordings of training." in text
+    assert "The wordings of these candidates are among those of training." in text
     assert "| v6 | 50 % | 44 … 56 % |" in text
     assert "at temperature 0.8 on" in text
     assert "60 cases a row and 240 a candidate" in " ".join(text.split())
 
 
-def test_the_curve_is_the_same_each_time() -> None:
-    first = curve_picture(TRAINING)
+def test_loss_curve_is_reproducible() -> None:
+    losses = [3.0, 2.0, 1.5, 1.2, 1.0]
+    first = loss_curve(losses, [2, 3])
     assert first.startswith(b"<?xml")
-    assert first == curve_picture(TRAINING)
+    assert first == loss_curve(losses, [2, 3])
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def shipped() -> Path:
     return embedded_model()
 
 
-def test_the_card_that_ships_is_of_the_weights_that_ship(shipped: Path) -> None:
+def test_shipped_card_is_about_the_shipped_weights(shipped: Path) -> None:
     from pytest_trace2evolve.serving.folder import folder_digest
 
     card = Card.model_validate(json.loads((shipped / "card.json").read_text(encoding="utf-8")))
@@ -124,13 +124,13 @@ def test_the_card_that_ships_is_of_the_weights_that_ship(shipped: Path) -> None:
     assert (shipped / "README.md").read_text(encoding="utf-8") == card_text(card)
     training = json.loads((shipped / "training.json").read_text(encoding="utf-8"))
     assert card.training == {name: value for name, value in training.items() if name != "losses"}
-    assert not [one for one in shipped.rglob("*") if one.suffix in (".bin", ".pt", ".pkl", ".pickle")]
+    assert not [path for path in shipped.rglob("*") if path.suffix in (".bin", ".pt", ".pkl", ".pickle")]
 
 
-def test_the_model_that_ships_follows_rules_and_is_weak_somewhere(shipped: Path) -> None:
-    """What the README promises of it, by its own card."""
+def test_shipped_model_follows_rules_and_is_weak_somewhere(shipped: Path) -> None:
+    """The README says so; this is what its card measured."""
     card = Card.model_validate(json.loads((shipped / "card.json").read_text(encoding="utf-8")))
-    gains = {one.rule: difference(one.seen, one.without) for one in card.rules}
+    gains = {effect.rule: difference(effect.seen, effect.without) for effect in card.rules}
     clear = [rule for rule, (value, low, _) in gains.items() if value >= 0.2 and low > 0]
     assert len(clear) >= 4
     weak = [name for name in CAPABILITIES if 0.2 <= (card.capabilities[name].estimate or 0.0) <= 0.6]
