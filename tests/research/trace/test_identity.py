@@ -1,21 +1,19 @@
-"""What makes two experiments one: the versions of what makes pieces, and the plan names what is played."""
+"""What makes two experiments the same: versions of the code, of environments and of packages."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from pytest_trace2evolve.environments.generators.scenario import SupportGenerator
 from pytest_trace2evolve.environments.registry import BUILT_IN, Environments
 from pytest_trace2evolve.errors import TrainingError
-from pytest_trace2evolve.utils import optional as _optional
-from pytest_trace2evolve.utils.optional import model_package_versions
 from pytest_trace2evolve.utils.resources import embedded_model
-from research.trace import adapters, identity, target
-from research.trace import run as course
+from research.trace import identity, run, target
+from research.trace.adapters import train_one
 from research.trace.plan import Plan
 from research.trace.store import Seed
 from research.trace.tasks import cells_of, heldout_targets
-from tests.experiments.made import NAMES
+from tests.research.trace.sample import NAMES
 
 
 @pytest.mark.parametrize("name", ["VERSION", "TARGET_VERSION", "PLAYING_VERSION"])
@@ -25,27 +23,21 @@ def test_each_version_is_in_the_digest(monkeypatch: pytest.MonkeyPatch, name: st
     assert identity.code_digest() != before
 
 
-@pytest.mark.parametrize("kind", BUILT_IN)
-def test_the_versions_of_environments_are_in_the_digest(
-    monkeypatch: pytest.MonkeyPatch, kind: type[SupportGenerator]
-) -> None:
+def test_versions_of_environments_are_in_the_digest(monkeypatch: pytest.MonkeyPatch) -> None:
     """An experiment measures in them too, and pieces of two versions cannot be compared."""
     before = identity.code_digest()
-    monkeypatch.setattr(kind, "version", kind.version + 1)
-    assert identity.code_digest() != before
+    for kind in BUILT_IN:
+        with monkeypatch.context() as patch:
+            patch.setattr(kind, "version", kind.version + 1)
+            assert identity.code_digest() != before
 
 
-def test_another_version_of_a_package_is_another_code(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_of_packages_are_in_the_digest(monkeypatch: pytest.MonkeyPatch) -> None:
     before = identity.code_digest()
-    versions = {**model_package_versions(), "trl": "0.0"}
-    monkeypatch.setattr(identity, "model_package_versions", lambda: versions)
+    assert set(identity.package_versions()) == set(identity.PACKAGES)
+    monkeypatch.setattr(identity, "PACKAGES", ("pytest", "no-such-package"))
+    assert identity.package_versions() == {"pytest": pytest.__version__, "no-such-package": ""}
     assert identity.code_digest() != before
-
-
-def test_the_versions_are_those_of_the_installed_packages(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert set(model_package_versions()) == set(_optional.MODEL_PACKAGES)
-    monkeypatch.setattr(_optional, "MODEL_PACKAGES", ("pytest", "no-such-package"))
-    assert model_package_versions() == {"pytest": pytest.__version__, "no-such-package": ""}
 
 
 def test_another_version_of_target_tasks_is_another_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,9 +48,9 @@ def test_another_version_of_target_tasks_is_another_environment(monkeypatch: pyt
 
 
 def test_the_plan_names_its_tasks_its_recipe_and_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(course, "EXTRAS", ())
-    plan = course.plan_for(Environments(), embedded_model(), capabilities=NAMES, tasks=2)
-    ids = [one.case.id for one in heldout_targets(plan.cells, 2)]
+    monkeypatch.setattr(run, "PACKAGES", {})
+    plan = run.plan_for(Environments(), embedded_model(), capabilities=NAMES, tasks=2)
+    ids = [target.case.id for target in heldout_targets(plan.cells, 2)]
     assert plan.targets == identity.tasks_digest(ids) != identity.tasks_digest(ids[::-1])
     assert plan.code == identity.code_digest()
     assert plan.recipe.beta > 0
@@ -68,20 +60,25 @@ def test_the_plan_names_its_tasks_its_recipe_and_its_code(monkeypatch: pytest.Mo
 CHANGED = (
     r"^experiment: the version of its code, of an environment or of a package below it "
     r"\(torch, transformers, tokenizers, trl, peft, gepa\) has changed since it began, and pieces of two "
-    r"versions cannot be compared; restore that version to resume, or begin anew with another --out$"
+    r"versions cannot be compared; restore that version to resume, or start again with another --out$"
 )
 
 
-@pytest.mark.parametrize("what", ["train", "search", "choose", "measure"])
-def test_no_piece_is_made_by_other_code_than_the_plans(tmp_path: Path, what: str) -> None:
-    """Each is made in a process of its own, hours after the first one maybe."""
-    seed = Seed(Plan(capabilities=NAMES, code="older"), 1, embedded_model(), tmp_path)
-    pieces = {
-        "train": lambda: adapters.train_one(seed.jobs[0]),
-        "search": lambda: course.search(seed),
-        "choose": lambda: course.choose(seed),
-        "measure": lambda: course.measure(seed, 0, 1),
-    }
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda seed: train_one(seed.jobs[0]),
+        run.search,
+        run.choose_adapters,
+        lambda seed: run.measure(seed, 0, 1),
+    ],
+    ids=["train", "search", "choose", "measure"],
+)
+def test_no_piece_is_made_by_other_code_than_the_plans(tmp_path: Path, make: Callable[[Seed], None]) -> None:
+    """Each is made in a process of its own, perhaps hours after the first one."""
     with pytest.raises(TrainingError, match=CHANGED):
-        pieces[what]()
-    identity.refuse_changed(Plan(code=identity.code_digest()))
+        make(Seed(Plan(capabilities=NAMES, code="older"), 1, embedded_model(), tmp_path))
+
+
+def test_unchanged_code_is_accepted() -> None:
+    identity.check_unchanged(Plan(code=identity.code_digest()))

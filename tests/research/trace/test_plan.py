@@ -1,4 +1,4 @@
-"""Plans: every arm gets the same rollouts, whatever is asked for; what cannot be shared out is refused."""
+"""Plans: every arm gets the same rollouts, whatever is asked for, or the plan is rejected."""
 
 import json
 from pathlib import Path
@@ -9,20 +9,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.errors import ConfigError
-from research.trace.arms import (
+from research.trace.plan import (
     ARMS,
     CURVED,
+    PLAN,
+    POINTS,
     Chosen,
     Piece,
+    Plan,
     adapter_at,
     candidates_of,
-    chosen_of,
+    choose,
+    make_plan,
     pieces_of,
     policy_of,
+    resumed_plan,
     trained_for,
+    write_plan,
 )
-from research.trace.plan import PLAN, POINTS, Plan, made_plan, plan_in, write_plan
-from tests.experiments.made import tiny_recipe
+from tests.research.trace.sample import tiny_recipe
 
 NAMES = ("precondition_verification", "conditional_detail_retrieval", "tool_calling_precision", "another")
 
@@ -34,25 +39,25 @@ def test_every_arm_gets_the_whole_budget(count: int, times: int, groups: int, si
     plan = Plan(capabilities=NAMES[:count], rollouts=times * unit, recipe=recipe)
     for arm in set(ARMS) - {"base", "gepa"}:
         trainings = trained_for(plan, arm, NAMES[1])
-        assert sum(plan.rollouts_of(one) for one in trainings) == plan.rollouts, arm
-        for one in trainings:
-            own = plan.recipe_of(one, 1)
-            assert own.steps * own.groups * own.rollouts == plan.rollouts_of(one)
-            assert own.redraws == 0  # each would be a rollout more
-            assert own.patience > own.steps  # nothing ends early
-            assert all(round(point * one.steps) % own.keep_every == 0 for point in POINTS)
+        assert sum(map(plan.rollouts_of, trainings)) == plan.rollouts, arm
+        for training in trainings:
+            own = plan.recipe_of(training, 1)
+            assert own.steps * own.groups * own.rollouts == plan.rollouts_of(training)
+            assert own.redraws == 0, "each would be another rollout"
+            assert own.patience > own.steps, "nothing ends early"
+            assert all(round(point * training.steps) % own.keep_every == 0 for point in POINTS)
     assert not trained_for(plan, "base", NAMES[1])
     assert not trained_for(plan, "gepa", NAMES[1])
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("fields", "message"),
     [
         (
             {"rollouts": 1000},
             (
-                "1000 rollouts cannot be shared out equally: 3 adapters, 4 parts each, of steps of 64; take "
-                "a multiple of 768, such as 768"
+                "1000 rollouts cannot be divided equally: 3 adapters, 4 parts each, of steps of 64; take a "
+                "multiple of 768, such as 768"
             ),
         ),
         (
@@ -61,84 +66,94 @@ def test_every_arm_gets_the_whole_budget(count: int, times: int, groups: int, si
         ),
         (
             {"capabilities": NAMES[:1]},
-            f"two different capabilities or more are wanted, not {NAMES[0]}: one alone needs no router",
+            f"two different capabilities or more are required, not {NAMES[0]}: one alone needs no router",
         ),
         (
             {"capabilities": NAMES[:1] * 2},
-            f"two different capabilities or more are wanted, not {NAMES[0]}, {NAMES[0]}: one alone needs no",
+            f"two different capabilities or more are required, not {NAMES[0]}, {NAMES[0]}: one alone needs",
         ),
         ({"tasks": 1}, "tasks: Input should be greater than or equal to 2, not 1"),
     ],
 )
-def test_what_cannot_be_planned(given: dict[str, Any], told: str) -> None:
+def test_a_plan_that_cannot_be_carried_out_is_rejected(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        made_plan(**given)
-    assert str(raised.value).startswith(f"experiment: {told}")
+        make_plan(**fields)
+    assert str(raised.value).startswith(f"experiment: {message}")
 
 
-def test_a_folder_holds_one_experiment(tmp_path: Path) -> None:
+def test_an_experiment_resumes_with_its_seeds_or_more(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    assert plan_in(Plan(seeds=1), out) == Plan(seeds=1)
+    assert resumed_plan(Plan(seeds=1), out) == Plan(seeds=1)
     write_plan(Plan(seeds=1), out)
-    assert plan_in(Plan(seeds=2), out).seeds == 2, "more seeds go on with fewer"
+    assert resumed_plan(Plan(seeds=2), out).seeds == 2
     write_plan(Plan(seeds=30), out)
-    assert plan_in(Plan(), out) == Plan(), "what was only asked for can be taken back"
+    assert resumed_plan(Plan(), out) == Plan(), "seeds that were only planned are dropped"
     (out / "seed-4" / "adapters").mkdir(parents=True)
-    assert plan_in(Plan(), out, seeds_given=False).seeds == 4, "and nobody loses any unasked"
-    told = rf"^--seeds 3: {out} holds 4, and results of some would stand for those of all; leave it out, or"
-    with pytest.raises(ConfigError, match=told):
-        plan_in(Plan(), out)
-    write_plan(Plan(), out)
-    with pytest.raises(ConfigError, match="holds an experiment with another tasks; go on with that, or"):
-        plan_in(Plan(tasks=7), out)
-    with pytest.raises(ConfigError, match="holds an experiment with another recipe; go on with that, or"):
-        plan_in(Plan(recipe=tiny_recipe(4, 16)), out)
-    told = "an experiment with another version of the code, of an environment or of a package below it; go on"
-    with pytest.raises(ConfigError, match=told):
-        plan_in(Plan(code="newer"), out)
-    with pytest.raises(ConfigError, match="an experiment with another set of held-out tasks; go on with"):
-        plan_in(Plan(targets="others"), out)
-    for old in ("recipe", "target_tokens", "targets"):  # written by code that did not tell it
-        told = {name: one for name, one in json.loads((out / PLAN).read_text()).items() if name != old}
-        (tmp_path / old).mkdir()
-        (tmp_path / old / PLAN).write_text(json.dumps(told))
-        with pytest.raises(ConfigError, match="holds an experiment with another"):
-            plan_in(Plan(), tmp_path / old)
-    (out / PLAN).write_text("{")
-    with pytest.raises(ConfigError, match=f"{PLAN}: .*; give another --out"):
-        plan_in(Plan(), out)
-    (tmp_path / "letters").mkdir()
-    (tmp_path / "letters" / "love.txt").touch()
+    assert resumed_plan(Plan(), out, seeds_given=False).seeds == 4, "seeds that were begun are kept"
+    message = rf"^--seeds 3: {out} holds 4, and results of some would be reported as those of all; leave it"
+    with pytest.raises(ConfigError, match=message):
+        resumed_plan(Plan(), out)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"tasks": 7}, "tasks"),
+        ({"recipe": tiny_recipe(4, 16)}, "recipe"),
+        ({"code": "newer"}, "version of the code, of an environment or of a package below it"),
+        ({"targets": "others"}, "set of held-out tasks"),
+    ],
+)
+def test_a_folder_holds_one_experiment(tmp_path: Path, fields: dict[str, Any], message: str) -> None:
+    write_plan(Plan(), tmp_path)
+    with pytest.raises(ConfigError, match=f"holds an experiment with another {message}; resume that one, or"):
+        resumed_plan(Plan(**fields), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["recipe", "target_tokens", "targets"])
+def test_a_plan_without_a_field_of_today_is_another_one(tmp_path: Path, name: str) -> None:
+    write_plan(Plan(), tmp_path)
+    fields = json.loads((tmp_path / PLAN).read_text())
+    del fields[name]
+    (tmp_path / PLAN).write_text(json.dumps(fields))
+    with pytest.raises(ConfigError, match="holds an experiment with another"):
+        resumed_plan(Plan(), tmp_path)
+
+
+def test_a_folder_with_something_else_is_rejected(tmp_path: Path) -> None:
+    (tmp_path / "letter.txt").touch()
     with pytest.raises(ConfigError, match=f"holds something else and no {PLAN}"):
-        plan_in(Plan(), tmp_path / "letters")
+        resumed_plan(Plan(), tmp_path)
+    (tmp_path / PLAN).write_text("{")
+    with pytest.raises(ConfigError, match=f"{PLAN}: .*; give another --out"):
+        resumed_plan(Plan(), tmp_path)
 
 
 FIGURES = {
-    f"{kind}_{name}": place / 10 for kind in ("share", "whole") for place, name in enumerate(NAMES[:3])
+    **{f"{kind}_{name}": place / 10 for kind in ("share", "whole") for place, name in enumerate(NAMES[:3])},
+    "weights_mean": 0.2,
+    "weights_sum": 0.2,
 }
-CHOSEN = chosen_of(Plan(), {**FIGURES, "weights_mean": 0.2, "weights_sum": 0.2})
+CHOSEN = Chosen(
+    single=NAMES[2],
+    whole=NAMES[2],
+    merge="weights_mean",
+    figures=FIGURES,
+    rollouts={"single": 180, "single-whole": 180, "weight-merge": 120},
+)
 
 
-def test_choices_fall_on_the_best_and_are_counted() -> None:
-    assert (
-        Chosen(
-            single=NAMES[2],
-            whole=NAMES[2],
-            merge="weights_mean",
-            figures={**FIGURES, "weights_mean": 0.2, "weights_sum": 0.2},
-            rollouts={"single": 180, "single-whole": 180, "weight-merge": 120},
-        )
-        == CHOSEN
-    )
+def test_the_best_are_chosen_and_choosing_is_counted() -> None:
+    assert choose(Plan(), FIGURES) == CHOSEN
     assert set(candidates_of(Plan())) == set(CHOSEN.rollouts)
 
 
-def test_every_piece_has_a_name_and_somebody_who_answers() -> None:
+def test_every_piece_has_a_name_and_a_policy() -> None:
     plan = Plan()
     pieces = pieces_of(plan)
     instructions = {**{f"{point:g}": "Half." for point in POINTS}, "1": "All."}
-    assert len({one.name for one in pieces}) == len(pieces) == len(ARMS) + len(CURVED) * 2 + 4
-    known = {adapter_at(one, point) for one in plan.trainings() for point in (1.0, *POINTS)}
+    assert len({piece.name for piece in pieces}) == len(pieces) == len(ARMS) + len(CURVED) * 2 + 4
+    known = {adapter_at(training, point) for training in plan.trainings() for point in (1.0, *POINTS)}
     for piece in pieces:
         policy = policy_of(plan, piece, CHOSEN, instructions)
         assert policy.adapters <= known | {"weights_mean"}
