@@ -3,10 +3,10 @@
     python benchmarks/training.py [--capability conditional_detail_retrieval] [--steps 3] [--repeats 1]
         [--autocast on|off]
 
-Trains with the recipe's defaults and one thread, from the same seed each time, and writes no adapter. Times are
-processor seconds per step, so that other work of the machine counts less (it still does, by its use of caches
-and of the other half of a core). The part that draws answers runs in a thread of its own. Also prints how many
-tokens answers have, and how many are computed for the gradient.
+Trains with the recipe's defaults and one thread, from the same seed each time, and writes no adapter. Times
+are processor seconds per step, so that other work of the machine counts less (it still does, by its use of
+caches and of the other half of a core). The part that draws answers runs in a thread of its own. Also prints
+how many tokens answers have, and how many are computed for the gradient.
 """
 
 import argparse
