@@ -31,12 +31,12 @@ def test_cached_tokens_have_their_own_price(tmp_path: Path) -> None:
     assert prices["m.1"].cost(usage) == pytest.approx(0.6 * 2.0 + 0.4 * 0.5 + 0.1 * 8.0)
 
 
-def test_a_project_without_a_table_knows_no_price(tmp_path: Path) -> None:
+def test_without_a_table_there_are_no_prices(tmp_path: Path) -> None:
     assert read_prices(tmp_path / "prices.toml") == {}
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("[m\n", "not valid TOML: "),
         ("[m]\ninput = 1\n", "['m'] output: Field required"),
@@ -47,11 +47,11 @@ def test_a_project_without_a_table_knows_no_price(tmp_path: Path) -> None:
         ("m = 3\n", "['m'] price: "),
     ],
 )
-def test_a_broken_table_is_named_with_its_place(tmp_path: Path, text: str, said: str) -> None:
+def test_an_invalid_table_is_an_error_with_its_place(tmp_path: Path, text: str, message: str) -> None:
     path = write(tmp_path, text)
     with pytest.raises(ConfigError) as caught:
         read_prices(path)
-    assert str(caught.value).startswith(f"{path}: {said}")
+    assert str(caught.value).startswith(f"{path}: {message}")
     assert "\n" not in str(caught.value)
 
 
@@ -60,7 +60,7 @@ def test_a_broken_table_is_named_with_its_place(tmp_path: Path, text: str, said:
     st.builds(Usage, prompt_tokens=COUNTS, completion_tokens=COUNTS),
     st.builds(Price, input=st.floats(0, 100), output=st.floats(0, 100)),
 )
-def test_usage_adds_up_and_so_does_its_cost(one: Usage, two: Usage, price: Price) -> None:
+def test_usage_and_cost_are_additive(one: Usage, two: Usage, price: Price) -> None:
     both = one + two
     assert both.tokens == one.tokens + two.tokens
     assert price.cost(both) == pytest.approx(price.cost(one) + price.cost(two))
@@ -69,7 +69,7 @@ def test_usage_adds_up_and_so_does_its_cost(one: Usage, two: Usage, price: Price
 
 
 @pytest.mark.skipif(not RECORDED.exists(), reason="needs the recorded runs")
-def test_the_shipped_prices_are_those_of_recorded_runs() -> None:
+def test_shipped_prices_are_those_of_recorded_runs() -> None:
     """Each call of a recorded run of gpt-4.1-mini cost what the table and its usage say."""
     prices = read_prices(REPOSITORY / "prices.toml")
     with gzip.open(RECORDED / "retail-gpt-4.1-mini-base.json.gz") as file:

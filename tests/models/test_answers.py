@@ -47,12 +47,12 @@ answers = st.builds(
 ) | st.builds(Answer, trial=st.just(0), side=st.just("agent"), model=texts, context_window=texts)
 
 
-class Scripted:
-    """A model that says what it is told to, each time something else, and counts."""
+class ScriptedModel:
+    """Gives its answers in turn, and counts requests."""
 
-    def __init__(self, *says: Completion | Exception) -> None:
-        self.says = list(says)
-        self.asked = 0
+    def __init__(self, *answers: Completion | Exception) -> None:
+        self.answers = list(answers)
+        self.requests = 0
 
     async def complete(
         self,
@@ -62,11 +62,11 @@ class Scripted:
         trial: int = 0,
         tool_choice: str = "auto",
     ) -> Completion:
-        told = self.says[self.asked % len(self.says)]
-        self.asked += 1
-        if isinstance(told, Exception):
-            raise told
-        return told
+        answer = self.answers[self.requests % len(self.answers)]
+        self.requests += 1
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
 
 def say(text: str, **fields: Any) -> Completion:
@@ -89,7 +89,7 @@ def store(tmp_path: Path) -> AnswerFile:
     st.integers(0, 9),
     st.integers(0, 9),
 )
-def test_a_key_is_that_of_content_and_trial(request: dict[str, Any], trial: int, other: int) -> None:
+def test_keys_depend_on_content_and_trial(request: dict[str, Any], trial: int, other: int) -> None:
     turned = dict(reversed(request.items()))
     assert (answer_key(request, trial) == answer_key(turned, other)) is (trial == other)
     assert answer_key({**request, "more": 1}, trial) != answer_key({**request, "more": "1"}, trial)
@@ -107,14 +107,14 @@ def test_a_key_is_that_of_content_and_trial(request: dict[str, Any], trial: int,
         {"extra_body": {"top_k": 2}},
     ],
 )
-def test_whatever_a_model_can_see_is_another_key(change: dict[str, Any]) -> None:
+def test_everything_a_model_sees_is_in_its_key(change: dict[str, Any]) -> None:
     keys = {
         KeyedRequests(one).key(ASK, [TOOL], 0) for one in (SETTINGS, dataclasses.replace(SETTINGS, **change))
     }
     assert len(keys) == 2
 
 
-def test_secrets_and_endpoints_are_no_part_of_a_key_and_endpoints_are_of_the_caches() -> None:
+def test_secrets_are_in_no_key_and_endpoints_only_in_those_of_caches() -> None:
     one = KeyedRequests(SETTINGS)
     other = KeyedRequests(
         dataclasses.replace(
@@ -129,7 +129,7 @@ def test_secrets_and_endpoints_are_no_part_of_a_key_and_endpoints_are_of_the_cac
     assert len({one.key(ASK, [TOOL], 0), one.key(ASK, [], 0), one.key([], [TOOL], 0)}) == 3
 
 
-def test_recorded_settings_record_the_same_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recorded_settings_survive_a_round_trip(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     nowhere = ModelSettings("m", temperature=None)
     kept = [(one, one.recorded()) for one in (SETTINGS, nowhere)]
@@ -145,8 +145,8 @@ def test_recorded_settings_record_the_same_again(monkeypatch: pytest.MonkeyPatch
         ModelSettings.from_recorded(None, {})
 
 
-def test_a_cached_answer_is_given_again_and_says_so(store: AnswerFile) -> None:
-    model = Scripted(say("one"), say("two"))
+def test_a_cached_answer_is_marked(store: AnswerFile) -> None:
+    model = ScriptedModel(say("one"), say("two"))
     stored = StoredModel(model, SETTINGS, "agent", cache=store)
     first, second, other = ask(stored), ask(stored), ask(stored, trial=1)
     assert (first.content, second.content, other.content) == ("one", "one", "two")
@@ -167,8 +167,8 @@ def test_a_cached_answer_is_given_again_and_says_so(store: AnswerFile) -> None:
         InfrastructureError("lost"),
     ],
 )
-def test_only_whole_good_answers_are_cached(store: AnswerFile, bad: Completion | Exception) -> None:
-    model = Scripted(bad, say("good"))
+def test_only_complete_answers_are_cached(store: AnswerFile, bad: Completion | Exception) -> None:
+    model = ScriptedModel(bad, say("good"))
     stored = StoredModel(model, SETTINGS, "agent", cache=store)
     if isinstance(bad, Exception):
         with pytest.raises(type(bad), match=str(bad)):
@@ -176,12 +176,12 @@ def test_only_whole_good_answers_are_cached(store: AnswerFile, bad: Completion |
     else:
         assert ask(stored) == bad
     assert [ask(stored).content, ask(stored).content] == ["good", "good"]
-    assert model.asked == 2
+    assert model.requests == 2
 
 
-def test_what_is_recorded_first_is_what_the_run_hears(store: AnswerFile, tmp_path: Path) -> None:
-    """Two processes ask the same at the same time: the later one goes on with the earlier one's answer."""
-    ours = StoredModel(Scripted(say("ours")), SETTINGS, "user", record=store)
+def test_the_first_recorded_answer_is_used(store: AnswerFile, tmp_path: Path) -> None:
+    """Two processes make the same request at once: the later one continues with the earlier one's answer."""
+    ours = StoredModel(ScriptedModel(say("ours")), SETTINGS, "user", record=store)
     theirs = AnswerFile(store.path, "")
     key = KeyedRequests(SETTINGS).key([{"role": "user", "content": "Hello"}], [TOOL], 0)
 
@@ -197,8 +197,8 @@ def test_what_is_recorded_first_is_what_the_run_hears(store: AnswerFile, tmp_pat
     theirs.close()
 
 
-def test_a_recording_keeps_what_a_cache_does_not(store: AnswerFile) -> None:
-    stored = StoredModel(Scripted(ContextWindowError("too long")), SETTINGS, "agent", record=store)
+def test_recordings_include_full_contexts(store: AnswerFile) -> None:
+    stored = StoredModel(ScriptedModel(ContextWindowError("too long")), SETTINGS, "agent", record=store)
     for _ in range(2):
         with pytest.raises(ContextWindowError, match="too long"):
             ask(stored)
@@ -217,8 +217,8 @@ def test_a_recording_keeps_what_a_cache_does_not(store: AnswerFile) -> None:
 def _write(path: Path, worker: int, count: int) -> None:
     store = AnswerFile(path, "")
     for number in range(count):
-        told = Answer(trial=worker, side="agent", model="m", completion=say(f"{number} by {worker}"))
-        store.put(f"k{number}", told)
+        answer = Answer(trial=worker, side="agent", model="m", completion=say(f"{number} by {worker}"))
+        store.put(f"k{number}", answer)
     store.close()
 
 
@@ -243,7 +243,7 @@ def test_many_processes_write_one_file(tmp_path: Path) -> None:
     assert list(path.parent.iterdir()) == []
 
 
-def test_a_killed_writer_loses_and_breaks_nothing(tmp_path: Path) -> None:
+def test_a_killed_writer_loses_no_answer(tmp_path: Path) -> None:
     path = tmp_path / "answers.sqlite"
     seen = 0
     for _ in range(2):
@@ -260,7 +260,7 @@ def test_a_killed_writer_loses_and_breaks_nothing(tmp_path: Path) -> None:
     AnswerFile(path, "").close()
 
 
-def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+def test_unusable_files_are_errors(tmp_path: Path) -> None:
     path = tmp_path / "answers.sqlite"
     path.write_bytes(b"nothing of the kind" * 99)
     with pytest.raises(
@@ -278,7 +278,7 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
         AnswerFile(path / "below", "do this")
 
 
-def test_a_damaged_answer_is_named_and_is_infrastructure(store: AnswerFile) -> None:
+def test_a_damaged_answer_is_an_infrastructure_error(store: AnswerFile) -> None:
     with sqlite3.connect(store.path) as connection:
         connection.execute("INSERT INTO answers VALUES ('k', '{\"trial\": 0}')")
     connection.close()
@@ -296,7 +296,7 @@ HEADER = {
 
 
 @given(kept=st.dictionaries(texts, answers, max_size=5), partial=texts)
-def test_a_cassette_says_what_it_was_told(
+def test_cassettes_survive_a_round_trip(
     kept: dict[str, Answer], partial: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "law.jsonl"
@@ -310,7 +310,7 @@ def test_a_cassette_says_what_it_was_told(
 
 
 @given(data=st.data())
-def test_no_cut_or_changed_cassette_is_read(
+def test_damaged_cassettes_are_rejected(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     lines = [(f"k{n}", Answer(trial=0, side="user", model="m", completion=say(f"é{n}"))) for n in range(3)]

@@ -1,4 +1,4 @@
-"""The chat model: what it sends, what it tries again, and when it gives up."""
+"""The chat model: its requests, its retries, and its errors."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -29,8 +29,8 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "good")
 
 
-def asked(server: ChatServer, ask: Callable[[ChatModel], Coroutine[Any, Any, T]], **settings: Any) -> T:
-    """What a model of its own answers."""
+def run_model(server: ChatServer, ask: Callable[[ChatModel], Coroutine[Any, Any, T]], **settings: Any) -> T:
+    """Call a new model of a server."""
 
     async def run() -> T:
         fields = {"model": "m", "base_url": server.base_url, "retries": FAST, "timeout": 120.0, **settings}
@@ -44,11 +44,11 @@ def asked(server: ChatServer, ask: Callable[[ChatModel], Coroutine[Any, Any, T]]
 
 
 def complete(server: ChatServer, **settings: Any) -> Completion:
-    """One completion by a model of its own."""
-    return asked(server, lambda model: model.complete(ASK, [TOOL], trial=2), **settings)
+    """One completion by a new model."""
+    return run_model(server, lambda model: model.complete(ASK, [TOOL], trial=2), **settings)
 
 
-def test_a_completion_comes_with_its_usage() -> None:
+def test_completion_has_its_usage() -> None:
     with ChatServer(echo) as server:
         completion = complete(server)
     assert completion.content == "Hello"
@@ -56,7 +56,7 @@ def test_a_completion_comes_with_its_usage() -> None:
     assert completion.seconds > 0
 
 
-def test_settings_are_sent_as_the_api_takes_them() -> None:
+def test_settings_are_sent_as_the_api_requires() -> None:
     with ChatServer(echo) as server:
         complete(server, temperature=0.7, seed=40, reasoning_effort="low", extra_body={"top_k": 5})
         complete(server, temperature=None)
@@ -72,29 +72,31 @@ def test_settings_are_sent_as_the_api_takes_them() -> None:
     assert not {"temperature", "seed", "reasoning_effort"} & set(second)
 
 
-def test_first_tokens_are_asked_for_one_token_without_chance() -> None:
-    told = {"A": -0.5, " A": -2.0, "none": -1.5}
-    with ChatServer(lambda request: Reply("A", first_tokens=told)) as server:
-        found = asked(server, lambda model: model.first_tokens(ASK), temperature=0.7, reasoning_effort="low")
-    assert found == told
+def test_first_tokens_are_requested_by_one_token_at_temperature_0() -> None:
+    logprobs = {"A": -0.5, " A": -2.0, "none": -1.5}
+    with ChatServer(lambda request: Reply("A", first_tokens=logprobs)) as server:
+        found = run_model(
+            server, lambda model: model.first_tokens(ASK), temperature=0.7, reasoning_effort="low"
+        )
+    assert found == logprobs
     [request] = server.requests
     assert (request["max_tokens"], request["temperature"], request["logprobs"]) == (1, 0.0, True)
-    assert request["top_logprobs"] >= len(told)
+    assert request["top_logprobs"] >= len(logprobs)
     assert not {"tools", "reasoning_effort"} & set(request)
 
 
-def test_an_endpoint_that_tells_no_log_probabilities_cannot_route() -> None:
+def test_endpoint_without_log_probabilities_cannot_route() -> None:
     with ChatServer(echo) as server, pytest.raises(EndpointError) as error:
-        asked(server, lambda model: model.first_tokens(ASK))
+        run_model(server, lambda model: model.first_tokens(ASK))
     assert str(error.value) == (
-        f"model 'm' at {server.base_url}/ tells no log-probabilities, and routing needs those of a first "
+        f"model 'm' at {server.base_url}/ sends no log-probabilities, and routing needs those of a first "
         "token; route by another model or serve this one with them"
     )
     assert server.count.attempts == 1
 
 
 @pytest.mark.parametrize("fault", [fault for fault in Fault if fault is not Fault.SLOW])
-def test_what_a_network_does_wrong_is_tried_again(fault: Fault) -> None:
+def test_transient_faults_are_retried(fault: Fault) -> None:
     with ChatServer(echo, faults=FaultPlan({fault: 0.5}, seed=3)) as server:
         completions = [complete(server, retries=Retries(attempts=30, first=0.001)) for _ in range(4)]
     assert [completion.content for completion in completions] == ["Hello"] * 4
@@ -103,7 +105,7 @@ def test_what_a_network_does_wrong_is_tried_again(fault: Fault) -> None:
 
 
 @pytest.mark.parametrize("fault", [fault for fault in Fault if fault is not Fault.SLOW])
-def test_what_remains_after_all_tries_is_an_infrastructure_error(fault: Fault) -> None:
+def test_a_fault_in_every_attempt_is_an_infrastructure_error(fault: Fault) -> None:
     plan = FaultPlan({fault: 1.0}, retry_after=0.0)
     with ChatServer(echo, faults=plan) as server:
         with pytest.raises(
@@ -113,7 +115,7 @@ def test_what_remains_after_all_tries_is_an_infrastructure_error(fault: Fault) -
         assert server.count.attempts == 4
 
 
-def test_a_slow_body_is_given_up() -> None:
+def test_a_slow_body_times_out() -> None:
     plan = FaultPlan({Fault.SLOW: 1.0})
     patience = {"timeout": 0.3, "retries": Retries(attempts=2, first=0.001)}
     with (
@@ -123,9 +125,9 @@ def test_a_slow_body_is_given_up() -> None:
         complete(server, **patience, timeout_option="--slow")
 
 
-def test_the_endpoints_own_wish_to_wait_is_heard() -> None:
+def test_pauses_respect_retry_after_and_grow() -> None:
     assert Retries(first=0.0).pause(1, 7.0) == 7.0
-    assert Retries(first=0.0, longest=5.0).pause(1, 7.0) == 5.0
+    assert Retries(first=0.0, max_pause=5.0).pause(1, 7.0) == 5.0
     assert all(0.25 <= Retries(first=0.5).pause(1, None) <= 0.5 for _ in range(50))
     assert all(1.0 <= Retries(first=0.5).pause(3, None) <= 2.0 for _ in range(50))
 
@@ -141,7 +143,7 @@ def test_the_endpoints_own_wish_to_wait_is_heard() -> None:
         ({"key_var": "NO_KEY"}, "model 'm' needs a key: set NO_KEY"),
     ],
 )
-def test_what_no_retry_can_mend_is_said_at_once(
+def test_permanent_errors_are_not_retried(
     settings: dict[str, Any], text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WRONG_KEY", "bad")
@@ -153,7 +155,7 @@ def test_what_no_retry_can_mend_is_said_at_once(
     assert "bad" not in str(caught.value)
 
 
-def test_a_model_that_answers_without_tools_and_refuses_them_is_refused() -> None:
+def test_a_model_that_rejects_tools_is_an_error() -> None:
     """The user of most domains has no tools, and often the agent's model."""
 
     async def run(server: ChatServer) -> None:
@@ -172,7 +174,7 @@ def test_a_model_that_answers_without_tools_and_refuses_them_is_refused() -> Non
 @pytest.mark.parametrize(
     "url", ["host:8000/v1", "localhost", "ftp://host/v1", "http://", "http://[::1", "http://me:pw@host:abc"]
 )
-def test_a_base_url_that_is_none_is_refused_before_anything_is_asked(url: str) -> None:
+def test_invalid_base_urls_are_rejected(url: str) -> None:
     with pytest.raises(EndpointError, match="model 'm' is no http:// or https:// URL with a host") as caught:
         ModelSettings("m", base_url=url).require_url()
     assert "pw" not in str(caught.value)
@@ -195,24 +197,24 @@ def test_a_bad_base_url_is_reported_with_its_source(
         ModelSettings("m", **given).require_url()
 
 
-def test_options_for_messages_make_no_other_model() -> None:
+def test_option_names_are_no_part_of_the_settings() -> None:
     assert ModelSettings("m", url_option="--a", timeout_option="--b") == ModelSettings("m")
     assert "option" not in str(ModelSettings("m", url_option="--a").recorded())
 
 
-def test_an_endpoint_that_never_was_there_is_told_after_few_tries() -> None:
+def test_an_unreachable_endpoint_is_an_endpoint_error() -> None:
     with ChatServer(echo) as server:
         pass
     with pytest.raises(EndpointError) as caught:
         complete(server)
-    told = str(caught.value)
-    assert told.startswith(f"{server.base_url}/ cannot be reached for model 'm': ConnectError: ")
-    assert told.endswith("; start it, or check its URL and OPENAI_BASE_URL")
+    text = str(caught.value)
+    assert text.startswith(f"{server.base_url}/ cannot be reached for model 'm': ConnectError: ")
+    assert text.endswith("; start it, or check its URL and OPENAI_BASE_URL")
     with pytest.raises(EndpointError, match=r"; start it, or check --base-url and OPENAI_BASE_URL$"):
         complete(server, url_option="--base-url")
 
 
-def test_an_endpoint_that_went_away_is_infrastructure() -> None:
+def test_an_endpoint_that_stops_answering_is_an_infrastructure_error() -> None:
     async def run() -> None:
         with ChatServer(echo) as server:
             model = ChatModel(ModelSettings("m", base_url=server.base_url, retries=FAST))
@@ -235,7 +237,7 @@ def test_a_full_context_is_the_conversations_end(monkeypatch: pytest.MonkeyPatch
         complete(server)
 
 
-def test_a_url_is_recorded_without_its_secrets() -> None:
+def test_urls_are_recorded_without_secrets() -> None:
     assert without_credentials("https://me:secret@host:8/v1?key=x") == "https://host:8/v1"
     settings = ModelSettings("m", base_url="https://me:secret@host/v1", seed=1)
     assert settings.recorded() == {"temperature": 0.0, "seed": 1, "endpoint": "https://host/v1"}
