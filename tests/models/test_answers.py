@@ -185,7 +185,7 @@ def test_the_first_recorded_answer_is_used(store: AnswerFile, tmp_path: Path) ->
     theirs = AnswerFile(store.path, "")
     key = KeyedRequests(SETTINGS).key([{"role": "user", "content": "Hello"}], [TOOL], 0)
 
-    class Slow(Scripted):
+    class Slow(ScriptedModel):
         async def complete(self, *args: Any, **kwargs: Any) -> Completion:
             theirs.put(key, Answer(trial=0, side="user", model="m", completion=say("theirs")))
             return await super().complete(*args, **kwargs)
