@@ -14,9 +14,9 @@ from pytest_trace2evolve.cases.phrasing import lesson_words
 from pytest_trace2evolve.cases.scene import assemble
 from pytest_trace2evolve.cases.teacher import Teacher, draw_habits, rulebook
 from pytest_trace2evolve.engine.conversation import Limits, converse
+from pytest_trace2evolve.records.completion import to_wire
 from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.records.task import Content
-from pytest_trace2evolve.records.wire import to_wire
 from pytest_trace2evolve.users.scripted import ScriptedUser
 
 LIMITS = Limits(max_steps=60)

@@ -8,9 +8,9 @@ from typing import Self
 from pytest_trace2evolve.agents.chat import ChatAgent, RoutedAgent, Router, system_prompt
 from pytest_trace2evolve.models.chat import ChatModel
 from pytest_trace2evolve.models.settings import ModelSettings
+from pytest_trace2evolve.records.adapter import NONE, Skill
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import Agent, World
-from pytest_trace2evolve.records.routing import NONE, Skill
 from pytest_trace2evolve.records.task import Script
 
 

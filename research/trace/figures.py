@@ -4,8 +4,7 @@ from collections.abc import Callable, Sequence
 
 from pytest_trace2evolve.errors import ConfigError, TrainingError
 from pytest_trace2evolve.improve.routing import confusion_of
-from pytest_trace2evolve.records.adapter import MANIFEST, AdapterManifest
-from pytest_trace2evolve.records.routing import NONE, Confusion
+from pytest_trace2evolve.records.adapter import MANIFEST, NONE, AdapterManifest, Confusion
 from research.trace.arms import (
     ARMS,
     COUNTED,

@@ -8,10 +8,10 @@ from pydantic import Field, ValidationError, model_validator
 
 from pytest_trace2evolve.environments.generators.scenario import EASIEST
 from pytest_trace2evolve.errors import ConfigError
-from pytest_trace2evolve.records.base import Record, complaint
+from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.training.recipe import PRESETS, Recipe
 from pytest_trace2evolve.utils.files import write_atomic
-from pytest_trace2evolve.utils.reading import read_json
+from pytest_trace2evolve.utils.reading import problem_in, read_json
 from research.trace.tasks import Cell, cells_of
 
 CAPABILITIES = ("precondition_verification", "conditional_detail_retrieval", "tool_calling_precision")
@@ -186,7 +186,7 @@ def made_plan(**given: object) -> Plan:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         own = first.get("ctx", {}).get("error")
-        raise ConfigError(f"experiment: {own or complaint(error, 'plan')}") from None
+        raise ConfigError(f"experiment: {own or problem_in(error, 'plan')}") from None
 
 
 def plan_in(plan: Plan, out: Path, *, seeds_given: bool = True) -> Plan:

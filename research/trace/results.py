@@ -6,8 +6,8 @@ from typing import Annotated
 from pydantic import Field
 
 from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.records.adapter import Confusion
 from pytest_trace2evolve.records.base import Record
-from pytest_trace2evolve.records.routing import Confusion
 from pytest_trace2evolve.utils.reading import read_record
 from research.trace.arms import Chosen
 from research.trace.intervals import Mean

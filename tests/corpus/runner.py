@@ -33,8 +33,7 @@ from pytest_trace2evolve.models.prices import read_prices
 from pytest_trace2evolve.project.adapters import Adapters
 from pytest_trace2evolve.project.pytest_ini import pytest_ini
 from pytest_trace2evolve.records.adapter import MANIFEST
-from pytest_trace2evolve.records.answer import Answer
-from pytest_trace2evolve.records.completion import Completion
+from pytest_trace2evolve.records.completion import Answer, Completion
 from pytest_trace2evolve.records.evidence import CandidateRef, Settings
 from pytest_trace2evolve.records.improvement import Evolution
 from pytest_trace2evolve.serving.folder import read_adapter, read_model

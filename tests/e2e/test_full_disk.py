@@ -14,7 +14,7 @@ FULL = """
 import errno
 import os
 from pathlib import Path
-from pytest_trace2evolve.evidence import atomic
+from pytest_trace2evolve.utils import files as atomic
 
 _staged = atomic.staged
 _code = os.environ.get("FULL")

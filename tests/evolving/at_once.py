@@ -17,10 +17,10 @@ from pytest_trace2evolve.improve.order import EvolveOrder
 from pytest_trace2evolve.improve.processes import Work
 from pytest_trace2evolve.improve.routing import Routed, Row
 from pytest_trace2evolve.project.project import Project
+from pytest_trace2evolve.records.adapter import NONE, Routing
 from pytest_trace2evolve.records.evidence import CandidateRef
 from pytest_trace2evolve.records.improvement import Missing, Ready, Stage
 from pytest_trace2evolve.records.ledger import Version
-from pytest_trace2evolve.records.routing import NONE, Routing
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label, RunVerdict
 from pytest_trace2evolve.serving.folder import folder_digest, read_model
 from pytest_trace2evolve.training.recipe import Recipe, read_recipe

@@ -10,9 +10,8 @@ import pytest
 from pytest_trace2evolve.errors import ConfigError, ResultsError, TrainingError
 from pytest_trace2evolve.improve import stages
 from pytest_trace2evolve.improve.processes import Work
-from pytest_trace2evolve.records.adapter import AdapterState
+from pytest_trace2evolve.records.adapter import NONE, AdapterState
 from pytest_trace2evolve.records.improvement import Stage
-from pytest_trace2evolve.records.routing import NONE
 from pytest_trace2evolve.records.verdict import Decision, RunVerdict
 from pytest_trace2evolve.report.improvement import evolved_text
 from pytest_trace2evolve.training.recipe import Recipe

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from pytest_trace2evolve.agents.chat import ChatAgent, RoutedAgent
 from pytest_trace2evolve.models.settings import ModelSettings
+from pytest_trace2evolve.records.adapter import NONE, Skill
 from pytest_trace2evolve.records.message import Message
-from pytest_trace2evolve.records.routing import NONE, Skill
 from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.worlds.support.world import SupportWorld
 from research.trace.agents import Agents, LabelledAgent, Policy, label_by_turn

@@ -13,10 +13,10 @@ from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.environments.rollouts import Group, Rollout
 from pytest_trace2evolve.errors import InfrastructureError
 from pytest_trace2evolve.models.settings import ModelSettings
+from pytest_trace2evolve.records.adapter import Routing
 from pytest_trace2evolve.records.completion import Usage
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import Agent
-from pytest_trace2evolve.records.routing import Routing
 from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.testing.server import ChatServer, Reply
 from research.trace import evaluate

@@ -18,11 +18,9 @@ from pytest_trace2evolve.evidence.answers import AnswerFile, remove
 from pytest_trace2evolve.evidence.cassettes import read_cassette, render
 from pytest_trace2evolve.models.answers import KeyedRequests, PlayedModel, StoredModel, answer_key
 from pytest_trace2evolve.models.settings import ModelSettings
-from pytest_trace2evolve.records.answer import Answer
-from pytest_trace2evolve.records.completion import Completion, RequestedCall, Usage
+from pytest_trace2evolve.records.completion import Answer, Completion, RequestedCall, Usage, from_completion
 from pytest_trace2evolve.records.evidence import CandidateRef, Settings
 from pytest_trace2evolve.records.protocols import ToolSchema
-from pytest_trace2evolve.records.wire import from_completion
 
 ASK = [{"role": "user", "content": "Hello"}]
 TOOL = ToolSchema(name="look", description="Look.", parameters={"type": "object", "properties": {}})

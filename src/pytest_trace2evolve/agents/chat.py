@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 
 from pytest_trace2evolve.agents.logprob_router import orders_of, question, routing_of
 from pytest_trace2evolve.errors import ParticipantError, RequestRefusedError
+from pytest_trace2evolve.records.adapter import Routing, Skill
+from pytest_trace2evolve.records.completion import from_completion, to_wire, uncommon_part
 from pytest_trace2evolve.records.message import STOP, Message
 from pytest_trace2evolve.records.protocols import Agent, FirstTokens, Model, ToolSchema
-from pytest_trace2evolve.records.routing import Routing, Skill
-from pytest_trace2evolve.records.wire import from_completion, to_wire, uncommon_part
 
 # τ²'s own wording: part of the benchmark's protocol, without which runs of two tools would not compare.
 _INSTRUCTIONS_chat = """\

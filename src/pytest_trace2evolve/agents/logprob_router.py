@@ -9,7 +9,7 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 
-from pytest_trace2evolve.records.routing import NONE, Routing, Skill
+from pytest_trace2evolve.records.adapter import NONE, Routing, Skill
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 

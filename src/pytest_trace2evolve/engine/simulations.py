@@ -31,10 +31,9 @@ from pytest_trace2evolve.evidence.account import Account
 from pytest_trace2evolve.evidence.draws import DrawStore, FinishedStore
 from pytest_trace2evolve.evidence.journal import Journal
 from pytest_trace2evolve.records.budget import DONE, Claim, Entry, State
-from pytest_trace2evolve.records.completion import NOTHING_USED, Usage
+from pytest_trace2evolve.records.completion import NOTHING_USED, Usage, usage_of
 from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.records.trace import Simulation, TerminationReason
-from pytest_trace2evolve.records.wire import usage_of
 from pytest_trace2evolve.session.draws import Draws, Place
 from pytest_trace2evolve.session.estimate import Expected
 from pytest_trace2evolve.session.plan import Plan, PlannedSuite

@@ -13,12 +13,11 @@ from pydantic import ValidationError
 from pytest_trace2evolve.environments.generators.scenario import EASIEST
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.errors import GeneratorError
-from pytest_trace2evolve.records.base import complaint
 from pytest_trace2evolve.records.environment import Calibration, Outcome
 from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.report.environments import Listed
 from pytest_trace2evolve.utils.files import write_atomic
-from pytest_trace2evolve.utils.reading import read_json
+from pytest_trace2evolve.utils.reading import problem_in, read_json
 
 
 def kept_in(folder: Path, capability: str) -> list[Calibration]:
@@ -38,7 +37,7 @@ def kept_in(folder: Path, capability: str) -> list[Calibration]:
     try:
         return [Calibration.model_validate(one) for one in records]
     except ValidationError as error:
-        raise GeneratorError(f"{path}: {complaint(error)}; {mend}") from None
+        raise GeneratorError(f"{path}: {problem_in(error)}; {mend}") from None
 
 
 def fitting(environments: Environments, capability: str, weights: str, folder: Path) -> Calibration | None:

@@ -14,12 +14,13 @@ from pydantic import Field, ValidationError, model_validator
 
 from pytest_trace2evolve.environments.sandbox.box import Sandbox
 from pytest_trace2evolve.errors import GeneratorError
-from pytest_trace2evolve.records.base import Record, complaint
+from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.environment import GRADES
 from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.records.task import SCRIPT, Content, Replies, Request, Said, Script, Slot, Task, Turn
 from pytest_trace2evolve.utils.canonical import digest
+from pytest_trace2evolve.utils.reading import problem_in
 
 STEPS_MOST = 40
 """Messages of a history or of a shortcut, and calls of an expert in a turn."""
@@ -192,7 +193,7 @@ class GeneratedGenerator:
         except ValidationError as error:
             raise GeneratorError(
                 f"environment {self.capability!r}: scenario({asked}, {self.difficulty}) is none: "
-                f"{complaint(error, 'scenario')}"
+                f"{problem_in(error, 'scenario')}"
             ) from None
         task = self._task(found, seed)
         self._goals[task.id], self._tasks[seed] = found.goal, task
@@ -232,7 +233,7 @@ class GeneratedGenerator:
             steps = [Step.model_validate(one) for one in (raw if isinstance(raw, list) else [raw])]
         except ValidationError as error:
             raise GeneratorError(
-                f"environment {self.capability!r}: shortcut is no list of steps: {complaint(error, 'step')}"
+                f"environment {self.capability!r}: shortcut is no list of steps: {problem_in(error, 'step')}"
             ) from None
         if any(one.customer is not None for one in steps):
             raise GeneratorError(f"environment {self.capability!r}: in shortcut the customer speaks")

@@ -15,7 +15,7 @@ from pathlib import Path
 from pytest_trace2evolve.errors import BudgetError, EndpointError, StorageError
 from pytest_trace2evolve.records.budget import DONE, NO_BUDGETS, Budgets, Claim, Entry, State, Totals
 from pytest_trace2evolve.records.completion import NOTHING_USED, Usage
-from pytest_trace2evolve.records.message import storable_text
+from pytest_trace2evolve.utils.canonical import storable_text
 
 BUSY_SECONDS = 60.0
 """How long a process waits for another one's transaction; each takes well under a millisecond."""

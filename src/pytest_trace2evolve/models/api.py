@@ -11,10 +11,17 @@ from typing import Any
 import openai
 
 from pytest_trace2evolve.models.settings import ModelSettings
-from pytest_trace2evolve.records.completion import Completion, RequestedCall, Usage
-from pytest_trace2evolve.records.message import is_deep, storable_text
+from pytest_trace2evolve.records.completion import (
+    Completion,
+    RequestedCall,
+    Usage,
+    cached_tokens,
+    dollars,
+    token_count,
+)
+from pytest_trace2evolve.records.message import MAX_DEPTH
 from pytest_trace2evolve.records.protocols import ToolSchema
-from pytest_trace2evolve.records.wire import cached_tokens, dollars, token_count
+from pytest_trace2evolve.utils.canonical import is_deeper, storable_text
 
 
 def request_body(
@@ -72,7 +79,7 @@ def read_body(body: bytes) -> Any:
         record = json.loads(text, parse_int=_whole_number)
     except RecursionError:
         return _SILENT
-    return _SILENT if is_deep(record) else record
+    return _SILENT if is_deeper(record, MAX_DEPTH) else record
 
 
 _SILENT: Mapping[str, Any] = {"choices": [{"message": {}}]}

@@ -8,8 +8,13 @@ from functools import cached_property
 from pathlib import Path
 
 from pytest_trace2evolve.errors import AdapterError, nearest
-from pytest_trace2evolve.records.adapter import ADAPTER_WEIGHTS, MANIFEST, AdapterManifest, AdapterState
-from pytest_trace2evolve.records.routing import Skill
+from pytest_trace2evolve.records.adapter import (
+    ADAPTER_WEIGHTS,
+    MANIFEST,
+    AdapterManifest,
+    AdapterState,
+    Skill,
+)
 from pytest_trace2evolve.utils.canonical import DIGEST_LENGTH
 from pytest_trace2evolve.utils.reading import open_regular, read_record, reported
 

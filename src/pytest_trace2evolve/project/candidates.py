@@ -17,10 +17,10 @@ from pydantic import BeforeValidator, Field, StringConstraints, ValidationError,
 
 from pytest_trace2evolve.errors import AdapterError, CandidateError, shortened, similar
 from pytest_trace2evolve.project.adapters import Adapter, Adapters
-from pytest_trace2evolve.records.base import Record, complaint
+from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.evidence import CandidateRef
 from pytest_trace2evolve.utils.canonical import digest, digest_text
-from pytest_trace2evolve.utils.reading import read_text
+from pytest_trace2evolve.utils.reading import problem_in, read_text
 
 DEFAULT_CANDIDATE = "v0"
 """The candidate of a run that names none."""
@@ -232,7 +232,7 @@ def parse_candidate(text: str, path: Path) -> Candidate:
     try:
         candidate = Candidate.model_validate({**fields, "instruction": instruction})
     except ValidationError as error:
-        raise CandidateError(f"{path}: {complaint(error, 'front matter')}") from None
+        raise CandidateError(f"{path}: {problem_in(error, 'front matter')}") from None
     if candidate.id != path.stem:
         raise CandidateError(
             f"{path}: its id is {candidate.id!r}; name the file {candidate.id}.md or mend the id"

@@ -20,11 +20,11 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field, ValidationError, field_validator
 
 from pytest_trace2evolve.errors import SuiteError, WorldError, similar
-from pytest_trace2evolve.records.base import Record, complaint
+from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.evidence import Mode
 from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.utils.canonical import digest
-from pytest_trace2evolve.utils.reading import read_toml
+from pytest_trace2evolve.utils.reading import problem_in, read_toml
 
 
 class Role(StrEnum):
@@ -207,7 +207,7 @@ def read_suite(path: Path, splits: Mapping[str, Split]) -> Suite:
     try:
         suite = Suite.model_validate({**record, "name": path.stem})
     except ValidationError as error:
-        raise SuiteError(f"{path}: {complaint(error)}") from None
+        raise SuiteError(f"{path}: {problem_in(error)}") from None
     for name in suite.splits:
         if name not in splits:
             raise SuiteError(
@@ -245,7 +245,7 @@ def read_splits(path: Path) -> tuple[Split, ...]:
             splits.append(_split(name, table))
         except ValidationError as error:
             raise SuiteError(
-                f"{path}: split {name!r}: {complaint(error)}; roles are {', '.join(Role)}"
+                f"{path}: split {name!r}: {problem_in(error)}; roles are {', '.join(Role)}"
             ) from None
     return tuple(splits)
 

@@ -1,10 +1,13 @@
-"""What a model card holds: where the weights come from, and shares that were measured of them."""
+"""The content of a model card: where the weights come from, and shares that were measured of them."""
 
+from statistics import NormalDist
 from typing import Any, Literal
 
 from pydantic import Field
 
 from pytest_trace2evolve.records.base import Record
+
+_Z = NormalDist().inv_cdf(0.975)
 
 
 class Share(Record):
@@ -20,22 +23,22 @@ class Share(Record):
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Wilson's interval at 95 %; all of it for a share of nothing."""
-        from scipy.stats import binomtest
-
+        """Wilson's interval at 95 %; from 0 to 1 for a share of nothing."""
         if not self.total:
             return 0.0, 1.0
-        found = binomtest(self.hits, self.total).proportion_ci(method="wilson")
-        return float(found.low), float(found.high)
+        share, width = self.hits / self.total, _Z**2 / self.total
+        middle = (share + width / 2) / (1 + width)
+        half = (share * (1 - share) * width + width**2 / 4) ** 0.5 / (1 + width)
+        return max(0.0, middle - half), min(1.0, middle + half)
 
 
 class RuleEffect(Record):
     """What a rule in the prompt changes.
 
     Attributes:
-        without: How often the behaviour that it names shows without it.
-        seen: With it, in a wording of training.
-        unseen: With it, in a wording never trained on.
+        without: How often the model shows the behaviour that the rule names without the rule.
+        seen: The same with the rule, in a wording of training.
+        unseen: The same with the rule, in a wording that was not trained on.
     """
 
     rule: str
@@ -48,13 +51,13 @@ class Card(Record):
     """A model card.
 
     Attributes:
-        training: What `training.json` beside the weights says.
+        training: The content of `training.json` next to the weights.
         weights: Digest of the weights, tokenizer and settings of which everything here was measured.
-        temperature: At which its answers were drawn.
-        cases: Held-out cases a capability, and an arm of a rule.
+        temperature: At which its answers were sampled.
+        cases: Held-out cases for each capability, and for each arm of a rule.
         capabilities: Share of cases passed under the policy alone, by kind of case.
         candidates: Share of cases passed under a candidate's instruction, by candidate.
-        habits: How often the behaviour that a rule names shows under each candidate, by rule and candidate.
+        habits: How often a rule's behaviour shows under each candidate, by rule and candidate.
     """
 
     schema_version: Literal[1] = 1
@@ -70,7 +73,7 @@ class Card(Record):
 
 
 def difference(new: Share, old: Share) -> tuple[float, float, float]:
-    """Difference of two shares with Newcombe's interval at 95 % (method 10 of Newcombe, 1998).
+    """The difference of two shares with Newcombe's interval at 95 % (method 10 of Newcombe, 1998).
 
     Raises:
         ValueError: one of them is of nothing.

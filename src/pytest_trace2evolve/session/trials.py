@@ -10,8 +10,7 @@ from pytest_trace2evolve.engine.pool import Job
 from pytest_trace2evolve.engine.simulations import Simulations
 from pytest_trace2evolve.errors import BudgetError, EndpointError, LockError, StorageError
 from pytest_trace2evolve.evidence.account import Account
-from pytest_trace2evolve.evidence.store import RunStore
-from pytest_trace2evolve.evidence.tau2_format import simulation_record
+from pytest_trace2evolve.evidence.run_folder import RunStore, simulation_record
 from pytest_trace2evolve.project.lock import LOCK_NAME, RENEW
 from pytest_trace2evolve.records.evidence import SimulationEvidence
 from pytest_trace2evolve.records.protocols import World, rules_of

@@ -14,10 +14,9 @@ from pytest_trace2evolve.agents.chat import heard
 from pytest_trace2evolve.errors import TrainingError
 from pytest_trace2evolve.models.api import request_body
 from pytest_trace2evolve.models.settings import ModelSettings
-from pytest_trace2evolve.records.completion import Completion, RequestedCall
+from pytest_trace2evolve.records.completion import Completion, RequestedCall, from_completion, to_wire
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import ToolSchema
-from pytest_trace2evolve.records.wire import from_completion, to_wire
 from pytest_trace2evolve.serving.chat_format import Prompt, Writer, call_id
 from pytest_trace2evolve.serving.engine import Answer, Engine, EngineError, Job
 from pytest_trace2evolve.serving.in_process import FoldedModel

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from pytest_trace2evolve.errors import ConfigError
-from pytest_trace2evolve.records.base import Record, complaint
-from pytest_trace2evolve.utils.reading import read_toml
+from pytest_trace2evolve.records.base import Record
+from pytest_trace2evolve.utils.reading import problem_in, read_toml
 
 
 class Drawing(StrEnum):
@@ -195,4 +195,4 @@ def read_recipe(preset: str, config: Path | None = None, **given: object) -> Rec
     try:
         return Recipe.model_validate({**PRESETS[preset], **told, **own})
     except ValidationError as error:
-        raise ConfigError(f"{where}: {complaint(error, 'recipe')}") from None
+        raise ConfigError(f"{where}: {problem_in(error, 'recipe')}") from None

@@ -12,7 +12,7 @@ from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.project.candidates import ROUTED, Candidates
 from pytest_trace2evolve.project.project import Project
-from pytest_trace2evolve.records.routing import NONE
+from pytest_trace2evolve.records.adapter import NONE
 from pytest_trace2evolve.serving.folder import folder_digest, read_model
 from pytest_trace2evolve.training.recipe import MOST, read_recipe
 from pytest_trace2evolve.training.train import Order

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytest_trace2evolve.errors import ParticipantError, RequestRefusedError
+from pytest_trace2evolve.records.completion import from_completion, to_wire, uncommon_part
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import Model, ToolSchema
-from pytest_trace2evolve.records.wire import from_completion, to_wire, uncommon_part
 
 _HEADINGS = {
     "reason_for_call": "Reason for call:\n{}",

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pytest_trace2evolve.errors import WorldError
-from pytest_trace2evolve.records.base import complaint
+from pytest_trace2evolve.utils.reading import problem_in
 
 Data = dict[str, Any]
 """One record as plain data: dictionaries, lists, text, numbers, booleans and nulls."""
@@ -172,7 +172,7 @@ def _read_table(name: str, table: Any) -> dict[str, Data]:
         try:
             records[key] = read_record(name, record)
         except ValidationError as error:
-            cause = complaint(error, "it")
+            cause = problem_in(error, "it")
             raise WorldError(f"the store's record '{name}/{key}' has another shape: {cause}") from None
     return records
 

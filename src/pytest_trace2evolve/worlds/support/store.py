@@ -18,9 +18,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from pytest_trace2evolve.errors import WorldError
-from pytest_trace2evolve.records.base import complaint
 from pytest_trace2evolve.records.protocols import ToolResult
 from pytest_trace2evolve.records.task import InitializationData
+from pytest_trace2evolve.utils.reading import problem_in
 from pytest_trace2evolve.worlds.overlay import combined
 from pytest_trace2evolve.worlds.support.database import TABLES, Data, read_record, read_tables
 
@@ -260,7 +260,7 @@ def merge_into(store: Store, data: InitializationData) -> Store:
         try:
             changes[name] = _merged_rows(store, name, update)
         except ValidationError as error:
-            raise WorldError(f"initialization data do not fit {name!r}: {complaint(error, 'it')}") from None
+            raise WorldError(f"initialization data do not fit {name!r}: {problem_in(error, 'it')}") from None
     return store.replaced(changes) if changes else store
 
 
