@@ -1,10 +1,7 @@
-"""Keys of answers, the models that keep or play them, the file that holds them, and the cassette's text."""
+"""Keys of answers, and the models that store or play them."""
 
 import asyncio
 import dataclasses
-import multiprocessing
-import sqlite3
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,36 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_trace2evolve.errors import CassetteError, ConfigError, ContextWindowError, InfrastructureError
-from pytest_trace2evolve.evidence.answers import AnswerFile, remove
-from pytest_trace2evolve.evidence.cassettes import read_cassette, render
+from pytest_trace2evolve.errors import ContextWindowError, InfrastructureError
+from pytest_trace2evolve.evidence.answers import AnswerFile
 from pytest_trace2evolve.models.answers import KeyedRequests, PlayedModel, StoredModel, answer_key
 from pytest_trace2evolve.models.settings import ModelSettings
-from pytest_trace2evolve.records.completion import Answer, Completion, RequestedCall, Usage, from_completion
-from pytest_trace2evolve.records.evidence import CandidateRef, Settings
+from pytest_trace2evolve.records.completion import Answer, Completion, Usage, from_completion
 from pytest_trace2evolve.records.protocols import ToolSchema
 
 ASK = [{"role": "user", "content": "Hello"}]
 TOOL = ToolSchema(name="look", description="Look.", parameters={"type": "object", "properties": {}})
 SETTINGS = ModelSettings("m", base_url="http://host/v1", seed=1, extra_body={"top_k": 1, "api_key": "k" * 20})
-
-texts = st.text(st.characters(exclude_categories=["Cs"]))
-calls = st.builds(RequestedCall, id=texts, name=texts, arguments=texts)
-completions = st.builds(
-    Completion,
-    content=st.none() | texts,
-    tool_calls=st.lists(calls, max_size=2).map(tuple),
-    finish_reason=st.none() | texts,
-    usage=st.builds(Usage, prompt_tokens=st.integers(0, 1 << 53), cost=st.none() | st.floats(0, 1e9)),
-    seconds=st.floats(0, 1e6),
-)
-answers = st.builds(
-    Answer,
-    trial=st.integers(0, 9),
-    side=st.sampled_from(["agent", "user"]),
-    model=texts,
-    completion=completions,
-) | st.builds(Answer, trial=st.just(0), side=st.just("agent"), model=texts, context_window=texts)
 
 
 class Scripted:
@@ -210,117 +187,3 @@ def test_a_recording_keeps_what_a_cache_does_not(store: AnswerFile) -> None:
         "cassette c holds no answer of the agent's model 'm' in trial 2 to these 1 messages; "
         "record it again with --t2e-record"
     )
-
-
-def _write(path: Path, worker: int, count: int) -> None:
-    store = AnswerFile(path, "")
-    for number in range(count):
-        told = Answer(trial=worker, side="agent", model="m", completion=say(f"{number} by {worker}"))
-        store.put(f"k{number}", told)
-    store.close()
-
-
-def test_many_processes_write_one_file(tmp_path: Path) -> None:
-    path = tmp_path / "deep" / "answers.sqlite"
-    context = multiprocessing.get_context("spawn")
-    writers = [context.Process(target=_write, args=(path, worker, 200)) for worker in range(3)]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join()
-    assert [writer.exitcode for writer in writers] == [0] * 3
-    store = AnswerFile(path, "")
-    kept = dict(store.items())
-    store.close()
-    assert len(kept) == 200
-    assert all(
-        (answer.completion or say("")).content == f"{key[1:]} by {answer.trial}"
-        for key, answer in kept.items()
-    )
-    remove(path)
-    assert list(path.parent.iterdir()) == []
-
-
-def test_a_killed_writer_loses_and_breaks_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "answers.sqlite"
-    seen = 0
-    for _ in range(2):
-        writer = multiprocessing.get_context("spawn").Process(target=_write, args=(path, 0, 100_000))
-        writer.start()
-        reader = AnswerFile(path, "")
-        while writer.is_alive() and len(list(reader.items())) <= seen:
-            time.sleep(0.001)
-        seen = len(list(reader.items()))
-        writer.kill()
-        writer.join()
-        assert len(list(reader.items())) >= seen > 0
-        reader.close()
-    AnswerFile(path, "").close()
-
-
-def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "answers.sqlite"
-    path.write_bytes(b"nothing of the kind" * 99)
-    with pytest.raises(
-        ConfigError, match=r"answers\.sqlite: damaged or not readable \(file is not a database\); do"
-    ):
-        AnswerFile(path, "do this")
-    path.unlink()
-    AnswerFile(path, "").close()
-    with sqlite3.connect(path) as connection:
-        connection.execute("PRAGMA user_version = 9")
-    connection.close()
-    with pytest.raises(ConfigError, match=r"answers\.sqlite: format 9 is not 1; do this"):
-        AnswerFile(path, "do this")
-    with pytest.raises(ConfigError, match="cannot be opened"):
-        AnswerFile(path / "below", "do this")
-
-
-def test_a_damaged_answer_is_named_and_is_infrastructure(store: AnswerFile) -> None:
-    with sqlite3.connect(store.path) as connection:
-        connection.execute("INSERT INTO answers VALUES ('k', '{\"trial\": 0}')")
-    connection.close()
-    with pytest.raises(InfrastructureError, match=r"answer k: side: Field required\); delete it"):
-        store.get("k")
-    store.close()
-
-
-HEADER = {
-    "candidate": CandidateRef(id="v0", digest="d"),
-    "suites": {"desk": "d"},
-    "agent": Settings(implementation="chat", model="m", arguments={"temperature": 0.0}),
-    "user": Settings(implementation="chat", model="m"),
-}
-
-
-@given(kept=st.dictionaries(texts, answers, max_size=5), partial=texts)
-def test_a_cassette_says_what_it_was_told(
-    kept: dict[str, Answer], partial: str, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    path = tmp_path_factory.getbasetemp() / "law.jsonl"
-    path.write_text(render({**HEADER, "partial": partial}, kept.items()), encoding="utf-8")
-    cassette = read_cassette(path)
-    assert (cassette.header.partial, cassette.header.agent) == (partial, HEADER["agent"])
-    assert list(cassette.answers) == list(kept)
-    for key, answer in kept.items():
-        expected = answer.completion and answer.completion.model_copy(update={"seconds": 0.0})
-        assert cassette.answers[key] == answer.model_copy(update={"completion": expected})
-
-
-@given(data=st.data())
-def test_no_cut_or_changed_cassette_is_read(
-    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    lines = [(f"k{n}", Answer(trial=0, side="user", model="m", completion=say(f"é{n}"))) for n in range(3)]
-    whole = render(HEADER, lines).encode()
-    path = tmp_path_factory.getbasetemp() / "cut.jsonl"
-    if data.draw(st.booleans()):
-        path.write_bytes(whole[: data.draw(st.integers(0, len(whole) - 1))])
-    else:
-        at = data.draw(st.integers(whole.index(b"\n") + 1, len(whole) - 1))
-        # Another way to end a line is no damage: checkouts of git may do it.
-        bytes_ = st.integers(0, 255).filter(lambda byte: byte not in (whole[at], ord("\r")))
-        changed = data.draw(bytes_)
-        path.write_bytes(whole[:at] + bytes([changed]) + whole[at + 1 :])
-    with pytest.raises(CassetteError, match=r"cassette .*cut\.jsonl:"):
-        read_cassette(path)

@@ -83,11 +83,7 @@ class AnswerFile:
         self._connection.execute("COMMIT")
 
     def get(self, key: str) -> Answer | None:
-        """The answer of a key, if there is one.
-
-        Raises:
-            InfrastructureError: the file is damaged or cannot be read.
-        """
+        """The answer of a key, if there is one."""
         try:
             row = self._connection.execute("SELECT answer FROM answers WHERE key = ?", (key,)).fetchone()
             return None if row is None else Answer.model_validate_json(row[0])
@@ -116,11 +112,7 @@ class AnswerFile:
         return answer if done.rowcount else self.get(key) or answer
 
     def items(self) -> Iterator[tuple[str, Answer]]:
-        """All answers, in the order of their keys.
-
-        Raises:
-            InfrastructureError: the file is damaged or cannot be read.
-        """
+        """All answers, in the order of their keys."""
         try:
             keys = [row[0] for row in self._connection.execute("SELECT key FROM answers ORDER BY key")]
         except sqlite3.Error as error:

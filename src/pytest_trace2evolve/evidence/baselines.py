@@ -52,12 +52,7 @@ def _content(version: object, provenance: object, simulations: Iterable[object])
 
 
 def write_evidence(path: Path, evidence: Evidence, *, exclusive: bool = False) -> None:
-    """Write evidence to a file that is whole or absent.
-
-    Raises:
-        FileExistsError: `exclusive`, and there is a file already.
-        OSError: it could not be written.
-    """
+    """Write evidence to a file that is whole or absent."""
     write_atomic(path, render_evidence(evidence), exclusive=exclusive)
 
 
@@ -67,11 +62,7 @@ def is_evidence(record: object) -> bool:
 
 
 def parse_evidence(record: object, path: Path) -> Evidence:
-    """Evidence from a decoded JSON value.
-
-    Raises:
-        ResultsError: it is damaged, edited or of another format version; names the file and the place.
-    """
+    """Evidence from a decoded JSON value."""
     version = record.get("schema_version") if isinstance(record, dict) else None
     if version != SCHEMA:
         raise ResultsError(f"{path}: evidence format {version!r} is not {SCHEMA}, the one this version reads")
@@ -93,11 +84,7 @@ def parse_evidence(record: object, path: Path) -> Evidence:
 
 
 def read_evidence(path: Path) -> Evidence:
-    """Read a baseline.
-
-    Raises:
-        ResultsError: the file is missing, damaged, edited or not evidence.
-    """
+    """Read a baseline."""
     record = decode(path)
     if not is_evidence(record):
         raise ResultsError(

@@ -75,11 +75,7 @@ class CodeFiles:
         self._data[path.resolve()] = key
 
     def add(self, name: str, path: str | None, definition: str | None) -> None:
-        """Add a module by its name and file: a definition in it, or all of it without one.
-
-        Raises:
-            UnknownCodeError: its source cannot be read.
-        """
+        """Add a module by its name and file: a definition in it, or all of it without one."""
         if is_standard(name, None if path is None else Path(path)):
             return
         if path is None:

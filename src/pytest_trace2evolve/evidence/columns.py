@@ -78,11 +78,7 @@ def is_in_lines(path: Path) -> bool:
 
 
 def read_both(paths: tuple[Path, Path], *, parallel_from: int = PARALLEL) -> list[tuple[Provenance, Columns]]:
-    """Two saved baselines as columns; two files of `parallel_from` bytes or more are read in a process each.
-
-    Raises:
-        ResultsError: as in `read_columns`.
-    """
+    """Two saved baselines as columns, read in parallel if both have `parallel_from` bytes or more."""
     if min(path.stat().st_size for path in paths) < parallel_from:
         return [read_columns(path) for path in paths]
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:

@@ -95,31 +95,17 @@ class FinishedStore:
         return _path(self.folder, key).exists()
 
     def get(self, key: str) -> Simulation | None:
-        """The simulation of a key, if there is one.
-
-        Raises:
-            ResultsError: the file is damaged.
-        """
+        """The simulation of a key, if there is one."""
         path = _path(self.folder, key)
         return _parsed(path, "delete the file to run it again") if path.exists() else None
 
     def put(self, key: str, simulation: Simulation) -> None:
-        """Store a simulation; its journal is removed.
-
-        Raises:
-            OSError: it could not be written.
-        """
+        """Store a simulation; its journal is removed."""
         write_atomic(_path(self.folder, key), _rendered(simulation))
         remove_journal(self.folder, key)
 
     def begin(self, key: str) -> Journal | None:
-        """The journal of a simulation; None if the simulation is stored.
-
-        Raises:
-            BlockingIOError: another process is making it.
-            OSError: the journal cannot be opened.
-            ResultsError: it was changed.
-        """
+        """The journal of a simulation; None if the simulation is stored."""
         journal = Journal(journal_path(self.folder, key), key, must_exist=False, remedy="delete it")
         if not self.holds(key):
             return journal
@@ -153,12 +139,7 @@ class DrawStore:
 
     @property
     def id(self) -> str:
-        """The id of the draw; it begins if there was none.
-
-        Raises:
-            OSError: its account cannot be written.
-            ResultsError: its account was changed.
-        """
+        """The id of the draw; it begins if there was none."""
         with self._mutex:
             if not self._account.draw:
                 self._account.begin(self._who)
@@ -167,21 +148,13 @@ class DrawStore:
 
     @property
     def head(self) -> str:
-        """The digest of all lines of the account.
-
-        Raises:
-            OSError, ResultsError: as in `id`.
-        """
+        """The digest of all lines of the account."""
         _ = self.id
         self._refresh()
         return self._account.chain
 
     def continues(self, head: str) -> bool:
-        """Whether the account still has all lines that it had when its `head` was this.
-
-        Raises:
-            OSError, ResultsError: as in `id`.
-        """
+        """Whether the account still has all lines that it had when its `head` was this."""
         _ = self.head
         return head in self._account.chains
 
@@ -207,11 +180,7 @@ class DrawStore:
         return True
 
     def get(self, key: str) -> Simulation | None:
-        """The simulation of a key, if there is one.
-
-        Raises:
-            ResultsError: as in `holds`, or the file is not the one that was stored.
-        """
+        """The simulation of a key, if there is one."""
         if not self.holds(key):
             return None
         self._verify(key)
@@ -279,11 +248,7 @@ class DrawStore:
             remove_journal(self._folder, key)
 
     def lose(self, key: str) -> None:
-        """Record that this run lost the simulation of a key.
-
-        Raises:
-            OSError: it could not be written.
-        """
+        """Record that this run lost the simulation of a key."""
         with self._locked():
             if self._run not in self._account.lost.get(key, ()):
                 self._account.append({"lost": key, "run": self._run})

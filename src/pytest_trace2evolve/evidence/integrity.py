@@ -42,11 +42,7 @@ def evidence_place(suite: str) -> str:
 
 
 def verdict_digest(folder: Path) -> str:
-    """Identifies the whole content of a run's `verdict.json`.
-
-    Raises:
-        ResultsError: it is missing or damaged.
-    """
+    """Identifies the whole content of a run's `verdict.json`."""
     return digest(decode(folder / VERDICT_NAME))
 
 
@@ -173,9 +169,6 @@ def edited_traces(entries: Iterable[Dated], run: str, path: Path) -> Edited | No
 
     Returns:
         The difference; None if there is none, or if the ledger knows no traces of the run.
-
-    Raises:
-        ResultsError: a file of it cannot be read.
     """
     known = _traces_of(entries, run)
     if not known or (found := traces_digest(path)) in {entry.digest for entry in known}:

@@ -104,11 +104,7 @@ class Journal:
         return sum(answer.completion.seconds for answer in answers if answer and answer.completion)
 
     def take(self, request: str) -> JournalEntry | None:
-        """The next answer, if it answers this request; None if a model has to be asked.
-
-        Raises:
-            StorageError: the journal cannot be written.
-        """
+        """The next answer, if it answers this request; None if a model has to be asked."""
         if self._place == len(self._entries):
             return None
         entry = self._entries[self._place]
@@ -121,11 +117,7 @@ class Journal:
         return None
 
     def add(self, entry: JournalEntry) -> None:
-        """Append an answer.
-
-        Raises:
-            StorageError: the journal cannot be written.
-        """
+        """Append an answer."""
         request = json.dumps(entry.request)
         if entry.answer is None:
             content = f'"first_tokens": {json.dumps(entry.first_tokens)}'

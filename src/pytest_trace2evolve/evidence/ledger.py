@@ -113,9 +113,6 @@ class Ledger:
 
         Args:
             make: Makes the entry from the name of the ledger's root, its parents' names and the time.
-
-        Raises:
-            OSError: it could not be written; nothing is left behind.
         """
         with self._locked():
             return self._write(make)
@@ -128,9 +125,6 @@ class Ledger:
         Args:
             make: As in `append`.
             same: Whether an entry makes this one superfluous.
-
-        Raises:
-            OSError: as in `append`.
         """
         with self._locked():
             if not any(same(entry) for entry in self.read().entries.values()):

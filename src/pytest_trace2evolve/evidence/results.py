@@ -66,11 +66,7 @@ def _text(value: dict[str, Any], name: str) -> str | None:
 
 
 def decode(path: Path) -> Any:
-    """Decode a JSON file, gzipped or plain.
-
-    Raises:
-        ResultsError: the file is missing, damaged, too large, or holds a number that is not finite.
-    """
+    """Decode a JSON file, gzipped or plain."""
     return read_json(path, ResultsError, limit=RESULTS)
 
 
@@ -107,11 +103,7 @@ def read_results(path: Path) -> ResultsFile:
 
 
 def traces_digest(path: Path) -> str:
-    """Identifies everything that `read_results` reads of a path; ends of lines do not count.
-
-    Raises:
-        ResultsError: a file is missing, too large or not a regular file.
-    """
+    """Identifies everything that `read_results` reads of a path; ends of lines do not count."""
     meta, folder = _locate(path)
     files = {"results.json": meta}
     if folder is not None:

@@ -30,21 +30,13 @@ class RunStore:
     folder: Path
 
     def write_simulation(self, record: dict[str, Any]) -> Path:
-        """Write one simulation; returns its file.
-
-        Raises:
-            OSError: the file could not be written; nothing is left behind.
-        """
+        """Write one simulation; returns its file."""
         path = self.folder / SIMULATIONS / f"{record['id']}.json"
         write_atomic(path, _rendered(record))
         return path
 
     def write_header(self, record: dict[str, Any]) -> Path:
-        """Write `results.json`, the header and index of all simulations; returns it.
-
-        Raises:
-            OSError: the file could not be written; an older one is unchanged.
-        """
+        """Write `results.json`, the header and index of all simulations; returns it."""
         path = self.folder / "results.json"
         (self.folder / SIMULATIONS).mkdir(parents=True, exist_ok=True)
         write_atomic(path, _rendered(record))

@@ -81,12 +81,7 @@ def append(path: Path, lines: list[ScoreboardLine]) -> None:
 
 
 def read(path: Path) -> Iterator[dict[str, str]]:
-    """The lines of a scoreboard by column, without headings that a merge left between them.
-
-    Raises:
-        ResultsError: it cannot be read, or a line does not have as many columns as the heading; names the
-            line.
-    """
+    """The lines of a scoreboard by column, without headings that a merge left between them."""
     if not os.path.lexists(path):
         return
     lines = read_text(path, ResultsError, "restore it from git", limit=RECORDS).splitlines()

@@ -10,12 +10,7 @@ DIGEST_LENGTH = 32
 
 
 def canonical_json(value: Any) -> str:
-    """Render a JSON value with sorted keys, no spaces and finite numbers only.
-
-    Raises:
-        ValueError: a number is not finite.
-        TypeError: a value has no JSON form.
-    """
+    """Render a JSON value with sorted keys, no spaces and finite numbers only."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 

@@ -86,9 +86,6 @@ def write_parts(path: Path, parts: Iterable[str], *, exclusive: bool = False) ->
     """Write a file like `write_atomic`, from parts that are never held in memory together.
 
     If making a part raises, nothing is written. A device is written to and not replaced.
-
-    Raises:
-        OSError: as in `write_atomic`, or `path` is a pipe or a socket.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists() and not (path.is_file() or path.is_dir()):
@@ -156,11 +153,7 @@ def _make_folder(folder: Path, made: list[Path]) -> None:
 
 @contextlib.contextmanager
 def staged(path: Path, parts: Iterable[str]) -> Iterator[Path]:
-    """A temporary file next to `path` that holds the parts, flushed to the disk; removed at the end.
-
-    Raises:
-        OSError: it could not be written; nothing is left behind.
-    """
+    """A temporary file next to `path` that holds the parts, flushed to the disk; removed at the end."""
     _remove_abandoned_once(path.parent)
     handle, temporary = _open_temporary(path)
     try:
@@ -226,9 +219,6 @@ class Scratch:
 
     Args:
         kind: A part of the folder's name.
-
-    Raises:
-        OSError: it cannot be made.
     """
 
     def __init__(self, kind: str = "") -> None:

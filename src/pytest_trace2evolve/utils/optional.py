@@ -56,9 +56,6 @@ def entry_points(
         group: The group.
         kind: What they register, such as `world`, for the message.
         built_in: Names that this package registers itself.
-
-    Raises:
-        ConfigError: a name is registered twice; names both owners.
     """
     found: dict[str, importlib.metadata.EntryPoint] = {}
     for point in importlib.metadata.entry_points(group=group):

@@ -29,9 +29,6 @@ def template(package: Path | None = None) -> Path:
 
     Args:
         package: The package's folder (default: that of this installation).
-
-    Raises:
-        ConfigError: the installation has none.
     """
     if package is None:
         here = importlib.resources.files("pytest_trace2evolve")
@@ -62,9 +59,6 @@ def embedded_model(package: Path | None = None) -> Path:
 
     Args:
         package: As in `template`.
-
-    Raises:
-        ConfigError: this installation carries no model.
     """
     folder = template(package) / MODEL
     for name in ("config.json", "model.safetensors"):
