@@ -193,8 +193,9 @@ def _is_existing_path(text: str) -> bool:
 
 
 def _is_code(value: object) -> bool:
-    functions = types.FunctionType | types.MethodType | functools.partial
-    return isinstance(value, functions) or inspect.isclass(value)
+    return inspect.isclass(value) or isinstance(
+        value, types.FunctionType | types.MethodType | functools.partial
+    )
 
 
 def _is_of_project(cls: type) -> bool:

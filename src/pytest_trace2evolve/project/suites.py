@@ -94,7 +94,7 @@ class CasesOf(Record):
         return f"cases:{self.cases}"
 
 
-_FORMS = {"benchmark": BenchmarkSplit, "rest": RestOf, "cases": CasesOf}
+_FORMS: dict[str, type[Record]] = {"benchmark": BenchmarkSplit, "rest": RestOf, "cases": CasesOf}
 
 
 def _parse_members(value: object) -> object:
