@@ -6,9 +6,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_trace2evolve.cli import Parser, run
 from pytest_trace2evolve.cli.common import at_least, progress_bar
-from pytest_trace2evolve.plugin.option_types import integer
+from pytest_trace2evolve.cli.main import run
+from pytest_trace2evolve.cli.parser import Parser
+from pytest_trace2evolve.utils.option_types import integer
 from pytest_trace2evolve.utils.optional import require
 
 

@@ -10,13 +10,13 @@ from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.project.candidates import Candidates
 from pytest_trace2evolve.records.model_card import Card
-from pytest_trace2evolve.report.card import CURVE, card_text, curve_picture
 from pytest_trace2evolve.serving.folder import folder_digest, read_model
 from pytest_trace2evolve.serving.process import served
 from pytest_trace2evolve.utils.files import write_together
 from pytest_trace2evolve.utils.reading import read_json
 from pytest_trace2evolve.utils.resources import template
 from pytest_trace2evolve.worlds.support.world import SupportWorld
+from research.pocket.card_page import CURVE, card_text, loss_curve
 from research.pocket.make import RECORDED, TRAINING
 from research.pocket.measure import CASES, Measured, measure
 
@@ -45,7 +45,7 @@ def write_card(
     """
     model = read_model(folder)
     training = _training(folder)
-    picture = curve_picture(training).decode()
+    picture = loss_curve(training).decode()
     weights = folder_digest(folder)
     with served(model, seed=SEED) as asked:
         found = asyncio.run(_measured(asked, cases, told))

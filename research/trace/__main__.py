@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_trace2evolve.cli import Parser
-from pytest_trace2evolve.cli import run as run_command
 from pytest_trace2evolve.cli.common import at_least, nearest_project, progress_bar
-from pytest_trace2evolve.plugin.option_types import integer
+from pytest_trace2evolve.cli.main import run as run_command
+from pytest_trace2evolve.cli.parser import Parser
+from pytest_trace2evolve.utils.option_types import integer
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,7 +37,7 @@ def parser_of_experiment() -> argparse.ArgumentParser:
     )
     parser.add_argument("--json", action="store_true", help="the results as JSON")
     parser.add_argument("--root", type=Path, metavar="DIR", help="project folder (default: the nearest)")
-    parser.set_defaults(command=_trace, goes_on=True)
+    parser.set_defaults(command=_trace, resumable=True)
     return parser
 
 

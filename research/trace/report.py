@@ -6,8 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pytest_trace2evolve.report.markdown import code, fenced, table
-from pytest_trace2evolve.report.score import terminal
-from pytest_trace2evolve.report.terminal import fits, rendered
+from pytest_trace2evolve.report.tables import fits, rendered, terminal
 from research.trace.arms import (
     ARMS,
     MERGES,

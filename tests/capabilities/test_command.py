@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.evidence.ledger import Ledger
 from pytest_trace2evolve.records.ledger import Seen
 from pytest_trace2evolve.testing.deficits import Deficit

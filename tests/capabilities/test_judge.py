@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.judges.capabilities import (
     conversation,
     labels_format,

@@ -12,7 +12,7 @@ from pytest_trace2evolve.diagnose.labels import RULES, label_by_rules
 from pytest_trace2evolve.diagnose.taxonomy import KINDS, taxonomy
 from pytest_trace2evolve.evidence.results import read_results
 from pytest_trace2evolve.records.capability import Presence
-from pytest_trace2evolve.session.sides import rescore
+from pytest_trace2evolve.session.sources import rescore
 from pytest_trace2evolve.testing.deficits import HARMLESS, SPOILED, Deficit
 from pytest_trace2evolve.worlds.registry import Worlds
 from tests.capabilities.deficient import cases, conduct, simulated

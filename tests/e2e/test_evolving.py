@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.diagnose.diagnosis import Learnt
 from pytest_trace2evolve.improve import stages
 from pytest_trace2evolve.records.adapter import MANIFEST, AdapterState

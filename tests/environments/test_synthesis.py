@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.environments import synthesize as synthesis
 from pytest_trace2evolve.environments.admit import admit
 from pytest_trace2evolve.environments.generated import GeneratedGenerator, told

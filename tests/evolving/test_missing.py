@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_trace2evolve import cli
-from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.diagnose import diagnosis as missing
 from pytest_trace2evolve.diagnose.diagnosis import missing_of
 from pytest_trace2evolve.environments.registry import Environments

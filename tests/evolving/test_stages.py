@@ -14,7 +14,7 @@ from pytest_trace2evolve.records.adapter import AdapterState
 from pytest_trace2evolve.records.improvement import Stage
 from pytest_trace2evolve.records.routing import NONE
 from pytest_trace2evolve.records.verdict import Decision, RunVerdict
-from pytest_trace2evolve.report.improvement import evolved_text
+from pytest_trace2evolve.report.improvement import evolution_text
 from pytest_trace2evolve.training.recipe import Recipe
 from tests.adapter_folders import write_adapter
 from tests.evolving.at_once import ONE, PLAYED, TWO, WEIGHTS, World, digest_of, world
@@ -48,7 +48,7 @@ def test_a_red_run_ends_with_gated_adapters_and_a_routed_agent(world: World) -> 
     assert state.rollouts[Stage.ENVIRONMENTS] == 30
     assert state.rollouts[Stage.RUN] == state.rollouts[Stage.ROUTED] == PLAYED
     assert state.rollouts[Stage.GATE] == 2 * PLAYED
-    text = evolved_text(state, world.project.adapters)
+    text = evolution_text(state, world.project.adapters)
     for told in (
         f"v6+{ONE}",
         "promoted",
@@ -249,7 +249,7 @@ def test_without_a_promoted_adapter_nothing_is_routed(world: World) -> None:
     state = world.evolving().run()
     assert "v6+routed" not in world.ran
     assert state.confusion is None
-    assert "no adapter was promoted, so there is nothing to route to" in evolved_text(
+    assert "no adapter was promoted, so there is nothing to route to" in evolution_text(
         state, world.project.adapters
     )
 
@@ -364,7 +364,7 @@ def test_from_a_run_that_lacks_tasks_nothing_is_learnt(world: World) -> None:
 def test_an_adapter_that_was_removed_is_told_as_gone(world: World) -> None:
     world.evolving().run()
     shutil.rmtree(world.project.adapters.folder / TWO)
-    text = evolved_text(world.evolving().run(), world.project.adapters)
+    text = evolution_text(world.evolving().run(), world.project.adapters)
     [row] = [line for line in text.splitlines() if f"v6+{TWO}" in line]
     assert "gone" in row
     assert "discarded" in row

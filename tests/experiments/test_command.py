@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trace2evolve.report.terminal import console
+from pytest_trace2evolve.report.tables import console
 from pytest_trace2evolve.utils import optional as _optional
 from pytest_trace2evolve.utils.files import alone_in
 from research.trace import report as experiment

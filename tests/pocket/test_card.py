@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pytest_trace2evolve.cases.case import CAPABILITIES
 from pytest_trace2evolve.records.model_card import Card, RuleEffect, Share, difference
-from pytest_trace2evolve.report.card import card_text, curve_picture
+from research.pocket.card_page import card_text, loss_curve
 
 TRAINING: dict[str, Any] = {
     "recipe": {
@@ -100,9 +100,9 @@ def test_the_card_says_what_was_measured() -> None:
 
 
 def test_the_curve_is_the_same_each_time() -> None:
-    first = curve_picture(TRAINING)
+    first = loss_curve(TRAINING)
     assert first.startswith(b"<?xml")
-    assert first == curve_picture(TRAINING)
+    assert first == loss_curve(TRAINING)
 
 
 @pytest.fixture

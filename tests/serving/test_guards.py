@@ -263,7 +263,7 @@ def test_a_plain_name_is_taken(name: str) -> None:
 
 
 def test_serve_refuses_such_names(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from pytest_trace2evolve.cli import main
+    from pytest_trace2evolve.cli.main import main
 
     base = str(models / "base")
     for arguments in (["--adapter", f"../x={models / 'one'}"], ["--name", "a\x1b[2J"]):

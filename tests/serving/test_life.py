@@ -85,7 +85,7 @@ if sys.argv[1] == "model":
 else:
     app.ChatApp._prompt = hang
 run.END_SECONDS = run.GRACE_SECONDS = 0.2
-from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.cli.main import main
 sys.exit(main(["serve", sys.argv[2], "--no-token"]))
 """
 

@@ -164,7 +164,7 @@ def judge(timeout=600.0):
     asked = ChatJudge("m", base_url=url, api_key="key", timeout=timeout)
     return lambda: asked.judge(["a"], [Message(role="user", content="?")])
 def github(timeout=30.0):
-    from pytest_trace2evolve.report.comments import GitHub
+    from pytest_trace2evolve.report.github_comment import GitHub
     import pytest_trace2evolve.utils.http
     asked = GitHub("a/b", "token", api_url=url, sleep=lambda pause: None, timeout=timeout)
     return lambda: asked.pull_request("a:b", "c")

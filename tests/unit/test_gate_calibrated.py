@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.errors import PolicyError
 from pytest_trace2evolve.gate.alpha_spending import share
 from pytest_trace2evolve.gate.confirm import FreshResult
@@ -31,7 +31,7 @@ from pytest_trace2evolve.records.verdict import (
     Settling,
     Verdict,
 )
-from pytest_trace2evolve.report.terminal import settling_line, verdict_lines
+from pytest_trace2evolve.report.verdict import settling_line, verdict_lines
 from tests.gate_helpers import Side, ids, lost, side, sim
 
 PASS, FAIL, OPEN, ABSENT = (

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.stats import multivariate_normal, norm
 
 from pytest_trace2evolve.gate.stages import Stage, stage_alpha
-from pytest_trace2evolve.plugin.option_types import DEFAULT_STAGES
+from pytest_trace2evolve.utils.option_types import DEFAULT_STAGES
 
 SCHEDULES = st.lists(st.integers(1, 40), min_size=2, max_size=5, unique=True).map(sorted)
 

@@ -19,8 +19,8 @@ from pytest_trace2evolve.project.suites import Role
 from pytest_trace2evolve.records.capability import Outcome
 from pytest_trace2evolve.records.evidence import Mode
 from pytest_trace2evolve.records.protocols import World
-from pytest_trace2evolve.session.sides import Scored, expand, mode_of, provenance, rescore
-from pytest_trace2evolve.session.traces import find_run, record_look, splits_with
+from pytest_trace2evolve.session.sources import ScoredSimulation, expand, mode_of, provenance, rescore
+from pytest_trace2evolve.session.traces import find_run, record_access, splits_with
 from pytest_trace2evolve.worlds.registry import WorldName, Worlds
 
 
@@ -184,10 +184,10 @@ def _several(files: Sequence[ResultsFile]) -> list[str]:
 
 def _scored(
     files: Sequence[ResultsFile], worlds: Worlds, provider: str | None, here: Path
-) -> dict[str, list[Scored]]:
+) -> dict[str, list[ScoredSimulation]]:
     """The simulations by the name of their run, scored again."""
     combine(files)  # refuses a simulation that is there twice
-    scored: dict[str, list[Scored]] = {}
+    scored: dict[str, list[ScoredSimulation]] = {}
     for file in files:
         name = provenance(file).run_id or os.path.relpath(file.path, here)
         scored.setdefault(name, []).extend(rescore(file, worlds, provider))
@@ -195,10 +195,15 @@ def _scored(
 
 
 def _readable(
-    scored: Mapping[str, Sequence[Scored]], mode: Mode, project: Project | None, splits: Sequence[str]
-) -> tuple[list[tuple[str, Scored]], Counter[tuple[str, str]], dict[str, tuple[tuple[str, str], ...]]]:
+    scored: Mapping[str, Sequence[ScoredSimulation]],
+    mode: Mode,
+    project: Project | None,
+    splits: Sequence[str],
+) -> tuple[
+    list[tuple[str, ScoredSimulation]], Counter[tuple[str, str]], dict[str, tuple[tuple[str, str], ...]]
+]:
     """What may be read; what is left out, by split and reason; and the splits that hold each task."""
-    kept: list[tuple[str, Scored]] = []
+    kept: list[tuple[str, ScoredSimulation]] = []
     left_out: Counter[tuple[str, str]] = Counter()
     held: dict[str, tuple[tuple[str, str], ...]] = {}
     for run, one in ((run, one) for run, several in scored.items() for one in several):
@@ -218,7 +223,7 @@ def _readable(
 
 
 def _record_looks(
-    read: Sequence[tuple[str, Scored]],
+    read: Sequence[tuple[str, ScoredSimulation]],
     held: Mapping[str, tuple[tuple[str, str], ...]],
     mode: Mode,
     project: Project | None,
@@ -230,4 +235,4 @@ def _record_looks(
     for (run, task), seen in trials.items():
         for place in held[task]:
             if project is not None and project.splits[place[1]].role is not Role.REPORT:
-                record_look(project, place, mode.domain, task, tuple(sorted(seen)), run)
+                record_access(project, place, mode.domain, task, tuple(sorted(seen)), run)

@@ -14,9 +14,8 @@ from pytest_trace2evolve.environments.generators.scenario import EASIEST
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.errors import GeneratorError
 from pytest_trace2evolve.records.base import complaint
-from pytest_trace2evolve.records.environment import Calibration, Outcome
+from pytest_trace2evolve.records.environment import Calibration, EnvironmentListing, Outcome
 from pytest_trace2evolve.records.task import Content
-from pytest_trace2evolve.report.environments import Listed
 from pytest_trace2evolve.utils.files import write_atomic
 from pytest_trace2evolve.utils.reading import read_json
 
@@ -76,7 +75,7 @@ def _whose(one: Calibration) -> Sequence[str | None]:
     return one.model, one.weights, one.candidate, one.content
 
 
-def listed(environments: Environments, folder: Path) -> list[Listed]:
+def listed(environments: Environments, folder: Path) -> list[EnvironmentListing]:
     """All environments, each with the calibrations that a folder keeps of it.
 
     Args:
@@ -94,5 +93,8 @@ def listed(environments: Environments, folder: Path) -> list[Listed]:
             for one in kept
         )
         digest = environments.generator(name, EASIEST).digest
-        found.append(Listed(name, environments.offer(name).pays, digest, kept, stale))
+        pays = environments.offer(name).pays
+        found.append(
+            EnvironmentListing(name=name, pays=pays, digest=digest, calibrations=tuple(kept), stale=stale)
+        )
     return found

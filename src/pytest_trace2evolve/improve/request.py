@@ -24,7 +24,7 @@ from pytest_trace2evolve.project.candidates import DEFAULT_CANDIDATE, WITH
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.evidence import Provenance
 from pytest_trace2evolve.serving.folder import expanded, read_model
-from pytest_trace2evolve.session.sides import expand, mode_of, provenance
+from pytest_trace2evolve.session.sources import expand, mode_of, provenance
 from pytest_trace2evolve.session.traces import find_run
 from pytest_trace2evolve.training.recipe import MOST, read_recipe
 from pytest_trace2evolve.utils.canonical import digest

@@ -10,7 +10,7 @@ from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.project.suites import Suite
 from pytest_trace2evolve.records.evidence import Provenance
 from pytest_trace2evolve.serving.folder import ModelFolder, folder_digest
-from pytest_trace2evolve.session.sides import expand, provenance
+from pytest_trace2evolve.session.sources import expand, provenance
 from pytest_trace2evolve.session.verdicts import deciding
 
 

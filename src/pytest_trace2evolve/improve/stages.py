@@ -33,10 +33,9 @@ from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.adapter import AdapterState
 from pytest_trace2evolve.records.improvement import Evolution, Judged, Stage
 from pytest_trace2evolve.records.ledger import Evaluation
-from pytest_trace2evolve.records.verdict import Decision, RunVerdict
+from pytest_trace2evolve.records.verdict import EXIT_STATUS, Decision, RunVerdict
 from pytest_trace2evolve.session.access_log import Looks
 from pytest_trace2evolve.session.adapters import gate_of, note_verdict, state_of
-from pytest_trace2evolve.session.finish import EXIT_STATUS
 from pytest_trace2evolve.session.run_verdict import read_verdict
 
 FINE = (0, 1, *EXIT_STATUS.values())

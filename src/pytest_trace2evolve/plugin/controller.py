@@ -14,18 +14,20 @@ from pytest_trace2evolve.plugin.participant import WORKER_INPUT, Participant
 from pytest_trace2evolve.plugin.settings import read_max_age
 from pytest_trace2evolve.plugin.summary_writers import sanitize_junit, tell_elsewhere
 from pytest_trace2evolve.plugin.usage import usage_error
-from pytest_trace2evolve.records.verdict import Decision
-from pytest_trace2evolve.report.baselines import age_warnings, baseline_lines
+from pytest_trace2evolve.records.verdict import EXIT_STATUS, Decision
+from pytest_trace2evolve.report.evidence import age_warnings, baseline_line
 from pytest_trace2evolve.report.live_display import Display
 from pytest_trace2evolve.report.progress import Watch, forecast, totals_text
-from pytest_trace2evolve.report.run import RunReport, run_report
+from pytest_trace2evolve.report.verdict import run_report
 from pytest_trace2evolve.session.access_log import Looks
+from pytest_trace2evolve.session.baselines import BaselineFacts, planned_baselines
 from pytest_trace2evolve.session.cassettes import export, recording
 from pytest_trace2evolve.session.estimate import estimate, expected_usage, refuse_impossible
-from pytest_trace2evolve.session.finish import EXIT_STATUS, keep, keep_totals, record_verdicts
+from pytest_trace2evolve.session.finish import keep, keep_totals, record_verdicts
 from pytest_trace2evolve.session.plan import Plan, baseline_copy
 from pytest_trace2evolve.session.run_verdict import keep_evidence, refuse_unmergeable, write_verdict
 from pytest_trace2evolve.session.stages import goes_on, stage_note
+from pytest_trace2evolve.session.summary import RunReport, report_of
 from pytest_trace2evolve.session.task_run import TaskRun
 from pytest_trace2evolve.session.verdicts import (
     SuiteOutcome,
@@ -83,7 +85,7 @@ class Controller(Participant):
                 refuse_unmergeable(self.plan, looks)
                 self.notes += refuse_edited(self.plan, looks)
             self.max_age = read_max_age(self.config)
-            self.notes += age_warnings(self.plan, self.max_age)
+            self.notes += age_warnings(self._baselines(self.plan), self.max_age)
         except (ConfigError, ResultsError) as error:
             raise usage_error(error) from None
         self._require_stored(self.plan)
@@ -182,7 +184,9 @@ class Controller(Participant):
             parts.append(f"{name} (agent {planned.agent}{against})")
         stage = "" if self.plan.stage is None else str(self.plan.stage)
         lines = [f"candidate {self.plan.candidate.id} on {', '.join(parts)}", stage]
-        lines += [*baseline_lines(self.plan), *age_warnings(self.plan, self.max_age), self.forecast]
+        baselines = self._baselines(self.plan)
+        lines += [baseline_line(one, name_suite=len(self.plan.suites) > 1) for one in baselines]
+        lines += [*age_warnings(baselines, self.max_age), self.forecast]
         return [f"trace2evolve: {line}" for line in lines if line]
 
     @pytest.hookimpl(tryfirst=True)
@@ -232,8 +236,8 @@ class Controller(Participant):
             self._finish(session, exitstatus)
         if self.plan is not None and not self.config.option.collectonly:
             self._export(session, exitstatus)
-        if (report := self._report()) is not None:
-            self.untold = tell_elsewhere(self.config, report)
+        if self.plan is not None and (report := self._report()) is not None:
+            self.untold = tell_elsewhere(self.config, self.plan, report.summary)
         if self.crashed and session.exitstatus in (*_OVERRIDABLE, EXIT_STATUS[Decision.INCONCLUSIVE]):
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
         result = yield
@@ -357,14 +361,18 @@ class Controller(Participant):
         """What the run has to tell; None where nothing of ours was run."""
         if self.plan is None or not (self.outcomes or self.trouble):
             return None
-        return RunReport(
-            plan=self.plan,
-            outcomes=tuple(self.outcomes),
-            notes=tuple(self.notes),
+        return report_of(
+            self.plan,
+            self.outcomes,
+            notes=self.notes,
             decision=self.decision,
             trouble=self.trouble,
             used=self.used,
         )
+
+    def _baselines(self, plan: Plan) -> list[BaselineFacts]:
+        found = {name: planned.baseline for name, planned in plan.suites.items()}
+        return planned_baselines(found, plan.started)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print figures, the gate's tables and the verdict."""
@@ -383,7 +391,8 @@ class Controller(Participant):
         terminalreporter.section("trace2evolve", sep="=")
         writer = terminalreporter._tw
         text = run_report(
-            report,
+            report.summary,
+            report.figures,
             width=writer.fullwidth,
             colour=writer.hasmarkup,
             quiet=self.config.get_verbosity() < 0,

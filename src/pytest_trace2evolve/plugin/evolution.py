@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.errors import ModelFolderError
 from pytest_trace2evolve.improve.options import DECIDING, OFF, PACING, SUITE, parted
 from pytest_trace2evolve.plugin.items import PLUGIN_NAME as RUN_NAME

@@ -9,7 +9,7 @@ from pytest_trace2evolve.errors import EndpointError, StorageError, TaskFailed
 from pytest_trace2evolve.gate.trials import Trials
 from pytest_trace2evolve.project.suites import Role
 from pytest_trace2evolve.records.evidence import SimulationEvidence
-from pytest_trace2evolve.report.junit import run_properties, task_properties
+from pytest_trace2evolve.report.summary import task_properties, trial_properties
 from pytest_trace2evolve.scoring.reward import NO_JUDGE
 from pytest_trace2evolve.session.fresh_trials import suspected
 from pytest_trace2evolve.session.plan import PlannedSuite
@@ -80,7 +80,7 @@ class TaskItem(pytest.Item):
                 pytest.fail(refusal, pytrace=False)
             pytest.skip(f"not run: {why}")
         live = participant.plan is not None and participant.plan.live is not None
-        self.user_properties += run_properties(run, live=live)
+        self.user_properties += trial_properties(run.records, live=live)
         if run.unfinished:
             made = len(run.records)
             pytest.skip(f"{made} of {planned.trials} trials made: {run.unfinished}")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.plugin.option_types import MOST_SEED, MOST_TRIALS, amount, stages, temperature, whole
+from pytest_trace2evolve.utils.option_types import MOST_SEED, MOST_TRIALS, amount, stages, temperature, whole
 
 ROUTES = ("task", "turn")
 

@@ -2,19 +2,22 @@
 
 import functools
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from pytest_trace2evolve.errors import PolicyError
 from pytest_trace2evolve.gate.judgement import Policy
 from pytest_trace2evolve.gate.policy import POLICIES, get_policy
 from pytest_trace2evolve.gate.strict import Check
-from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.utils.optional import described, entry_points
+
+if TYPE_CHECKING:
+    from pytest_trace2evolve.project.project import Project
 
 ENTRY_POINTS = "trace2evolve.checks"
 """Entry-point group in which an installed package offers a check: its id and a callable that makes it."""
 
 
-def find_policy(name: str, project: Project | None, further: Mapping[str, Check] | None = None) -> Policy:
+def find_policy(name: str, project: "Project | None", further: Mapping[str, Check] | None = None) -> Policy:
     """The policy of a name.
 
     Args:

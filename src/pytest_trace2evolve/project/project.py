@@ -311,8 +311,3 @@ class Project:
     def baseline_names(self, suite: str) -> list[str]:
         """Names of a suite's baselines."""
         return sorted(path.stem for path in (self.baselines_folder / suite).glob("*.json"))
-
-
-def find_root(start: Path) -> Path | None:
-    """The nearest folder from `start` upwards that holds `suites/`; None where there is none."""
-    return next((folder for folder in (start, *start.parents) if (folder / "suites").is_dir()), None)

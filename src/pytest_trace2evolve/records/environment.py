@@ -153,3 +153,29 @@ class Calibration(Record):
     difficulty: int
     tried: tuple[Tried, ...] = Field(min_length=1)
     advice: str = ""
+
+
+class EnvironmentListing(Record):
+    """One environment of a list, with its stored calibrations.
+
+    Attributes:
+        pays: What it rewards, in a few words.
+        stale: Whether a calibration is of another version of it.
+    """
+
+    name: str
+    pays: str
+    digest: str
+    calibrations: tuple[Calibration, ...] = ()
+    stale: bool = False
+
+    def to_json(self) -> dict[str, object]:
+        """The documented JSON form."""
+        return {
+            "environment": self.name,
+            "capability": self.name,
+            "digest": self.digest,
+            "pays": self.pays,
+            "stale": self.stale,
+            "calibrations": [one.model_dump(mode="json") for one in self.calibrations],
+        }

@@ -17,7 +17,12 @@ from pytest_trace2evolve.project.suites import Suite
 from pytest_trace2evolve.records.evidence import Mode
 from pytest_trace2evolve.session.live import CHAT
 from pytest_trace2evolve.session.plan import REPLAY, Options
-from pytest_trace2evolve.session.replays import Recorded, read_replays, refuse_others, refuse_strays
+from pytest_trace2evolve.session.sources import (
+    RecordedRuns,
+    check_replayed_candidate,
+    check_replayed_suites,
+    read_replays,
+)
 from pytest_trace2evolve.session.stages import refuse_unstaged
 from pytest_trace2evolve.session.talking import Talkers
 from pytest_trace2evolve.worlds.registry import Worlds
@@ -43,7 +48,7 @@ class Chosen:
     policy: Policy | None
     suites: tuple[LockedSuite, ...]
     agents: Mapping[str, str]
-    recorded: Mapping[Mode, Recorded]
+    recorded: Mapping[Mode, RecordedRuns]
     talkers: Talkers
     notes: tuple[str, ...]
 
@@ -82,8 +87,8 @@ def choose(
     policy = None if options.gate == "off" else find_policy(options.gate or DEFAULT_POLICY, project, checks)
     recorded = read_replays(options.replays)
     suites = _select(options, project, suite_names, recorded)
-    refuse_strays(recorded, suites, suites_named=bool(options.suites))
-    refuse_others(recorded, lineage[0])
+    check_replayed_suites(recorded, suites, suites_named=bool(options.suites))
+    check_replayed_candidate(recorded, lineage[0])
     notes = [note for group in recorded.values() for note in group.notes]
     if not listing:
         options, served = with_embedded(options, suites)
@@ -159,7 +164,7 @@ def _locked(suite: Suite, project: Project, worlds: Worlds, *, verify: bool) -> 
 
 
 def _select(
-    options: Options, project: Project, names: Sequence[str], recorded: Mapping[Mode, Recorded]
+    options: Options, project: Project, names: Sequence[str], recorded: Mapping[Mode, RecordedRuns]
 ) -> list[Suite]:
     for name in options.suites:
         project.suite_path(name)
@@ -183,7 +188,9 @@ def _played_suites(suites: Sequence[Suite], cassette: Cassette, *, named: bool) 
     return [suite for suite in suites if suite.name in held]
 
 
-def _agent(options: Options, suite: Suite, agents: Sequence[str], recorded: Mapping[Mode, Recorded]) -> str:
+def _agent(
+    options: Options, suite: Suite, agents: Sequence[str], recorded: Mapping[Mode, RecordedRuns]
+) -> str:
     if suite.mode in recorded:
         return REPLAY
     name = CHAT if options.live else options.agent or options.default_agent or suite.default_agent

@@ -17,7 +17,7 @@ from pytest_trace2evolve.records.verdict import Goal
 from pytest_trace2evolve.session.baselines import Baseline
 from pytest_trace2evolve.session.confirmation import AS_THE_AGENT, Confirm, Endpoint, SideName
 from pytest_trace2evolve.session.live import LiveSettings, Party
-from pytest_trace2evolve.session.replays import Recorded
+from pytest_trace2evolve.session.sources import RecordedRuns
 
 if TYPE_CHECKING:
     from pytest_trace2evolve.session.live import Address
@@ -61,7 +61,7 @@ class PlannedSuite(LockedSuite):
 
     agent: str
     trials: int
-    recorded: Recorded | None = None
+    recorded: RecordedRuns | None = None
     baseline: Baseline | None = None
     guidelines: str | None = None
     """Digest of the text that a simulated user follows, in a live run."""

@@ -19,7 +19,6 @@ from pytest_trace2evolve.improve.routing import skill_of
 from pytest_trace2evolve.project.adapters import unfinished
 from pytest_trace2evolve.records.adapter import ADAPTER_WEIGHTS, MANIFEST, AdapterManifest, HeldOut, Measured
 from pytest_trace2evolve.records.task import Content
-from pytest_trace2evolve.report.training import curve_picture
 from pytest_trace2evolve.serving.folder import ModelFolder, folder_digest
 from pytest_trace2evolve.training.heldout import (
     ROLLOUTS,
@@ -35,6 +34,7 @@ from pytest_trace2evolve.training.recipe import Drawing, Recipe
 from pytest_trace2evolve.training.run import Plan, Trained, train
 from pytest_trace2evolve.utils.files import alone_in
 from pytest_trace2evolve.utils.optional import require
+from pytest_trace2evolve.utils.plots import training_curve
 
 SMALL = 1 << 28
 """Bytes of a base's weights up to which most of a second server's memory is its libraries'."""
@@ -268,6 +268,6 @@ def _write_story(environments: Environments, made: Made, folder: Path) -> None:
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
     )
     (folder / CURVE).write_text(json.dumps(trained.curve, indent=1) + "\n", encoding="utf-8")
-    (folder / PICTURE).write_bytes(curve_picture(trained.curve, title=order.name))
+    (folder / PICTURE).write_bytes(training_curve(trained.curve, title=order.name))
     # What makes it an adapter comes last.
     (folder / MANIFEST).write_text(manifest.model_dump_json(indent=1) + "\n", encoding="utf-8")

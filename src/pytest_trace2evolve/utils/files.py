@@ -296,3 +296,8 @@ def _locked(handle: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def find_root(start: Path) -> Path | None:
+    """The root of a project: the nearest folder from `start` upwards that holds `suites/`, if any."""
+    return next((folder for folder in (start, *start.parents) if (folder / "suites").is_dir()), None)

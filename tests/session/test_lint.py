@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 
 from pytest_trace2evolve.cases.case import case_line, generate
-from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.errors import MissingExtraError
 from pytest_trace2evolve.evidence.draws import DrawStore
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.rules import Rules
 from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.records.trace import Simulation
-from pytest_trace2evolve.session.findings import Linted
 from pytest_trace2evolve.session.lint import lint
 from pytest_trace2evolve.worlds import registry
 from pytest_trace2evolve.worlds.registry import Worlds
@@ -31,8 +30,8 @@ FROZEN = (
 ENTRY_POINTS = """\
 [trace2evolve.worlds]
 inn = tests.inn_world:InnWorld
-broken = tests.plugin.test_lint:broken
-absent = tests.plugin.test_lint:absent
+broken = tests.session.test_lint:broken
+absent = tests.session.test_lint:absent
 gone = no_such_package:World
 """
 INN = 'provider = "inn"\ndomain = "inn"\n\n[splits]\ndiscovery = ["book", "cancel"]\n'
@@ -274,7 +273,7 @@ def test_lint_loads_no_world_and_no_client(desk: DeskProject) -> None:
     desk.baseline("v1")
     check = (
         "import sys\n"
-        "from pytest_trace2evolve.cli import main\n"
+        "from pytest_trace2evolve.cli.main import main\n"
         "status = main(['lint'])\n"
         f"print(status, sorted(set(sys.modules) & set({HEAVY!r})))"
     )
@@ -382,7 +381,7 @@ def test_rules_of_worlds_that_are_passed_in_are_checked(inn: DeskProject) -> Non
     """Such as those that a project's `conftest.py` registers."""
     wrong = RULES.model_copy(update={"identify": {"find_gest": "guest.id"}})
     worlds = Worlds({"fake": FakeWorld, "inn": lambda domain: InnWorld(domain, wrong)})
-    [finding] = lint(Linted(Project(inn.root, inn.root / "suites"), worlds=worlds))
+    [finding] = lint(Project(inn.root, inn.root / "suites"), worlds)
     assert finding.path == inn.root / "suites" / "inn.toml"
     assert finding.text.startswith("rules of inn (provider inn): identify: the agent has no tool 'find_gest'")
 
@@ -466,10 +465,10 @@ def test_a_stored_simulation_that_was_deleted_is_named(project: DeskProject) -> 
     store = DrawStore(folder, folder / "draws", ("candidate", "agent", "conditions"), "run-1")
     simulation = {"id": "s", "task_id": "t", "termination_reason": "user_stop", "messages": []}
     store.put(store.key("a"), Simulation.model_validate(simulation))
-    linted = Linted(Project(project.root, project.root / "suites"), worlds=Worlds({"fake": FakeWorld}))
-    assert lint(linted) == []
+    desk, worlds = Project(project.root, project.root / "suites"), Worlds({"fake": FakeWorld})
+    assert lint(desk, worlds) == []
     (path,) = folder.glob("*/*.json")
     path.unlink()
-    (finding,) = lint(linted)
+    (finding,) = lint(desk, worlds)
     assert finding.path == path
     assert finding.text.startswith("was deleted, and the account of its draw names it; restore it, give ")

@@ -1,4 +1,4 @@
-"""One comment on a pull request that every run renews, through GitHub's REST API."""
+"""One comment on a pull request that every run updates, through GitHub's REST API."""
 
 import re
 import time
@@ -19,29 +19,27 @@ T = TypeVar("T")
 
 API_URL = "https://api.github.com"
 ACTIONS_AUTHOR = "github-actions[bot]"
-"""Who writes what a job's own token writes."""
+"""The author of what a job's own token writes."""
 
 TRIES = 5
-LONGEST_PAUSE = 60.0
-"""Seconds; where GitHub asks for more, the comment is given up rather than the job's time."""
-
-_PAGE = 100
-"""Comments a page: the most that GitHub gives."""
+MAX_PAUSE = 60.0
+"""Seconds; if GitHub asks for more, the comment is given up rather than the job's time."""
 
 MAX_PAGES = 100
-"""Pages of comments that are looked through."""
+COMMENTS_PER_PAGE = 100
+"""The most that GitHub gives."""
 
-MAX_PAGE = 64 << 20
-"""Bytes of an answer: a page holds a hundred comments of up to 65,536 characters, escaped."""
+MAX_ANSWER_BYTES = 64 << 20
+"""A page holds a hundred comments of up to 65,536 characters, escaped."""
 
-LONGEST_KEY = 100
-"""Characters of a key that stand in the mark as they are; a longer one is digested."""
+MAX_KEY = 100
+"""Characters of the longest key that the marker holds as it is; a longer one is digested."""
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9._-]+/[A-Za-z0-9._-]+")
 
 
-class _TryAgainError(Exception):
-    """A request that may do later; `pause` is what GitHub asks for, in seconds."""
+class _RetryError(Exception):
+    """A request that may succeed later; `pause` is what GitHub asks for, in seconds."""
 
     def __init__(self, why: str, pause: float | None = None) -> None:
         super().__init__(why)
@@ -49,12 +47,12 @@ class _TryAgainError(Exception):
 
 
 class _TooLongError(Exception):
-    """GitHub finds the comment too long."""
+    """GitHub rejects the comment as too long."""
 
 
 @dataclass(frozen=True)
-class Posted:
-    """What became of a comment: its address, and whether it was made anew."""
+class PostedComment:
+    """The address of a comment, and whether it was created or updated."""
 
     url: str
     created: bool
@@ -63,22 +61,22 @@ class Posted:
 def marker(key: str) -> str:
     """The hidden line by which a comment is found again; `key` tells several comments apart."""
     # A comment of HTML must hold no two hyphens in a row.
-    key = key if len(key) <= LONGEST_KEY else digest_text(key)
+    key = key if len(key) <= MAX_KEY else digest_text(key)
     return f"<!-- trace2evolve: {quote(key, safe='').replace('-', '%2D')} -->"
 
 
 class GitHub:
-    """The little of GitHub's API that one comment takes.
+    """The part of GitHub's API that one comment needs.
 
     Args:
         repository: `owner/name`.
-        token: What it asks with; nothing shows it.
-        api_url: The API of github.com, or of a server of one's own.
-        sleep: Waits for some seconds between tries; None sleeps.
+        token: Authorizes the requests; no message shows it.
+        api_url: The API of github.com, or of another server.
+        sleep: Waits between tries; None sleeps.
         timeout: Seconds for one request and its whole answer.
 
     Raises:
-        ConfigError: `repository` is none.
+        ConfigError: `repository` has another form.
     """
 
     def __init__(
@@ -102,7 +100,7 @@ class GitHub:
         self._timeout = timeout
         self._client = partial(
             bounded_client,
-            MAX_PAGE,
+            MAX_ANSWER_BYTES,
             base_url=api_url.rstrip("/"),
             timeout=timeout,
             verify=httpx2.create_ssl_context(),
@@ -115,13 +113,13 @@ class GitHub:
         )
 
     def pull_request(self, head: str, sha: str) -> int | None:
-        """The open pull request whose head is branch `head` (`owner:branch`) at commit `sha`; None for none.
+        """The open pull request whose head is branch `head` (`owner:branch`) at commit `sha`; else None.
 
         Raises:
             GitHubError: GitHub refuses, or does not answer.
         """
         path = f"/repos/{self._repository}/pulls"
-        found = self._again(lambda: self._ask("GET", path, params={"head": head, "state": "open"}))
+        found = self._retry(lambda: self._request("GET", path, params={"head": head, "state": "open"}))
         for pull in _dictionaries(found):
             branch = pull.get("head")
             if isinstance(branch, dict) and (branch.get("label"), branch.get("sha")) == (head, sha):
@@ -132,81 +130,78 @@ class GitHub:
         self,
         number: int,
         mark: str,
-        rendered: Callable[[int], str],
+        render: Callable[[int], str],
         *,
         limit: int,
         author: str | None = None,
-    ) -> Posted:
-        """Renew the comment with this mark on a pull request, or make it.
+    ) -> PostedComment:
+        """Update the comment with this marker on a pull request, or create it.
 
         Args:
             number: The pull request's number.
             mark: The comment's first line.
-            rendered: The comment's text of at most so many bytes, the mark included.
-            limit: Bytes to begin with; halved up to three times where GitHub finds the text too long.
-            author: Who must have written the comment that is renewed; None: whoever the token is.
+            render: The comment's text of at most so many bytes, the marker included.
+            limit: Bytes to begin with; halved up to three times if GitHub rejects the text as too long.
+            author: The author of the comment that is updated; None: the token's owner.
 
         Raises:
             GitHubError: GitHub refuses, or does not answer.
         """
-        author = author or self._again(self._whose)
-        for share in (1, 2, 4, 8):
-            body = rendered(limit // share)
+        author = author or self._retry(self._token_owner)
+        for divisor in (1, 2, 4, 8):
+            body = render(limit // divisor)
             try:
-                # The search is a part of each try: a comment that was made although its answer was lost is
-                # found then, and not made twice.
-                return self._again(partial(self._renew, number, mark, body, author))
+                # Each try searches again, so that a comment whose answer was lost is not created twice.
+                return self._retry(partial(self._update, number, mark, body, author))
             except _TooLongError:
                 continue
         raise GitHubError(f"GitHub finds a comment of {limit // 8} bytes too long")
 
-    def _renew(self, number: int, mark: str, body: str, author: str) -> Posted:
-        issue = f"/repos/{self._repository}/issues"
-        for comment in self._comments(f"{issue}/{number}/comments"):
+    def _update(self, number: int, mark: str, body: str, author: str) -> PostedComment:
+        issues = f"/repos/{self._repository}/issues"
+        for comment in self._comments(f"{issues}/{number}/comments"):
             writer = comment.get("user")
             own = isinstance(writer, dict) and writer.get("login") == author
             if own and str(comment.get("body") or "").startswith(mark):
-                changed = self._ask("PATCH", f"{issue}/comments/{int(comment['id'])}", json={"body": body})
-                return Posted(_address(changed), created=False)
-        made = self._ask("POST", f"{issue}/{number}/comments", json={"body": body})
-        return Posted(_address(made), created=True)
+                path = f"{issues}/comments/{int(comment['id'])}"
+                return PostedComment(
+                    _address(self._request("PATCH", path, json={"body": body})), created=False
+                )
+        made = self._request("POST", f"{issues}/{number}/comments", json={"body": body})
+        return PostedComment(_address(made), created=True)
 
     def _comments(self, path: str) -> Iterator[dict[str, Any]]:
         for page in range(1, MAX_PAGES + 1):
-            found = self._ask("GET", path, params={"per_page": _PAGE, "page": page})
+            found = self._request("GET", path, params={"per_page": COMMENTS_PER_PAGE, "page": page})
             yield from _dictionaries(found)
-            if not isinstance(found, list) or len(found) < _PAGE:
+            if not isinstance(found, list) or len(found) < COMMENTS_PER_PAGE:
                 return
-        raise GitHubError(f"GitHub lists more than {MAX_PAGES * _PAGE:,} comments; delete some of them")
+        most = MAX_PAGES * COMMENTS_PER_PAGE
+        raise GitHubError(f"GitHub lists more than {most:,} comments; delete some of them")
 
-    def _whose(self) -> str:
-        """Who the token is. A job's own token may not ask."""
+    def _token_owner(self) -> str:
         try:
-            found = self._ask("GET", "/user")
-        except GitHubError:
+            found = self._request("GET", "/user")
+        except GitHubError:  # a job's own token may not ask
             return ACTIONS_AUTHOR
         login = found.get("login") if isinstance(found, dict) else None
         return login if isinstance(login, str) else ACTIONS_AUTHOR
 
-    def _again(self, attempt: Callable[[], T]) -> T:
-        """What an attempt comes to, tried again with growing pauses.
-
-        Raises:
-            GitHubError: it was refused, or no try was answered.
-        """
+    def _retry(self, attempt: Callable[[], T]) -> T:
+        """The result of an attempt, tried again with growing pauses."""
         for number in range(1, TRIES + 1):
             try:
                 return attempt()
-            except _TryAgainError as error:
+            except _RetryError as error:
                 pause = error.pause if error.pause is not None else 2.0 ** (number - 1)
-                if number == TRIES or pause > LONGEST_PAUSE:
-                    waits = f", and asks to wait {pause:.0f} seconds" if pause > LONGEST_PAUSE else ""
+                if number == TRIES or pause > MAX_PAUSE:
+                    waits = f", and asks to wait {pause:.0f} seconds" if pause > MAX_PAUSE else ""
                     why = self._secrets.out_of(f"GitHub did not answer in {number} tries{waits}: {error}")
                     raise GitHubError(why) from None
                 self._sleep(pause)
-        raise AssertionError("a loop over tries ends in one of them")
+        raise AssertionError("the loop returns or raises")
 
-    def _ask(self, method: str, path: str, **content: Any) -> Any:
+    def _request(self, method: str, path: str, **content: Any) -> Any:
         """One request's answer as JSON."""
         import httpx2
 
@@ -219,53 +214,52 @@ class GitHub:
         try:
             answer = answered_within(self._timeout, ask)
         except TimeoutError:
-            raise _TryAgainError(f"no whole answer within {self._timeout:g} seconds") from None
+            raise _RetryError(f"no whole answer within {self._timeout:g} seconds") from None
         except httpx2.HTTPError as error:
-            raise _TryAgainError(f"{type(error).__name__}: {error}") from None
+            raise _RetryError(f"{type(error).__name__}: {error}") from None
         if answer.is_success:
             try:
                 return answer.json()
             except (ValueError, RecursionError):
-                raise _TryAgainError("its answer is not JSON") from None
-        said = _said(answer)
-        if answer.status_code >= 500 or answer.status_code == 429 or _slow_down(answer, said):
-            raise _TryAgainError(f"{answer.status_code} {said}", _asked_pause(answer))
-        if answer.status_code == 422 and method in ("POST", "PATCH") and "too long" in said:
+                raise _RetryError("its answer is not JSON") from None
+        reason = _reason(answer)
+        if answer.status_code >= 500 or answer.status_code == 429 or _is_rate_limit(answer, reason):
+            raise _RetryError(f"{answer.status_code} {reason}", _requested_pause(answer))
+        if answer.status_code == 422 and method in ("POST", "PATCH") and "too long" in reason:
             raise _TooLongError
         raise GitHubError(
-            self._secrets.out_of(f"GitHub refuses {method} {path}: {answer.status_code} {said}")
+            self._secrets.out_of(f"GitHub refuses {method} {path}: {answer.status_code} {reason}")
         )
 
 
 def _dictionaries(found: Any) -> list[dict[str, Any]]:
-    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+    return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
 
 
 def _address(comment: Any) -> str:
     return str(comment.get("html_url") or "") if isinstance(comment, dict) else ""
 
 
-def _said(answer: "httpx2.Response") -> str:
-    """What GitHub says of a refusal, in one line."""
+def _reason(answer: "httpx2.Response") -> str:
+    """Why GitHub refuses, in one line."""
     try:
         record = answer.json()
     except (ValueError, RecursionError):
         return answer.reason_phrase
-    message = str(record.get("message") or "") if isinstance(record, dict) else ""
-    errors = record.get("errors") if isinstance(record, dict) else None
-    details = [str(one.get("message") or "") for one in _dictionaries(errors)]
-    return " ".join(" ".join([message, *details]).split())[:300]
+    if not isinstance(record, dict):
+        return ""
+    messages = [record.get("message"), *(item.get("message") for item in _dictionaries(record.get("errors")))]
+    return " ".join(" ".join(str(message or "") for message in messages).split())[:300]
 
 
-def _slow_down(answer: "httpx2.Response", said: str) -> bool:
-    """Whether a 403 is GitHub's rate limit and no refusal."""
+def _is_rate_limit(answer: "httpx2.Response", reason: str) -> bool:
     if answer.status_code != 403:
         return False
     spent = answer.headers.get("x-ratelimit-remaining") == "0"
-    return spent or "retry-after" in answer.headers or "rate limit" in said.lower()
+    return spent or "retry-after" in answer.headers or "rate limit" in reason.lower()
 
 
-def _asked_pause(answer: "httpx2.Response") -> float | None:
+def _requested_pause(answer: "httpx2.Response") -> float | None:
     """The seconds that GitHub asks to wait."""
     after = answer.headers.get("retry-after", "")
     if after.isdecimal():

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.evidence.baselines import write_evidence
 from pytest_trace2evolve.records.evidence import Evidence, Provenance
 from pytest_trace2evolve.testing.deficits import Deficit

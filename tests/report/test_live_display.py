@@ -54,16 +54,11 @@ def read():
 
 
 class Counted(Display):
-    def _tell(self, progress):
-        told = super()._tell(progress)
-        if told:
+    def show(self, progress):
+        shown = super().show(progress)
+        if shown:
             count("shown")
-        return told
-
-    def _draw(self, text, *, painted):
-        super()._draw(text, painted=painted)
-        if painted:
-            count("shown")
+        return shown
 
 
 @pytest.hookimpl(trylast=True)

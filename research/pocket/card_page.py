@@ -1,12 +1,11 @@
 """The pocket model's card: what it was made from, how it was trained, and what was measured of it."""
 
-import io
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
 from pytest_trace2evolve.records.model_card import Card, RuleEffect, Share, difference
-from pytest_trace2evolve.utils.optional import require
+from pytest_trace2evolve.utils.plots import draw_picture
 
 CURVE = "curve.svg"
 """The picture that the card shows, beside it."""
@@ -124,32 +123,25 @@ def _change(new: Share, old: Share) -> str:
     return f"{found:+.0f} ({low:+.0f} … {high:+.0f})"
 
 
-def curve_picture(training: Mapping[str, Any]) -> bytes:
+def loss_curve(training: Mapping[str, Any]) -> bytes:
     """Loss a token by step, as an SVG file.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    require("matplotlib", extra="plot")
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
     losses: Sequence[float] = training["losses"]
-    with rc_context({"svg.hashsalt": "trace2evolve", "font.size": 9}):
-        figure = Figure(figsize=(7.2, 2.8), layout="constrained")
+    means = [sum(losses[max(0, end - WINDOW) : end]) / min(WINDOW, end) for end in range(1, len(losses) + 1)]
+
+    def draw(figure: Any) -> None:
         axis = figure.subplots()
         axis.plot(range(1, len(losses) + 1), losses, color="#c9d6e6", linewidth=0.6, label="a step")
-        means = [
-            sum(losses[max(0, end - WINDOW) : end]) / min(WINDOW, end) for end in range(1, len(losses) + 1)
-        ]
         axis.plot(range(1, len(means) + 1), means, color="#2f5d92", linewidth=1.4, label=f"mean of {WINDOW}")
-        for place in accumulate(stage["steps"] for stage in training["recipe"]["stages"][:-1]):
-            axis.axvline(place, color="#999999", linestyle=":", linewidth=1)
+        for step in accumulate(stage["steps"] for stage in training["recipe"]["stages"][:-1]):
+            axis.axvline(step, color="#999999", linestyle=":", linewidth=1)
         axis.set_xlabel("step")
         axis.set_ylabel("loss, nats a token")
         axis.set_yscale("log")
         axis.yaxis.set_major_formatter("{x:g}")
         axis.legend(frameon=False)
-        held = io.BytesIO()
-        figure.savefig(held, format="svg", metadata={"Date": None})
-    return held.getvalue()
+
+    return draw_picture(draw, width=7.2, height=2.8)
