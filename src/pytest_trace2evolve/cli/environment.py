@@ -5,7 +5,7 @@ import asyncio
 import contextlib
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -105,13 +105,11 @@ async def _calibrate_each(
     try:
         for name in names:
             with progress_bar(name, ask.seeds * ask.rollouts) as show:
-                calibration = await calibrate(
-                    environments,
-                    name,
-                    model,
-                    ask,
-                    told=lambda difficulty, done, show=show: show(done, f"difficulty {difficulty}"),
-                )
+
+                def on_progress(difficulty: int, done: int, show: Callable[..., None] = show) -> None:
+                    show(done, f"difficulty {difficulty}")
+
+                calibration = await calibrate(environments, name, model, ask, told=on_progress)
             keep(folder, calibration)
             found.append(calibration)
     finally:

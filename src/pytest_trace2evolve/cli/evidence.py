@@ -30,9 +30,9 @@ def lock(options: argparse.Namespace) -> int:
     worlds = project.open_worlds()
     if not options.check:
         lock = project.renew_lock(worlds, options.suites)
-        for name, suite in lock.suites.items():
-            splits = ", ".join(f"{split} {len(tasks)}" for split, tasks in suite.splits.items())
-            print(f"{name}: {splits}; {suite.provider} {suite.provider_version}; {suite.digest}")
+        for name, locked in lock.suites.items():
+            splits = ", ".join(f"{split} {len(tasks)}" for split, tasks in locked.splits.items())
+            print(f"{name}: {splits}; {locked.provider} {locked.provider_version}; {locked.digest}")
         print(f"written: {project.lock_path}")
         return 0
     differing = 0

@@ -4,7 +4,7 @@ import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TextIO, cast
 
@@ -54,9 +54,10 @@ def run(parser: argparse.ArgumentParser, arguments: Sequence[str] | None = None)
 
 def _run(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> int:
     options = parser.parse_args(arguments)
+    command: Callable[[argparse.Namespace], int] = options.command
     status = EXIT_PIPE
     try:
-        status = options.command(options)
+        status = command(options)
         sys.stdout.flush()
         return status
     except BrokenPipeError:

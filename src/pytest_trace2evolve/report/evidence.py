@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Column
 
-from pytest_trace2evolve.gate.alpha_spending import share
 from pytest_trace2evolve.records.ledger import Draw, Evaluation, Origin, Seen
 from pytest_trace2evolve.report.tables import (
     BOTH_SIDES,
@@ -271,6 +270,8 @@ def ledger_json(
     entries: Sequence[object], problems: Sequence[str], histories: Sequence["SplitHistory"]
 ) -> dict[str, Any]:
     """The documented JSON form."""
+    from pytest_trace2evolve.gate.alpha_spending import share
+
     return {
         "entries": len(entries),
         "problems": list(problems),
@@ -341,6 +342,8 @@ def _entry_line(entry: Seen | Draw | Evaluation, lock: str | None) -> str:
 
 
 def _next_test(test: int, *, damaged: bool) -> str:
+    from pytest_trace2evolve.gate.alpha_spending import share
+
     if damaged:
         return "the ledger is damaged: no candidate is promoted until it is restored or repaired"
     level = f"level {SHOWN_ALPHA * share(test, 1):.4f} at alpha {SHOWN_ALPHA:g}"

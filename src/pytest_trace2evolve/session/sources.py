@@ -1,6 +1,7 @@
 """Evidence that a user names: results files, run folders, compact evidence, and runs to replay.
 
 Results files are scored again when they are read, by today's scorer. Compact evidence is taken as it is.
+Scoring a file needs nothing of the gate, so that functions that compare import it themselves.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,9 +14,7 @@ from pydantic import ValidationError
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.baselines import is_evidence, parse_evidence
 from pytest_trace2evolve.evidence.results import ResultsFile, combine, decode, read_results
-from pytest_trace2evolve.evidence.store import safe_id
 from pytest_trace2evolve.evidence.tau2_format import OWN_BLOCK
-from pytest_trace2evolve.gate.comparable import agent_differences, differences
 from pytest_trace2evolve.records.base import complaint
 from pytest_trace2evolve.records.evidence import Evidence, Mode, Provenance, Settings, SimulationEvidence
 from pytest_trace2evolve.records.protocols import Judge, rules_of
@@ -267,6 +266,8 @@ def combined_provenance(
     Raises:
         ResultsError: two files differ in what one side must agree in; names both files and values.
     """
+    from pytest_trace2evolve.gate.comparable import agent_differences, differences
+
     again = {"scorer_version": SCORER_VERSION, "judge": getattr(judge, "model", None)}
     origins = []
     for file in files:
@@ -308,6 +309,8 @@ def read_replays(paths: Sequence[Path]) -> dict[Mode, RecordedRuns]:
         ResultsError: a file cannot be read or trusted, names no domain, or differs from another of its
             domain and mode in what one side must agree in.
     """
+    from pytest_trace2evolve.evidence.store import safe_id
+
     groups: dict[Mode, list[ResultsFile]] = {}
     for path in expand(paths):
         file = read_results(path)
