@@ -33,11 +33,7 @@ def nearest_project(options: argparse.Namespace) -> "Project | None":
 
 
 def project_of(options: argparse.Namespace) -> "Project":
-    """The project of `--root`, or of the nearest folder upwards with `suites/`.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """The project of `--root`, or of the nearest folder upwards with `suites/`; an error without one."""
     from pytest_trace2evolve.project.project import Project
 
     try:
@@ -60,13 +56,7 @@ def worlds_of(project: "Project | None") -> "Worlds":
 
 def environments_of(project: "Project | None") -> "Environments":
     """All environments: of this package, of installed ones, of the project's hooks, and its synthesized ones.
-    The caller closes them.
-
-    Raises:
-        ConfigError: the project's hooks cannot be loaded, or a capability is registered twice.
-        GeneratorError: a synthesized environment is damaged, or was changed after it was admitted.
-        WorldError: the target of an environment cannot be opened.
-    """
+    The caller closes them."""
     from pytest_trace2evolve.environments.generated_store import project_environments
     from pytest_trace2evolve.environments.registry import Environments
 
@@ -74,11 +64,7 @@ def environments_of(project: "Project | None") -> "Environments":
 
 
 def at_least(option: str, number: int, least: int, most: int = 1_000_000) -> int:
-    """A whole number that is neither too small nor too large.
-
-    Raises:
-        ConfigError: it is.
-    """
+    """A whole number, checked to be neither too small nor too large."""
     if number < least:
         raise ConfigError(f"{option} {number}: must be {least} or more")
     if number > most:
@@ -87,23 +73,14 @@ def at_least(option: str, number: int, least: int, most: int = 1_000_000) -> int
 
 
 def share(option: str, number: float) -> float:
-    """A difference of rewards: above 0 and below 1.
-
-    Raises:
-        ConfigError: it is not.
-    """
+    """A difference of rewards, checked to be above 0 and below 1."""
     if not 0 < number < 1:
         raise ConfigError(f"{option} {number:g}: must lie between 0 and 1; five points are 0.05")
     return number
 
 
 def check_picture(path: Path | None) -> None:
-    """Check that a picture can be drawn and written, before anything is computed.
-
-    Raises:
-        ConfigError: its name has another ending, or its folder does not exist.
-        MissingExtraError: matplotlib is not installed.
-    """
+    """Check that a picture can be drawn and written, before anything is computed."""
     if path is None:
         return
     from pytest_trace2evolve.utils.optional import require

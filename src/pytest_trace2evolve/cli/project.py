@@ -170,11 +170,7 @@ def serve(options: argparse.Namespace) -> int:
 
 
 def _adapter_paths(given: list[str] | None) -> list[tuple[str, Path]]:
-    """Values of the form NAME=PATH.
-
-    Raises:
-        ConfigError: a value has another form, or two have one name.
-    """
+    """Values of the form NAME=PATH, checked."""
     pairs: dict[str, Path] = {}
     for text in given or ():
         name, sign, path = text.partition("=")
@@ -187,11 +183,7 @@ def _adapter_paths(given: list[str] | None) -> list[tuple[str, Path]]:
 
 
 def _token(options: argparse.Namespace) -> str | None:
-    """The token that requests must bring; None with `--no-token`.
-
-    Raises:
-        ConfigError: it could not be sent as it is, or a server that others can reach would have none.
-    """
+    """The token that requests must bring; None with `--no-token`, which only loopback allows."""
     from pytest_trace2evolve.serving.process import LOOPBACK, TOKEN_VAR
 
     if options.no_token:

@@ -139,11 +139,7 @@ def _rate(found: Calibration, name: str, rate: Rate) -> str:
 
 
 def calibration_picture(files: "CalibratedFiles", *, file_format: str) -> bytes:
-    """A bar for every planted effect, policies in rows and goals in columns.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
-    """
+    """A bar for every planted effect, policies in rows and goals in columns."""
     found = files.calibration
     rows = [[_bars(found, name, goal) for goal in (Goal.IMPROVE, Goal.HOLD)] for name in found.margins]
     resamples = f"{found.resamples} resamples of {found.pool.tasks} tasks × {found.draw.trials} trials a side"

@@ -123,11 +123,7 @@ def _with_deviation(value: float | None, deviation: float | None, *, signed: boo
 def capability_picture(
     found: CapabilityReport, *, coverage_threshold: float, delta_threshold: float, file_format: str
 ) -> bytes:
-    """Left: a point a capability with Δ's interval. Right: Δ run by run.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
-    """
+    """Left: a point a capability with Δ's interval. Right: Δ run by run."""
     measured = [
         ContrastPoint(
             name=one.name,

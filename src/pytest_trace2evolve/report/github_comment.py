@@ -75,8 +75,7 @@ class GitHub:
         sleep: Waits between tries; None sleeps.
         timeout: Seconds for one request and its whole answer.
 
-    Raises:
-        ConfigError: `repository` has another form.
+    Requests raise GitHubError if GitHub refuses, or does not answer in several tries.
     """
 
     def __init__(
@@ -113,11 +112,7 @@ class GitHub:
         )
 
     def pull_request(self, head: str, sha: str) -> int | None:
-        """The open pull request whose head is branch `head` (`owner:branch`) at commit `sha`; else None.
-
-        Raises:
-            GitHubError: GitHub refuses, or does not answer.
-        """
+        """The open pull request whose head is branch `head` (`owner:branch`) at commit `sha`; else None."""
         path = f"/repos/{self._repository}/pulls"
         found = self._retry(lambda: self._request("GET", path, params={"head": head, "state": "open"}))
         for pull in _dictionaries(found):
@@ -143,9 +138,6 @@ class GitHub:
             render: The comment's text of at most so many bytes, the marker included.
             limit: Bytes to begin with; halved up to three times if GitHub rejects the text as too long.
             author: The author of the comment that is updated; None: the token's owner.
-
-        Raises:
-            GitHubError: GitHub refuses, or does not answer.
         """
         author = author or self._retry(self._token_owner)
         for divisor in (1, 2, 4, 8):

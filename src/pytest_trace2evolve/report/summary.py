@@ -30,11 +30,7 @@ _OUTPUT_OPTIONS = ("--t2e-summary", "--t2e-run-folder", "--junitxml", "--junit-x
 
 
 def write_summary(path: Path, summary: RunSummary) -> None:
-    """Write a summary: as JSON if the name ends in `.json`, else as Markdown.
-
-    Raises:
-        OSError: it could not be written; an earlier file is as it was.
-    """
+    """Write a summary: as JSON if the name ends in `.json`, else as Markdown."""
     if path.suffix == ".json":
         # In ASCII: printing the file cannot steer a terminal.
         write_atomic(path, json.dumps(summary.model_dump(mode="json"), indent=1) + "\n")
@@ -60,11 +56,7 @@ def append_step_summary(path: Path, summary: RunSummary) -> None:
 
 
 def read_summary(path: Path) -> RunSummary:
-    """Read a summary's JSON. It may come from a stranger's run: nothing in it is trusted beyond its form.
-
-    Raises:
-        ResultsError: the file is missing, too large, damaged or of another format version.
-    """
+    """Read a summary's JSON. It may come from a stranger's run: nothing in it is trusted beyond its form."""
     remedy = "write one with pytest --t2e-summary FILE.json"
     summary = read_record(path, RunSummary, ResultsError, remedy, limit=LARGEST_FILE)
     if summary.schema_version != SUMMARY_SCHEMA:
@@ -76,12 +68,7 @@ def read_summary(path: Path) -> RunSummary:
 
 
 def reproducing(arguments: Iterable[str], from_environment: str = "") -> tuple[str, ...]:
-    """The command that makes a run again.
-
-    Args:
-        arguments: The arguments of pytest's command line.
-        from_environment: The value of PYTEST_ADDOPTS; empty if it is not set.
-    """
+    """The command that makes a run again, from pytest's arguments and the value of PYTEST_ADDOPTS."""
     kept: list[str] = []
     value_follows = False
     for argument in arguments:

@@ -87,12 +87,8 @@ def find_baselines(
     Args:
         chosen: A path (relative to `here`), or the name of a saved baseline; None takes the nearest
             ancestor's.
-        suites: The suites of the run.
-        project: Whose saved baselines are meant.
         lineage: The candidate and its ancestors.
-        worlds: Opens the worlds that results files are scored on.
         here: The folder that paths start from.
-        judge: Judge of natural-language assertions.
 
     Raises:
         ConfigError: `chosen` is neither a path nor a saved baseline of any suite.
@@ -276,11 +272,7 @@ def planned_baselines(baselines: Mapping[str, Baseline | None], started: str) ->
 
 
 def saved_baselines(project: "Project", now: datetime) -> list[BaselineFacts]:
-    """All saved baselines of a project, by suite and name; a damaged one says so in its place.
-
-    Raises:
-        LockError: `suites.lock` is damaged.
-    """
+    """All saved baselines of a project, by suite and name; a damaged one says so in its place."""
     folders = sorted(path for path in project.baselines_folder.glob("*") if path.is_dir())
     return [facts for folder in folders for facts in _saved_of_suite(project, folder.name, now)]
 

@@ -98,11 +98,7 @@ def calibrate_files(
 
 
 def at_levels(policy: Policy, *, margin: float | None = None, alpha: float | None = None) -> Calibrating:
-    """A policy, with another margin of the reward or another level if one is given.
-
-    Raises:
-        PolicyError: a level for a policy that has none.
-    """
+    """A policy, with another margin of the reward or another level if one is given."""
     if isinstance(policy, Calibrated):
         margins = policy.margins if margin is None else {**policy.margins, REWARD: margin}
         policy = replace(policy, margins=margins, alpha=alpha or policy.alpha)

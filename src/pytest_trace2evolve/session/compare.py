@@ -152,11 +152,7 @@ def read_side(
     *,
     one_agent: bool = False,
 ) -> Side:
-    """The simulations of one side from its files; `one_agent` requires that all are of one agent.
-
-    Raises:
-        ResultsError: the files cannot be read, are not one side, are of several domains, or are empty.
-    """
+    """The simulations of one side from its files; `one_agent` requires that all are of one agent."""
     name = paths[0].name + (f" and {len(paths) - 1} more" if len(paths) > 1 else "")
     if len(paths) == 1 and is_compact(paths[0]):
         return _not_empty(Side(name, *read_columns(paths[0])))

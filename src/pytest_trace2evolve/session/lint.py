@@ -61,12 +61,8 @@ def lint(project: Project, worlds: Worlds, against: str = "HEAD") -> list[Findin
     """Everything that the checks find, in their order, then by path.
 
     Args:
-        project: The project.
         worlds: Opens the project's own worlds.
-        against: The commit that frozen candidates are compared with.
-
-    Raises:
-        ConfigError: `against` is no commit of a project that has commits.
+        against: The commit that frozen candidates are compared with; an error if there is no such commit.
     """
     checks = (
         check_candidates(project),

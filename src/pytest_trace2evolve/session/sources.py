@@ -51,11 +51,7 @@ def expand(paths: Iterable[Path]) -> Iterator[Path]:
 
 
 def domain_of(file: ResultsFile) -> str:
-    """The file's domain.
-
-    Raises:
-        ResultsError: the file names none.
-    """
+    """The file's domain; an error if it names none."""
     if file.domain is None:
         raise ResultsError(
             f"{file.path}: names no domain in info.environment_info or in its tasks' scenarios"
@@ -64,11 +60,7 @@ def domain_of(file: ResultsFile) -> str:
 
 
 def mode_of(file: ResultsFile) -> Mode:
-    """The file's domain, and whether its runs were solo: tau2 then records a dummy as the user.
-
-    Raises:
-        ResultsError: the file names no domain, or our own block in it is damaged.
-    """
+    """The file's domain, and whether its runs were solo: tau2 then records a dummy as the user."""
     return Mode(domain_of(file), provenance(file).mode.solo)
 
 
@@ -130,12 +122,7 @@ class ScoredSimulation:
 def rescore(
     file: ResultsFile, worlds: Worlds, provider: str | None, judge: Judge | None = None
 ) -> list[ScoredSimulation]:
-    """Score every simulation of a file with the tasks embedded in it.
-
-    Raises:
-        ResultsError: the file names no domain.
-        WorldError: the provider has no such domain.
-    """
+    """Score every simulation of a file with the tasks embedded in it."""
     domain, origin = domain_of(file), provenance(file)
     world = worlds.open(provider or origin.provider, domain)
     types = world.tool_types()
@@ -164,12 +151,7 @@ class ScoredFile:
 def rescore_files(
     paths: Sequence[Path], worlds: Worlds, provider: str | None, judge: Judge | None
 ) -> list[ScoredFile]:
-    """Score files one by one, after all were read: bad input is reported at once.
-
-    Raises:
-        ResultsError: a file cannot be read or trusted.
-        WorldError: a domain or provider is unknown.
-    """
+    """Score files one by one, after all were read: bad input is reported at once."""
     found = []
     for file in [read_results(path) for path in expand(paths)]:
         scored = rescore(file, worlds, provider, judge)
@@ -207,17 +189,13 @@ def load_evidence(
     """Read one candidate's evidence from results files, run folders or compact evidence.
 
     Args:
-        paths: The files and folders.
-        worlds: Opens domains.
         provider: Whose world results are scored on, if they do not say.
-        judge: Judge of natural-language assertions.
         one_agent: Whether the candidate and agent of a side must agree.
         by_suite: Whether files of several suites of a domain are kept apart instead of rejected.
 
     Raises:
         ResultsError: a path cannot be read or trusted, files of one side differ in what it must agree in, or
             compact evidence and results files are mixed.
-        WorldError: a domain cannot be opened.
     """
     sides: list[Evidence] = []
     groups: dict[tuple[Mode, str | None], list[ResultsFile]] = {}
@@ -263,8 +241,7 @@ def combined_provenance(
 ) -> Provenance:
     """Where the files of one side come from, as today's scorer and `judge` score them.
 
-    Raises:
-        ResultsError: two files differ in what one side must agree in; names both files and values.
+    An error names two files that differ in what one side must agree in.
     """
     from pytest_trace2evolve.gate.comparable import agent_differences, differences
 
@@ -303,12 +280,7 @@ class RecordedRuns:
 
 
 def read_replays(paths: Sequence[Path]) -> dict[Mode, RecordedRuns]:
-    """Recorded runs by domain and mode; the files that share both belong to one candidate.
-
-    Raises:
-        ResultsError: a file cannot be read or trusted, names no domain, or differs from another of its
-            domain and mode in what one side must agree in.
-    """
+    """Recorded runs by domain and mode; the files that share both must belong to one candidate."""
     from pytest_trace2evolve.evidence.store import safe_id
 
     groups: dict[Mode, list[ResultsFile]] = {}
@@ -330,11 +302,9 @@ def read_replays(paths: Sequence[Path]) -> dict[Mode, RecordedRuns]:
 
 
 def check_replayed_candidate(recorded: Mapping[Mode, RecordedRuns], candidate: "Candidate") -> None:
-    """Check that recorded runs are of a candidate; if it has an adapter, they must say so themselves.
+    """Check that no recorded run is of another candidate, or of an earlier text of it.
 
-    Raises:
-        ResultsError: a file is of another candidate or of an earlier text of it, or names none and the
-            candidate has an adapter.
+    Runs that name no candidate are accepted unless the candidate has an adapter.
     """
     for file in (file for group in recorded.values() for file in group.files):
         ref = provenance(file).candidate
@@ -353,11 +323,7 @@ def check_replayed_candidate(recorded: Mapping[Mode, RecordedRuns], candidate: "
 def check_replayed_suites(
     recorded: Mapping[Mode, RecordedRuns], suites: Sequence["Suite"], *, suites_named: bool
 ) -> None:
-    """Check that every replayed file belongs to a selected suite, and that every named suite gets one.
-
-    Raises:
-        ResultsError: no selected suite has a file's domain and mode, or no file has those of a named suite.
-    """
+    """Check that every replayed file belongs to a selected suite, and that every named suite gets one."""
     for mode, group in recorded.items():
         if mode not in {suite.mode for suite in suites}:
             files = ", ".join(str(file.path) for file in group.files)

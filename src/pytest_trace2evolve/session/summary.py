@@ -25,18 +25,14 @@ def report_of(
     decision: Decision | None,
     trouble: str = "",
     used: str = "",
-    command: Sequence[str] = (),
 ) -> RunReport:
     """The report of a run.
 
     Args:
-        plan: What was run.
-        outcomes: The suites' outcomes, in the order of the report.
         notes: Notes for the user, a line each.
         decision: The verdict over all suites.
         trouble: Why the run decides nothing; empty if it does.
         used: What its models used.
-        command: How it was started, without secrets.
     """
     suites = []
     for outcome in outcomes:
@@ -58,7 +54,6 @@ def report_of(
         suites=tuple(suites),
         notes=tuple(notes),
         used=used,
-        command=tuple(command),
         run_id=plan.run_id,
         evidence=_evidence_folder(plan),
     )

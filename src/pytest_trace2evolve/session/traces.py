@@ -33,15 +33,9 @@ Place = tuple[str, str]
 
 
 def find_run(run: str, project: Project | None, here: Path) -> Path:
-    """The path of a run.
+    """The path of a run, from its id or the beginning of it, its folder, or a results file.
 
-    Args:
-        run: A run's id or the beginning of one, a run folder, or a results file.
-        project: Whose runs are meant, if there is a project.
-        here: The folder that paths start from.
-
-    Raises:
-        ConfigError: no run has that name, or several do.
+    Paths start from the folder `here`.
     """
     if path_exists(here / run):
         return here / run
@@ -71,11 +65,7 @@ def splits_with(project: Project, domain: str, task: str) -> Iterator[Place]:
 def record_access(
     project: Project, place: Place, domain: str, task: str, trials: tuple[int, ...], run: str
 ) -> None:
-    """Record in the ledger that trials of a task are opened.
-
-    Raises:
-        LedgerError: it could not be written; then nothing may be shown.
-    """
+    """Record in the ledger that trials of a task are opened. If that fails, nothing may be shown."""
 
     def make(root: str, parents: tuple[str, ...], at: datetime) -> Seen:
         return Seen(
@@ -138,11 +128,8 @@ def open_trace(
     """Find the trace of a simulation, and record the access.
 
     Args:
-        run: A run's id or the beginning of one, a run folder, or a results file.
-        task: The task's id.
-        project: Whose ledger to write and whose runs are meant, if there is a project.
-        here: The folder that paths start from.
-        trial: Which trial; the first if None.
+        run: As in `find_run`.
+        trial: The first trial if None.
         suite: Which suite of a run over several.
 
     Raises:
