@@ -245,10 +245,7 @@ CASES = Command(
                 whole("--count", "N", "how many cases", required=True),
                 path("--out", "FILE", "a new file; - prints them", required=True),
                 text(
-                    "--family",
-                    "NAME",
-                    "a family, or 'pressure' for those six; repeatable",
-                    action="append",
+                    "--family", "NAME", "a family, or 'pressure' for those six; repeatable", action="append"
                 ),
                 CONTENT,
             ),

@@ -63,11 +63,7 @@ def _sides(options: argparse.Namespace) -> tuple[list[Path], list[Path]]:
 
 def calibrate(options: argparse.Namespace) -> int:
     """Print how often each policy errs on a suite's own trials."""
-    from pytest_trace2evolve.report.calibration import (
-        calibration_json,
-        calibration_picture,
-        calibration_text,
-    )
+    from pytest_trace2evolve.report.calibration import calibration_json, calibration_picture, calibration_text
     from pytest_trace2evolve.session.calibrate import CalibrationSettings, calibrate_files
 
     settings = CalibrationSettings(

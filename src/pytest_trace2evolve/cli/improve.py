@@ -165,12 +165,7 @@ def _train_one(environments: "Environments", order: "Order") -> None:
             curve.append({"reward": step.reward, "informative": step.informative, "kl": step.kl})
             show(step.step, training_progress(curve))
 
-        made = make(
-            environments,
-            order,
-            stepped=on_step,
-            told=lambda done: show(done, "held out", total),
-        )
+        made = make(environments, order, stepped=on_step, told=lambda done: show(done, "held out", total))
     if made is None:
         return
     trained = made.trained

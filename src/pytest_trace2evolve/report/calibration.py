@@ -144,10 +144,7 @@ def calibration_picture(files: "CalibratedFiles", *, file_format: str) -> bytes:
     rows = [[_bars(found, name, goal) for goal in (Goal.IMPROVE, Goal.HOLD)] for name in found.margins]
     resamples = f"{found.resamples} resamples of {found.pool.tasks} tasks × {found.draw.trials} trials a side"
     return outcome_bars(
-        rows,
-        title=f"{files.name}\n{resamples}",
-        x_label="true difference, points",
-        file_format=file_format,
+        rows, title=f"{files.name}\n{resamples}", x_label="true difference, points", file_format=file_format
     )
 
 

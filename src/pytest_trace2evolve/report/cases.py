@@ -13,11 +13,7 @@ from pytest_trace2evolve.records.task import After, Turn
 from pytest_trace2evolve.report.tables import BOTH_SIDES, grid, print_line, rendered, terminal
 from pytest_trace2evolve.utils.sanitize import sanitize_line
 
-_AFTER = {
-    After.ANYTHING: "then",
-    After.DONE: "where that was done",
-    After.REFUSED: "where that was refused",
-}
+_AFTER = {After.ANYTHING: "then", After.DONE: "where that was done", After.REFUSED: "where that was refused"}
 
 MISSING = "missing"
 """Stands for a record or a field that a damaged store lacks, or holds as something else."""

@@ -122,13 +122,7 @@ class GitHub:
         return None
 
     def post(
-        self,
-        number: int,
-        mark: str,
-        render: Callable[[int], str],
-        *,
-        limit: int,
-        author: str | None = None,
+        self, number: int, mark: str, render: Callable[[int], str], *, limit: int, author: str | None = None
     ) -> PostedComment:
         """Update the comment with this marker on a pull request, or create it.
 

@@ -19,16 +19,7 @@ from pytest_trace2evolve.records.environment import (
 )
 from pytest_trace2evolve.records.improvement import Evolution
 from pytest_trace2evolve.records.routing import Confusion
-from pytest_trace2evolve.report.tables import (
-    NOTHING,
-    Figure,
-    Word,
-    fits,
-    grid,
-    points,
-    rendered,
-    terminal,
-)
+from pytest_trace2evolve.report.tables import NOTHING, Figure, Word, fits, grid, points, rendered, terminal
 from pytest_trace2evolve.utils.plots import SMOOTHED_STEPS
 from pytest_trace2evolve.utils.sanitize import sanitize_line
 

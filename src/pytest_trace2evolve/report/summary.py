@@ -91,11 +91,7 @@ def trial_properties(records: Sequence[SimulationEvidence], *, live: bool) -> Pr
     """The results of a task's trials, and their usage if they are `live`: made in this run or before."""
     trials = Trials(tuple(records))
     passed = sum(Trials((record,)).passes is True for record in trials.measured)
-    found = [
-        ("trials", str(len(records))),
-        ("measured", str(len(trials.measured))),
-        ("passed", str(passed)),
-    ]
+    found = [("trials", str(len(records))), ("measured", str(len(trials.measured))), ("passed", str(passed))]
     if trials.reward is not None:
         found.append(("reward", f"{trials.reward:.6g}"))
     ends = Counter(record.termination_reason for record in records)

@@ -204,10 +204,7 @@ def check_cases(project: Project) -> Iterator[Finding]:
                 continue
             digests = {case.id: case.digest for case in cases}
             if suite.name in locks and digests != locks[suite.name].splits.get(split):
-                yield Finding(
-                    path,
-                    f"is not split {split!r} of {suite.name} as {LOCK_NAME} has it; {RENEW}",
-                )
+                yield Finding(path, f"is not split {split!r} of {suite.name} as {LOCK_NAME} has it; {RENEW}")
 
 
 def check_baselines(project: Project) -> Iterator[Finding]:
