@@ -31,7 +31,7 @@ def list_environments(options: argparse.Namespace) -> int:
 
     found = listed(environments_of(nearest_project(options)), _calibrations_folder(options))
     if options.json:
-        print(json.dumps([one.to_json() for one in found], indent=1))
+        print(json.dumps([environment.to_json() for environment in found], indent=1))
     else:
         print(environments_text(found))
     return 0
@@ -86,10 +86,10 @@ def calibrate(options: argparse.Namespace) -> int:
             _calibrate_each(environments, names, ask, settings, _calibrations_folder(options))
         )
     if options.json:
-        print(json.dumps([one.model_dump(mode="json") for one in found], indent=1))
+        print(json.dumps([calibration.model_dump(mode="json") for calibration in found], indent=1))
     else:
         print(calibrations_text(found))
-    return 0 if all(one.outcome is Outcome.FITS for one in found) else REFUSED
+    return 0 if all(calibration.outcome is Outcome.FITS for calibration in found) else REFUSED
 
 
 async def _calibrate_each(
@@ -183,7 +183,9 @@ def _print_synthesis(found: "Synthesis", *, as_json: bool) -> None:
         record = {
             "module": str(found.module) if found.module else None,
             "kept": str(found.kept),
-            "rounds": [{"round": one.number, "problems": list(one.problems)} for one in found.rounds],
+            "rounds": [
+                {"round": attempt.number, "problems": list(attempt.problems)} for attempt in found.rounds
+            ],
             "calibration": found.calibration.model_dump(mode="json") if found.calibration else None,
         }
         print(json.dumps(record, indent=1))

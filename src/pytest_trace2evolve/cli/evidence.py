@@ -71,12 +71,12 @@ def baselines(options: argparse.Namespace) -> int:
     project = project_of(options)
     found = saved_baselines(project, datetime.now(UTC))
     if options.json:
-        print(json.dumps({"baselines": [one.to_json() for one in found]}, indent=2))
+        print(json.dumps({"baselines": [baseline.to_json() for baseline in found]}, indent=2))
     elif found:
         print(baselines_table(found))
     else:
         print(f"no baselines in {project.baselines_folder}; save one with pytest --t2e-save-baseline NAME")
-    damaged = [one.error for one in found if one.error]
+    damaged = [baseline.error for baseline in found if baseline.error]
     for error in damaged:
         print(f"trace2evolve: {error}", file=sys.stderr)
     return 1 if damaged else 0

@@ -149,12 +149,12 @@ def calibration_picture(files: "CalibratedFiles", *, file_format: str) -> bytes:
 
 
 def _bars(found: Calibration, name: str, goal: Goal) -> OutcomeBars:
-    effects = sorted(effect for policy, one, effect in found.decisions if (policy, one) == (name, goal))
+    effects = sorted(key[2] for key in found.decisions if key[:2] == (name, goal))
     decided = [found.decisions[name, goal, effect] for effect in effects]
     return OutcomeBars(
         f"{name}, goal {goal.value}",
         [points(effect) if effect else "0" for effect in effects],
-        {decision.value: [one.rate(decision).estimate for one in decided] for decision in Decision},
+        {decision.value: [counts.rate(decision).estimate for counts in decided] for decision in Decision},
     )
 
 

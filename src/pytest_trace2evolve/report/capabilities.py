@@ -51,7 +51,7 @@ def capabilities_text(found: CapabilityReport) -> str:
     for capability in selected:
         _print_examples(target, capability)
     target.print()
-    print_line(target, f"selected: {', '.join(one.name for one in selected) or 'none'}", "bold")
+    print_line(target, f"selected: {', '.join(capability.name for capability in selected) or 'none'}", "bold")
     return rendered(target)
 
 
@@ -59,24 +59,24 @@ def _capabilities_table(found: CapabilityReport) -> Table:
     several = found.runs > 1
     headings = ("coverage", "ER⁻", "ER⁺", "Δ", "interval", *(("runs",) if several else ()))
     table = grid(Word("capability"), *(Figure(heading) for heading in headings), "", padding=NARROW)
-    for one in found.capabilities:
-        decision = "selected" if one.selected else one.reason
-        if one.lost:
-            decision += f"; {one.lost} labels lost"
+    for capability in found.capabilities:
+        decision = "selected" if capability.selected else capability.reason
+        if capability.lost:
+            decision += f"; {capability.lost} labels lost"
         interval = (
             NOTHING
-            if one.delta_low is None or one.delta_high is None
-            else f"{one.delta_low:+.3f} … {one.delta_high:+.3f}"
+            if capability.delta_low is None or capability.delta_high is None
+            else f"{capability.delta_low:+.3f} … {capability.delta_high:+.3f}"
         )
         table.add_row(
-            escape(one.name),
-            _with_deviation(one.coverage, one.coverage_std),
-            _share(one.error_rate_failed),
-            _share(one.error_rate_passed),
-            _with_deviation(one.delta, one.delta_std, signed=True),
+            escape(capability.name),
+            _with_deviation(capability.coverage, capability.coverage_std),
+            _share(capability.error_rate_failed),
+            _share(capability.error_rate_passed),
+            _with_deviation(capability.delta, capability.delta_std, signed=True),
             interval,
-            *((f"{one.runs_passed}/{found.runs}",) if several else ()),
-            Text(decision, style="bold green" if one.selected else "dim"),
+            *((f"{capability.runs_passed}/{found.runs}",) if several else ()),
+            Text(decision, style="bold green" if capability.selected else "dim"),
         )
     return table
 
@@ -126,16 +126,16 @@ def capability_picture(
     """Left: a point a capability with Δ's interval. Right: Δ run by run."""
     measured = [
         ContrastPoint(
-            name=one.name,
-            coverage=one.coverage,
-            delta=one.delta,
-            low=one.delta_low,
-            high=one.delta_high,
-            by_run=[run.delta for run in one.by_run if run.delta is not None],
-            selected=one.selected,
+            name=capability.name,
+            coverage=capability.coverage,
+            delta=capability.delta,
+            low=capability.delta_low,
+            high=capability.delta_high,
+            by_run=[run.delta for run in capability.by_run if run.delta is not None],
+            selected=capability.selected,
         )
-        for one in found.capabilities
-        if one.delta is not None and one.coverage is not None
+        for capability in found.capabilities
+        if capability.delta is not None and capability.coverage is not None
     ]
     passed = found.traces - found.failed
     runs = (

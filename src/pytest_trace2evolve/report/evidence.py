@@ -51,11 +51,11 @@ def baseline_line(baseline: "BaselineFacts", *, name_suite: bool = False) -> str
 def age_warnings(baselines: Iterable["BaselineFacts"], max_days: float | None) -> list[str]:
     """A warning for each baseline that is older than so many days."""
     return [
-        f"warning: baseline {one.name} of {one.suite} is {_days(one.age_days)} old, more than "
+        f"warning: baseline {baseline.name} of {baseline.suite} is {_days(baseline.age_days)} old, more than "
         f"t2e_baseline_max_age = {max_days:g}; measure it again "
-        f"(--t2e-save-baseline {one.name} --t2e-baseline-mode update)"
-        for one in baselines
-        if max_days is not None and one.age_days is not None and one.age_days > max_days
+        f"(--t2e-save-baseline {baseline.name} --t2e-baseline-mode update)"
+        for baseline in baselines
+        if max_days is not None and baseline.age_days is not None and baseline.age_days > max_days
     ]
 
 
@@ -78,28 +78,30 @@ def baselines_table(baselines: Sequence["BaselineFacts"]) -> str:
         Column(name, justify="right" if name in figures else "left", overflow="fold") for name in headings
     ]
     table = grid(*columns, padding=NARROW)
-    for one in baselines:
-        if one.error:
-            table.add_row(one.suite, one.name, NOTHING, "damaged")
+    for baseline in baselines:
+        if baseline.error:
+            table.add_row(baseline.suite, baseline.name, NOTHING, "damaged")
             continue
-        candidate = f"{one.candidate} ← {one.parent}" if one.parent else one.candidate or NOTHING
+        parent = f" ← {baseline.parent}" if baseline.parent else ""
+        candidate = f"{baseline.candidate}{parent}" if baseline.candidate or parent else NOTHING
         table.add_row(
-            escape(one.suite),
-            escape(one.name),
-            NOTHING if one.age_days is None else _days(one.age_days),
+            escape(baseline.suite),
+            escape(baseline.name),
+            NOTHING if baseline.age_days is None else _days(baseline.age_days),
             escape(candidate),
-            escape(one.model or NOTHING),
-            str(one.tasks),
-            _range(one.trials),
-            str(one.simulations),
-            one.lock,
-            escape(_lineage(one)),
+            escape(baseline.model or NOTHING),
+            str(baseline.tasks),
+            _range(baseline.trials),
+            str(baseline.simulations),
+            baseline.lock,
+            escape(_lineage(baseline)),
         )
     target = terminal()
     target.print(table)
-    for one in baselines:
-        if one.changed:
-            target.print(f"{escape(one.path)}: lock stale: {escape('; '.join(one.changed))}", soft_wrap=True)
+    for baseline in baselines:
+        if baseline.changed:
+            changed = escape("; ".join(baseline.changed))
+            target.print(f"{escape(baseline.path)}: lock stale: {changed}", soft_wrap=True)
     return rendered(target)
 
 
@@ -136,14 +138,14 @@ def promotion_text(promotion: "Promotion", root: Path, here: Path, *, dry_run: b
     """
     record = promotion.record
     if promotion.done:
-        files = ", ".join(_relative(one.path, here) for one in promotion.baselines)
+        files = ", ".join(_relative(baseline.path, here) for baseline in promotion.baselines)
         return f"run {record.run} was promoted before: {files}; nothing changed"
     lines = [
         f"candidate {record.candidate.id}, run {record.run}, policy {record.policy}, goal {record.goal.value}"
     ]
-    for one in promotion.baselines:
-        lines.append(_new_baseline(one, here, dry_run=dry_run))
-        lines += [f"  {_split_line(verdict)}" for verdict in record.suites[one.suite].verdicts]
+    for baseline in promotion.baselines:
+        lines.append(_new_baseline(baseline, here, dry_run=dry_run))
+        lines += [f"  {_split_line(verdict)}" for verdict in record.suites[baseline.suite].verdicts]
     lines += [f"{suite}: left as it is ({reason})" for suite, reason in promotion.without]
     if record.others_failed:
         lines.append(
@@ -157,11 +159,12 @@ def _commit_command(promotion: "Promotion", root: Path, here: Path) -> str:
     """The shell command that adds and commits a promotion, with the candidate that it is about."""
     record = promotion.record
     candidate = root / "candidates" / f"{record.candidate.id}.md"
-    paths = [_relative(path, here) for path in (*(one.path for one in promotion.baselines), candidate)]
-    against = " and ".join(dict.fromkeys(one.beaten for one in promotion.baselines))
-    suites = ", ".join(one.suite for one in promotion.baselines)
+    paths = [*(baseline.path for baseline in promotion.baselines), candidate]
+    against = " and ".join(dict.fromkeys(baseline.beaten for baseline in promotion.baselines))
+    suites = ", ".join(baseline.suite for baseline in promotion.baselines)
     message = f"Promote {record.candidate.id} on {suites}: takes over from {against} (run {record.run})"
-    return f"git add {shlex.join(paths)} && git commit -m {shlex.quote(message)}"
+    files = shlex.join(_relative(path, here) for path in paths)
+    return f"git add {files} && git commit -m {shlex.quote(message)}"
 
 
 def _new_baseline(baseline: "NewBaseline", here: Path, *, dry_run: bool) -> str:
@@ -194,7 +197,7 @@ def score_json(files: Sequence["ScoredFile"]) -> dict[str, Any]:
             {
                 "path": str(file.path),
                 "domain": file.domain,
-                "simulations": [_simulation_json(one) for one in file.scored],
+                "simulations": [_simulation_json(simulation) for simulation in file.scored],
                 "metrics": file.metrics.model_dump(mode="json"),
             }
             for file in files
@@ -205,7 +208,7 @@ def score_json(files: Sequence["ScoredFile"]) -> dict[str, Any]:
 def _simulation_json(scored: "ScoredSimulation") -> dict[str, Any]:
     record = scored.record
     # Why an invariant is broken is left out: it quotes the trace, and only `show` records an access.
-    found = [{"invariant": one.invariant.value, "message": one.message} for one in scored.found]
+    found = [{"invariant": finding.invariant.value, "message": finding.message} for finding in scored.found]
     return {
         "id": record.id,
         "task_id": record.task_id,
@@ -277,16 +280,16 @@ def ledger_json(
         "problems": list(problems),
         "splits": [
             {
-                "suite": one.suite,
-                "split": one.split,
-                "lock": one.lock,
-                "informed": list(one.informed),
-                "entries": [{"name": entry.name, **entry.to_json()} for entry in one.entries],
+                "suite": history.suite,
+                "split": history.split,
+                "lock": history.lock,
+                "informed": list(history.informed),
+                "entries": [{"name": entry.name, **entry.to_json()} for entry in history.entries],
                 "next": None
-                if one.next_look is None or problems
-                else {"look": one.next_look, "share": share(one.next_look, 1)},
+                if history.next_look is None or problems
+                else {"look": history.next_look, "share": share(history.next_look, 1)},
             }
-            for one in histories
+            for history in histories
         ],
     }
 
@@ -294,18 +297,18 @@ def ledger_json(
 def ledger_text(problems: Sequence[str], histories: Sequence["SplitHistory"]) -> str:
     """The histories, split by split, in order of time."""
     target = terminal()
-    for position, one in enumerate(histories):
+    for position, history in enumerate(histories):
         if position:
             target.print()
-        print_line(target, f"{one.suite} · {one.split}", "bold")
-        for name in one.informed:
+        print_line(target, f"{history.suite} · {history.split}", "bold")
+        for name in history.informed:
             print_line(target, f"  candidate {name} was informed by it, as its front matter says")
-        for entry in one.entries:
-            print_line(target, f"  {entry.at:%Y-%m-%d %H:%M} UTC  {_entry_line(entry, one.lock)}")
-        if not one.informed and not one.entries:
+        for entry in history.entries:
+            print_line(target, f"  {entry.at:%Y-%m-%d %H:%M} UTC  {_entry_line(entry, history.lock)}")
+        if not history.informed and not history.entries:
             print_line(target, "  no command of ours opened a trace of it, and nothing was judged on it")
-        if one.next_look is not None:
-            print_line(target, f"  {_next_test(one.next_look, damaged=bool(problems))}")
+        if history.next_look is not None:
+            print_line(target, f"  {_next_test(history.next_look, damaged=bool(problems))}")
     if not histories:
         target.print("no suite is locked, and nothing is written in the ledger")
     return rendered(target)

@@ -273,8 +273,8 @@ def _sides(baseline: SideFigures, candidate: SideFigures) -> str:
                 title,
                 figure(side.reward),
                 *(
-                    "" if one is None else f"{figure(one.estimate)} ({_interval(one.low, one.high)})"
-                    for one in chances
+                    f"{figure(chance.estimate)} ({_interval(chance.low, chance.high)})" if chance else ""
+                    for chance in chances
                 ),
                 figure(side.pass_rate),
                 figure(side.action_match),

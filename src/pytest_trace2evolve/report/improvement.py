@@ -37,8 +37,9 @@ def environments_text(environments: Sequence[EnvironmentListing]) -> str:
         Column("calibrated", overflow="fold"),
         Column("pays", overflow="fold"),
     )
-    for one in environments:
-        table.add_row(Text(one.name), one.digest[:12], Text(_calibration_state(one)), Text(one.pays))
+    for environment in environments:
+        state = _calibration_state(environment)
+        table.add_row(Text(environment.name), environment.digest[:12], Text(state), Text(environment.pays))
     target.print(table)
     return rendered(target)
 
@@ -47,9 +48,10 @@ def _calibration_state(environment: EnvironmentListing) -> str:
     if not environment.calibrations:
         return "no"
     states = []
-    for one in environment.calibrations:
-        fitting = f"difficulty {one.difficulty}" if one.outcome is Outcome.FITS else "nothing fits"
-        states.append(f"{one.model}: {fitting}")
+    for calibration in environment.calibrations:
+        fits = calibration.outcome is Outcome.FITS
+        state = f"difficulty {calibration.difficulty}" if fits else "nothing fits"
+        states.append(f"{calibration.model}: {state}")
     return "; ".join(states) + (" (of another version)" if environment.stale else "")
 
 
@@ -75,13 +77,13 @@ def calibrations_text(calibrations: Sequence[Calibration]) -> str:
     headings = ("environment", "level", "mean", "std", "top", "zero", "differ", "pass@k", "lost", "tokens")
     columns = [Column(heading, overflow="fold", no_wrap=True) for heading in headings]
     table = grid(*columns, Column("outside", overflow="fold"))
-    for one in calibrations:
-        for tried in one.tried:
-            table.add_row(*map(Text, _calibration_row(one.capability, tried)))
+    for calibration in calibrations:
+        for tried in calibration.tried:
+            table.add_row(*map(Text, _calibration_row(calibration.capability, tried)))
     target.print(table)
-    for one in calibrations:
-        if one.advice:
-            target.print(Text(f"{one.capability}: {one.advice}"))
+    for calibration in calibrations:
+        if calibration.advice:
+            target.print(Text(f"{calibration.capability}: {calibration.advice}"))
     return rendered(target)
 
 
@@ -125,8 +127,8 @@ def heldout_text(
     # A narrow terminal gets no share of top rewards: it tells least.
     target.print(table if fits(table, target) else _heldout_table(rows, _HELDOUT_HEADINGS[:3]))
     first = after[names[0]]
-    sizes = sorted({len(one.rewards) for one in after.values()}, reverse=True)
-    lost = sum(one.lost for side in (before, after) for one in side.values())
+    sizes = sorted({len(heldout.rewards) for heldout in after.values()}, reverse=True)
+    lost = sum(heldout.lost for side in (before, after) for heldout in side.values())
     target.print(
         f"[dim]{' or '.join(map(str, sizes))} scenarios × {max(map(len, first.rewards))} rollouts each, "
         f"before and after{f', {lost} of them lost' if lost else ''}; temperature {first.temperature:g}; "
@@ -170,7 +172,7 @@ def evolution_text(state: Evolution, adapters: "Adapters") -> str:
         "gate",
         "verdict",
     )
-    deltas = {one.name: one.delta for one in state.missing or ()}
+    deltas = {missing.name: missing.delta for missing in state.missing or ()}
     for capability, name in state.adapters.items():
         judged = state.judged.get(f"{state.candidate}+{name}")
         if judged is None:
@@ -205,7 +207,9 @@ def _manifest_cells(manifest: AdapterManifest, capability: str) -> tuple[str, st
     if own is None:
         return "not measured", "", ""
     others = [
-        (one.change, name) for name, one in manifest.heldout.items() if name not in manifest.environments
+        (measured.change, name)
+        for name, measured in manifest.heldout.items()
+        if name not in manifest.environments
     ]
     worst = NOTHING
     if others:

@@ -43,7 +43,7 @@ def split_histories(
         CandidateError, LockError: a candidate's file or the lock is broken.
     """
     entries = [entry for entry in looks.entries if isinstance(entry, Seen | Draw | Evaluation)]
-    locked = {(name, one) for name, lock in project.lock.suites.items() for one in lock.splits}
+    locked = {(name, split_name) for name, lock in project.lock.suites.items() for split_name in lock.splits}
     places = locked | {(entry.suite, entry.split) for entry in entries}
     for kind, name, known in (
         ("suite", suite, {place[0] for place in places}),
@@ -58,7 +58,11 @@ def split_histories(
         if suite in (None, place[0]) and split in (None, place[1])
     ]
     asked = split is not None
-    return [one for one in found if asked or one.entries or one.informed or one.next_look is not None]
+    return [
+        history
+        for history in found
+        if asked or history.entries or history.informed or history.next_look is not None
+    ]
 
 
 def _history(

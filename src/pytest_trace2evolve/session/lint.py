@@ -76,7 +76,7 @@ def lint(project: Project, worlds: Worlds, against: str = "HEAD") -> list[Findin
         check_rules(project, worlds),
         check_draws(project),
     )
-    return [finding for check in checks for finding in sorted(check, key=lambda one: (one.path, one.text))]
+    return [finding for check in checks for finding in sorted(check, key=lambda it: (it.path, it.text))]
 
 
 def check_candidates(project: Project) -> Iterator[Finding]:
@@ -265,7 +265,8 @@ def check_runs(project: Project) -> Iterator[Finding]:
 
 def _edited_traces(folder: Path, entry: Traces) -> Iterator[Finding]:
     """Whether a run's traces are as it left them. A folder that is gone or was moved is passed over."""
-    place = next((one for one in (folder / entry.suite, folder) if (one / "results.json").exists()), None)
+    places = (folder / entry.suite, folder)
+    place = next((place for place in places if (place / "results.json").exists()), None)
     if place is None:
         return
     try:
@@ -283,16 +284,16 @@ def check_frozen_dates(project: Project) -> Iterator[Finding]:
     accesses = [entry for entry in entries if isinstance(entry, Seen)]
     for path, candidate in _readable_candidates(project) if accesses else ():
         frozen = candidate.frozen_at
-        later = [one for one in accesses if frozen is not None and one.first_day > frozen]
+        later = [access for access in accesses if frozen is not None and access.first_day > frozen]
         if not later:
             continue
-        access = min(later, key=lambda one: one.at)
+        access = min(later, key=lambda entry: entry.at)
         what = (
             f"says frozen_at {frozen}, before traces of {access.suite}::{access.split} were opened on "
             f"{access.first_day}"
         )
-        judged_before = (one for one in entries if isinstance(one, Evaluation) and one.at < access.at)
-        if any(version.digest == candidate.digest for one in judged_before for version in one.versions):
+        judged_before = (entry for entry in entries if isinstance(entry, Evaluation) and entry.at < access.at)
+        if any(version.digest == candidate.digest for entry in judged_before for version in entry.versions):
             continue
         first = _first_commit(project.root, path, candidate)
         if first is None:

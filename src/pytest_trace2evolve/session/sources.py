@@ -155,10 +155,10 @@ def rescore_files(
     found = []
     for file in [read_results(path) for path in expand(paths)]:
         scored = rescore(file, worlds, provider, judge)
-        unclear = [one.record for one in scored if one.record.note and one.record.reward is None]
+        records = [simulation.record for simulation in scored]
+        unclear = [record for record in records if record.note and record.reward is None]
         notes = [f"{len(unclear)} not scored, first {unclear[0].id!r}: {unclear[0].note}"] if unclear else []
-        figures = metrics(one.record for one in scored)
-        found.append(ScoredFile(file.path, domain_of(file), tuple(scored), figures, tuple(notes)))
+        found.append(ScoredFile(file.path, domain_of(file), tuple(scored), metrics(records), tuple(notes)))
     return found
 
 
@@ -223,9 +223,9 @@ def load_evidence(
         origin = combined_provenance(group, provider, judge, one_agent=one_agent)
         trial = {simulation.id: simulation.trial or 0 for simulation in simulations}
         records = [
-            one.record.model_copy(update={"trial": trial[one.simulation.id]})
+            scored.record.model_copy(update={"trial": trial[scored.simulation.id]})
             for file in group
-            for one in rescore(file, worlds, provider, judge)
+            for scored in rescore(file, worlds, provider, judge)
         ]
         sides.append(Evidence(provenance=origin, simulations=tuple(records)))
     files = tuple(file for group in groups.values() for file in group)
@@ -291,7 +291,9 @@ def read_replays(paths: Sequence[Path]) -> dict[Mode, RecordedRuns]:
     for mode, files in groups.items():
         simulations, notes = combine(files)
         combined_provenance(files)  # raises if the files are not of one side
-        ran = {one.id: file.tasks[one.task_id] for file in files for one in file.simulations}
+        ran = {
+            simulation.id: file.tasks[simulation.task_id] for file in files for simulation in file.simulations
+        }
         by_task: dict[str, list[RecordedSimulation]] = {}
         for simulation in simulations:
             safe = simulation.model_copy(update={"id": safe_id(simulation.id)})

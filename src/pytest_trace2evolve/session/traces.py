@@ -138,9 +138,11 @@ def open_trace(
         LedgerError: the access could not be recorded; nothing of the trace may be shown.
     """
     path = find_run(run, project, here)
-    file = _file_with(task, [read_results(one) for one in expand([path])], suite, run)
+    file = _file_with(task, [read_results(place) for place in expand([path])], suite, run)
     origin, domain = provenance(file), domain_of(file)
-    simulations = {one.trial or 0: one for one in combine([file])[0] if one.task_id == task}
+    simulations = {
+        simulation.trial or 0: simulation for simulation in combine([file])[0] if simulation.task_id == task
+    }
     chosen = min(simulations) if trial is None else trial
     if chosen not in simulations:
         known = ", ".join(map(str, sorted(simulations)))
@@ -184,13 +186,13 @@ def _file_with(task: str, files: Sequence[ResultsFile], suite: str, run: str) ->
     if suite and suite not in by_suite:
         raise ConfigError(f"{run} holds no suite {suite!r}; {nearest(suite, by_suite)}")
     ran = {
-        name: {one.task_id for one in file.simulations}
+        name: {simulation.task_id for simulation in file.simulations}
         for name, file in by_suite.items()
         if suite in ("", name)
     }
     found = [name for name, tasks in ran.items() if task in tasks]
     if not found:
-        known = nearest(task, {one for tasks in ran.values() for one in tasks})
+        known = nearest(task, set().union(*ran.values()))
         raise ConfigError(f"{run} holds no simulation of task {task!r}; {known}")
     if len(found) > 1:
         raise ConfigError(f"task {task!r} is in several suites of {run}: {', '.join(found)}; give --suite")
