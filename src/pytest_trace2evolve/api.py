@@ -10,7 +10,6 @@ Only these names, and those of the documented submodules, are public.
 
 import argparse
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -148,9 +147,7 @@ def compare(
     return Comparison(**vars(found))
 
 
-def _paths(
-    side: str | Path | Run | Sequence[Path], project: Project | None, suite: str | None
-) -> list[Path]:
+def _paths(side: str | Path | Run | Sequence[Path], project: Project | None, suite: str | None) -> list[Path]:
     if isinstance(side, Run):
         assert suite is not None
         return [side.plan.suite_folder(suite)]
