@@ -117,10 +117,10 @@ def run_values(source: Any) -> SimpleNamespace:
     """The values of all options of a run; options that an evolution does not pass on are not given.
 
     Args:
-        source: An object with an attribute for each option of `RUN_OPTIONS`.
+        source: An object with attributes for options that are given.
     """
     values = dict.fromkeys((option.destination for option in OPTIONS), None)
-    values |= {option.destination: getattr(source, option.destination) for option in RUN_OPTIONS}
+    values |= {option.destination: getattr(source, option.destination, None) for option in RUN_OPTIONS}
     return SimpleNamespace(**values)
 
 

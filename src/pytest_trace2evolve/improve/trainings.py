@@ -36,7 +36,7 @@ class Training:
 
     Attributes:
         name: The adapter's name.
-        arguments: The arguments of `trace2evolve`.
+        arguments: The arguments of Python.
         folder: The folder that the command runs in.
         log: The file that its output is appended to.
     """
@@ -117,7 +117,8 @@ def trainings_of(plan: EvolutionPlan, state: Evolution, root: Path, folder: Path
         Training(
             name,
             [
-                *("--root", str(root), "train", "--capability", capability, "--name", name),
+                *("-m", "pytest_trace2evolve", "--root", str(root), "train"),
+                *("--capability", capability, "--name", name),
                 *("--base", str(plan.base.path), "--preset", plan.preset, "--config", str(config)),
                 *("--difficulty", str(state.environments[capability].difficulty)),
                 *("--candidate", plan.candidate),
@@ -192,7 +193,7 @@ def _run(training: Training, lock: int, on_line: OnLine, running: list[subproces
     with (
         training.log.open("a", encoding="utf-8") as log,
         subprocess.Popen(
-            [sys.executable, "-m", "pytest_trace2evolve", *training.arguments],
+            [sys.executable, *training.arguments],
             cwd=training.folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
