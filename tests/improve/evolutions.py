@@ -47,13 +47,13 @@ RUNS = {"t2e_goal": "hold", "t2e_gate": "strict", "t2e_temperature": 0.0, "t2e_t
 """Options of runs in which an adapter without effect is promoted."""
 
 
-def write_project(root: Path) -> Project:
-    """A project with 56 cases to learn from and 4 that decide."""
+def write_project(root: Path, *, discovery: int = 56, heldout: int = 4) -> Project:
+    """A project with cases to learn from, and cases that decide."""
     shutil.copytree(REPOSITORY / "candidates", root / "candidates")
     (root / "suites").mkdir()
     (root / "suites" / "small.toml").write_text(SUITE)
     (root / "cases").mkdir()
-    for split, count in (("discovery", 56), ("heldout", 4)):
+    for split, count in (("discovery", discovery), ("heldout", heldout)):
         lines = (REPOSITORY / "suites" / "support" / f"{split}.jsonl").read_text().splitlines()
         (root / "cases" / f"{split}.jsonl").write_text("\n".join(lines[:count]) + "\n")
     assert main(["--root", str(root), "lock"]) == 0

@@ -2,13 +2,15 @@
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 
 from pytest_trace2evolve.environments.generators.scenario import EASIEST, HARDEST
 from pytest_trace2evolve.environments.registry import BUILT_IN_NAMES
 from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.improve.arguments import decisive_values, run_values
 from pytest_trace2evolve.records.protocols import Judge
 from pytest_trace2evolve.serving.folder import ModelFolder, folder_digest
 from pytest_trace2evolve.session.plan import Options
@@ -38,7 +40,7 @@ class EvolutionPlan:
         options: Options of each run; the loop sets the candidate, the baseline and the folder.
         suites: The suites of each run.
         judge: Judge of natural-language assertions.
-        decisive: The values of the run's options that change its result, by flag.
+        values: The values of the options of each run, as they were given.
         content: Digest of the suites, traces, environments and policy that the evolution works on.
         simulations: Simulations of one run.
         fresh: Fresh simulations with which one run may confirm falls.
@@ -57,7 +59,7 @@ class EvolutionPlan:
     options: Options = field(default_factory=Options)
     suites: tuple[str, ...] = ()
     judge: Judge | None = None
-    decisive: Mapping[str, list[str]] = field(default_factory=dict)
+    values: SimpleNamespace = field(default_factory=lambda: run_values(None))
     content: str = ""
     simulations: int = 0
     fresh: int = 0
@@ -76,7 +78,7 @@ class EvolutionPlan:
             "content": self.content,
             "base": folder_digest(self.base.path),
             "recipe": self.recipe.model_dump(mode="json"),
-            "session": dict(self.decisive),
+            "session": decisive_values(self.values),
             "most": self.most,
             "heldout": [self.heldout, self.rollouts],
         }

@@ -14,7 +14,6 @@ from pytest_trace2evolve.errors import ConfigError, LockError, PolicyError, Resu
 from pytest_trace2evolve.evidence.integrity import edited_run
 from pytest_trace2evolve.evidence.results import ResultsFile, read_results
 from pytest_trace2evolve.gate.policy import DEFAULT_POLICY
-from pytest_trace2evolve.improve.arguments import decisive_values
 from pytest_trace2evolve.improve.plan import EvolutionPlan
 from pytest_trace2evolve.project.candidates import DEFAULT_CANDIDATE, WITH
 from pytest_trace2evolve.project.lock import RENEW
@@ -119,7 +118,7 @@ def plan_evolution(
         options=options,
         suites=tuple(plan.suites),
         judge=judge,
-        decisive=decisive_values(values),
+        values=values,
         content=_content(plan, environments, source),
         simulations=sum(len(suite.lock.tasks) * suite.trials for suite in plan.suites.values()),
         fresh=0 if plan.confirm is None else plan.confirm.budget,

@@ -46,6 +46,7 @@ class EvolutionHooks:
         self._controller = controller
         self._resources: Resources | None = None
         self._session: pytest.Session | None = None
+        self._values = run_values(None)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self, session: pytest.Session) -> None:
@@ -63,6 +64,7 @@ class EvolutionHooks:
             project = replace(resources.project, hooks=read_hooks(self._config))
             self._resources = replace(resources, project=project)
             with self._plan(None) as (plan, environments):
+                self._values = plan.values
                 budget = budget_of(plan, environments.names)
                 self._print(budget_text(plan, budget))
                 check_budget(plan, budget)
@@ -127,10 +129,7 @@ class EvolutionHooks:
         words += (
             [] if option.t2e_model is None else ["--base", str(here / Path(option.t2e_model).expanduser())]
         )
-        values = run_values(option)
-        if values.t2e_user_model and names_folder(values.t2e_user_model, here):
-            values.t2e_user_model = str(here / Path(values.t2e_user_model).expanduser())
-        return [*words, *shlex.split(option.t2e_evolve_options or ""), *run_arguments(values)]
+        return [*words, *shlex.split(option.t2e_evolve_options or ""), *run_arguments(self._values)]
 
     def _report(self, stage: Stage, line: str) -> None:
         self._print(f"{stage.value}: {sanitize_line(line)[:160]}")
