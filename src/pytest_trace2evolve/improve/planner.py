@@ -4,13 +4,14 @@ import argparse
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
 from pytest_trace2evolve.engine.live import names_folder
 from pytest_trace2evolve.environments.generators.scenario import EASIEST
 from pytest_trace2evolve.environments.registry import Environments
-from pytest_trace2evolve.errors import ConfigError, LockError, PolicyError, ResultsError
+from pytest_trace2evolve.errors import ConfigError, LockError, MissingExtraError, PolicyError, ResultsError
 from pytest_trace2evolve.evidence.integrity import edited_run
 from pytest_trace2evolve.evidence.results import ResultsFile, read_results
 from pytest_trace2evolve.gate.policy import DEFAULT_POLICY
@@ -31,7 +32,6 @@ from pytest_trace2evolve.session.traces import find_run
 from pytest_trace2evolve.session.verdicts import deciding, refuse_edited, refuse_incomparable
 from pytest_trace2evolve.training.recipe import MOST, read_recipe
 from pytest_trace2evolve.utils.canonical import digest
-from pytest_trace2evolve.utils.optional import require
 from pytest_trace2evolve.utils.reading import parse_toml, read_text
 from pytest_trace2evolve.utils.resources import embedded_model
 
@@ -69,8 +69,7 @@ def plan_evolution(
     if values.t2e_user_model and names_folder(values.t2e_user_model, context.here):
         values.t2e_user_model = str((context.here / expanded(Path(values.t2e_user_model))).resolve())
     recipe = read_recipe(asked.preset, asked.config, seed=asked.seed, steps=asked.steps)
-    for module, extra in (("trl", "train"), ("peft", "train"), ("matplotlib", "plot")):
-        require(module, extra=extra)
+    _check_installed()
     source = None if asked.from_run is None else read_source(find_run(asked.from_run, project, context.here))
     if source is not None:
         for origin in source.origins:
@@ -145,6 +144,15 @@ def _check_numbers(asked: argparse.Namespace) -> None:
             raise ConfigError(f"{option} {value}: must be {MOST} or less")
     if asked.max_minutes is not None and not 0 < asked.max_minutes < float("inf"):
         raise ConfigError(f"--max-minutes {asked.max_minutes:g}: must be more than 0")
+
+
+def _check_installed() -> None:
+    """Check for what trainings import, without importing torch into this process."""
+    for module, extra in (("trl", "train"), ("peft", "train"), ("matplotlib", "plot")):
+        if find_spec(module) is None:
+            raise MissingExtraError(
+                f"{module!r} is not installed; run: pip install 'pytest-trace2evolve[{extra}]'"
+            )
 
 
 def _check_agent(project: Project, values: SimpleNamespace, context: Context) -> None:
@@ -338,12 +346,10 @@ def read_source(run: Path) -> Source:
     """Read a run to learn from.
 
     Raises:
-        ConfigError: it is empty, or of several domains.
-        ResultsError: a file of it is damaged.
+        ConfigError: it is of several domains.
+        ResultsError: it holds no results, or a file of it is damaged.
     """
     files = [read_results(path) for path in expand([run])]
-    if not files:
-        raise ConfigError(f"{run}: holds no results: it is no run, or nothing was measured in it")
     if len({mode_of(file) for file in files}) > 1:
         names = ", ".join(sorted(f"{file.path.name} ({mode_of(file).brief})" for file in files))
         raise ConfigError(

@@ -40,14 +40,14 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_trace2evolve.plugin.controller import Controller
         from pytest_trace2evolve.plugin.summary_writers import sanitize_terminal
 
-        run = controller = Controller(config)
+        run = Controller(config)
         sanitize_terminal(config)
-        if config.option.t2e_evolve:
-            from pytest_trace2evolve.plugin.evolution import EvolutionHooks
-
-            config.pluginmanager.register(EvolutionHooks(config, controller))
     config.pluginmanager.register(run, PLUGIN_NAME)
     register(config, run)
+    if config.option.t2e_evolve and not hasattr(config, "workerinput"):
+        from pytest_trace2evolve.plugin.evolution import register_evolution
+
+        register_evolution(config)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -17,6 +17,7 @@ from pytest_trace2evolve.improve.loop import evolve
 from pytest_trace2evolve.improve.plan import EvolutionPlan, budget_of, budget_text, check_budget
 from pytest_trace2evolve.improve.planner import plan_evolution
 from pytest_trace2evolve.plugin.controller import Controller, context_of
+from pytest_trace2evolve.plugin.items import PLUGIN_NAME as RUN_NAME
 from pytest_trace2evolve.plugin.selection import suites_under
 from pytest_trace2evolve.plugin.usage import usage_error
 from pytest_trace2evolve.project.extensions import read_hooks
@@ -33,6 +34,13 @@ _OTHER_AGENTS = ("t2e_replay", "t2e_playback", "t2e_agent", "t2e_base_url", "t2e
 
 _FAILED = (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR)
 """Exit statuses of sessions whose runs nothing is learnt from."""
+
+
+def register_evolution(config: pytest.Config) -> None:
+    """Register the hooks of an evolution, after the controller: they validate before it starts servers."""
+    controller = config.pluginmanager.getplugin(RUN_NAME)
+    assert isinstance(controller, Controller)
+    config.pluginmanager.register(EvolutionHooks(config, controller), PLUGIN_NAME)
 
 
 class EvolutionHooks:
