@@ -5,9 +5,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from pytest_trace2evolve.session.live import LiveSettings
 
 from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.engine.live import LiveSettings
 from pytest_trace2evolve.environments import generated_store as generated
 from pytest_trace2evolve.environments.generators.precondition import PreconditionVerification
 from pytest_trace2evolve.environments.registry import Environments, Offer

@@ -80,7 +80,7 @@ class Project:
 
     root: Path
     suites_folder: Path
-    hooks: "Extensions | None" = field(default=None, compare=False, repr=False)
+    hooks: "Extensions | None" = field(default=None, kw_only=True, compare=False, repr=False)
 
     @classmethod
     def find(cls, start: Path | None = None) -> Self:
