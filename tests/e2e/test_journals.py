@@ -49,7 +49,11 @@ def journals(project: DeskProject) -> dict[str, list[str]]:
     """The texts of the answers in each journal, by file."""
     found = {}
     for path in sorted((project.root / ".trace2evolve/finished").rglob("*.journal")):
-        lines = [json.loads(line.partition(" ")[2]) for line in path.read_text().splitlines()]
+        try:
+            text = path.read_text()
+        except FileNotFoundError:  # its simulation finished meanwhile
+            continue
+        lines = [json.loads(line.partition(" ")[2]) for line in text.splitlines()]
         found[path.name] = [line["answer"]["completion"]["content"] for line in lines]
     return found
 
