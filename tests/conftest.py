@@ -1,20 +1,24 @@
 """Fixtures shared by all tests."""
 
 import asyncio
+import gc
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-# The HTTP client imports this one at its first use. Where that is inside a session that `pytester` runs in
-# this process, the module is forgotten afterwards, and its exceptions are no longer those that others catch.
+# `pytester` drops the modules that a session in this process imports. These are imported here, once: a second
+# copy of httpcore2 has exceptions that nothing catches, numpy refuses one, and the others cost a second each.
+import aiohttp  # noqa: F401
 import httpcore2  # noqa: F401
+import openai  # noqa: F401
 import pytest
 import scipy.optimize
-import scipy.stats  # noqa: F401  # the same: loaded twice, numpy refuses
+import scipy.stats  # noqa: F401
 from hypothesis import HealthCheck, settings
 
 from pytest_trace2evolve.agents.reference import OracleAgent
 from pytest_trace2evolve.engine.conversation import Limits, converse
+from pytest_trace2evolve.models import chat  # noqa: F401
 from pytest_trace2evolve.records.protocols import Agent, User, World
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation
@@ -36,6 +40,11 @@ settings.load_profile("suite")
 RECORDED = Path(__file__).resolve().parents[2] / "shared" / "data" / "tau2-results"
 
 Simulate = Callable[..., Simulation]
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Keep what is loaded by now out of the garbage collections that sessions in this process ask for."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
