@@ -75,7 +75,7 @@ def _read(network: "Qwen3ForCausalLM", ids: Sequence[int]) -> Any:
     torch: Any = require("torch", extra="local")
     transformers: Any = require("transformers", extra="local")
     cache = transformers.DynamicCache(config=network.config)
-    network.model(input_ids=torch.tensor([list(ids)]), past_key_values=cache, use_cache=True)
+    network.model(input_ids=torch.tensor([list(ids)]), cache=cache, use_cache=True)
     return cache
 
 
@@ -108,7 +108,7 @@ def _tails(
         ids[row, : len(tail)] = torch.tensor(tail)
         own = torch.tensor(one.own[start:], dtype=torch.float32)
         weights[row, : len(tail)] = torch.where(own > 0, own, others[row, : len(tail)])
-    hidden = network.model(input_ids=ids[:, :-1], past_key_values=cache).last_hidden_state
+    hidden = network.model(input_ids=ids[:, :-1], cache=cache).last_hidden_state
     weights = weights[:, 1:]
     seen = weights > 0
     logits = network.lm_head(hidden[seen])

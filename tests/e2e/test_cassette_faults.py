@@ -108,10 +108,10 @@ def test_a_stopped_recording_says_that_it_is_partial(project: DeskProject) -> No
         return SOLVED(request) if "<scenario>" in request.system else Reply("No.")
 
     with ChatServer(failing) as server:
-        server.release(4)  # three of the first simulation, and one of the next, which is stopped
+        server.release(4)  # three of the first simulation; the next may get one before it is stopped
         result = live(project, server, "--t2e-record=p.jsonl", "-x", "--t2e-concurrency=1")
     result.stdout.fnmatch_lines(
-        ["trace2evolve: cassette */p.jsonl: 4 answers, partial: the session was stopped early"]
+        ["trace2evolve: cassette */p.jsonl: [34] answers, partial: the session was stopped early"]
     )
     header = json.loads((project.root / "p.jsonl").read_text().split("\n")[0])
     assert header["partial"] == "the session was stopped early"

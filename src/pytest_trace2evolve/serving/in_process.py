@@ -69,7 +69,7 @@ class FoldedModel:
                 input_ids=tokens,
                 attention_mask=mask,
                 position_ids=positions,
-                past_key_values=past,
+                cache=past,
                 use_cache=True,
                 logits_to_keep=1,
             ).logits[:, -1]

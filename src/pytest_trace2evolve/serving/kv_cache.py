@@ -79,7 +79,7 @@ class BatchCache:
     """The cache of all rows.
 
     Attributes:
-        cache: What a model's forward takes as `past_key_values`.
+        cache: What a model's forward takes as `cache`.
         lengths: Tokens that each row holds.
     """
 

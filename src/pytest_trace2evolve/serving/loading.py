@@ -105,7 +105,7 @@ class LoadedModel:
             logits = self._model(
                 input_ids=tokens,
                 attention_mask=mask,
-                past_key_values=past,
+                cache=past,
                 use_cache=True,
                 **self._last_only,
                 **further,
