@@ -19,12 +19,11 @@ from itertools import islice
 
 from pytest_trace2evolve.cases.case import FAMILIES, Case, generate
 from pytest_trace2evolve.diagnose.behavior_features import Conduct, read_conduct
-from pytest_trace2evolve.diagnose.capabilities import BUILT_IN
 from pytest_trace2evolve.diagnose.contrast import STANDARD, assess
 from pytest_trace2evolve.diagnose.labels import RULES, label_by_rules
 from pytest_trace2evolve.engine.conversation import Limits, converse
 from pytest_trace2evolve.gate.intervals import Cluster, difference_interval
-from pytest_trace2evolve.records.capability import Outcome, Presence
+from pytest_trace2evolve.records.capability import BUILT_IN, Outcome, Presence
 from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.scoring.reward import score
 from pytest_trace2evolve.testing.deficits import HARMLESS, DeficientAgent, Deficit

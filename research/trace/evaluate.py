@@ -5,10 +5,9 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from pytest_trace2evolve.engine.conversation import converse
-from pytest_trace2evolve.environments.registry import Environments, played
+from pytest_trace2evolve.environments.registry import Environments, played, skills_of
 from pytest_trace2evolve.environments.rollouts import Group, roll_groups
 from pytest_trace2evolve.errors import InfrastructureError
-from pytest_trace2evolve.improve.routing import skills_of
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.message import Message

@@ -8,10 +8,10 @@ from pydantic import Field, ValidationError, model_validator
 
 from pytest_trace2evolve.environments.generators.scenario import EASIEST
 from pytest_trace2evolve.errors import ConfigError
-from pytest_trace2evolve.records.base import Record, complaint
+from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.training.recipe import PRESETS, Recipe
 from pytest_trace2evolve.utils.files import write_atomic
-from pytest_trace2evolve.utils.reading import read_json
+from pytest_trace2evolve.utils.reading import complaint, read_json
 from research.trace.tasks import Cell, cells_of
 
 CAPABILITIES = ("precondition_verification", "conditional_detail_retrieval", "tool_calling_precision")

@@ -7,11 +7,10 @@ import pytest
 
 from pytest_trace2evolve.cases.case import FAMILIES
 from pytest_trace2evolve.diagnose.behavior_features import Conduct, in_one_order, read_conduct
-from pytest_trace2evolve.diagnose.capabilities import BUILT_IN, TAXONOMY
 from pytest_trace2evolve.diagnose.labels import RULES, label_by_rules
 from pytest_trace2evolve.diagnose.taxonomy import KINDS, taxonomy
 from pytest_trace2evolve.evidence.results import read_results
-from pytest_trace2evolve.records.capability import Presence
+from pytest_trace2evolve.records.capability import BUILT_IN, TAXONOMY, Presence
 from pytest_trace2evolve.session.sides import rescore
 from pytest_trace2evolve.testing.deficits import HARMLESS, SPOILED, Deficit
 from pytest_trace2evolve.worlds.registry import Worlds

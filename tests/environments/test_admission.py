@@ -13,9 +13,10 @@ from pytest_trace2evolve.environments.admit import admit, found_held_out, held_o
 from pytest_trace2evolve.environments.generators.precondition import PreconditionVerification
 from pytest_trace2evolve.environments.generators.scenario import SupportGenerator
 from pytest_trace2evolve.environments.generators.trajectory import is_write
-from pytest_trace2evolve.environments.registry import Environments, Offer
+from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.message import Message
+from pytest_trace2evolve.records.protocols import Offer
 from pytest_trace2evolve.records.task import Content, Task
 
 ENVIRONMENTS = Environments()

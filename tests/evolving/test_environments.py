@@ -15,7 +15,6 @@ from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.environment import AdmissionReport, Calibration, CheckLine, Outcome
 from pytest_trace2evolve.records.improvement import Ready
 from pytest_trace2evolve.serving.folder import read_model
-from pytest_trace2evolve.training.recipe import Recipe
 from pytest_trace2evolve.utils.resources import embedded_model
 
 NAME, NAME_2 = "precondition_verification", "conditional_detail_retrieval"
@@ -135,9 +134,8 @@ def test_another_base_is_calibrated_once(
     assert len(played) == 2
 
 
-def test_scenarios_are_looked_at_that_are_trained_in_and_nobody_knows() -> None:
-    recipe = Recipe()
-    drawn = {required.a_first(recipe) for _ in range(50)}
+def test_the_first_scenario_that_is_checked_is_random() -> None:
+    drawn = {required.random_first(100_000, 100_001) for _ in range(50)}
     assert len(drawn) > 40
-    assert all(100_000 <= one <= 200_000 - required.CHECKED for one in drawn)
-    assert required.a_first(Recipe(scenarios=8)) == 100_000
+    assert all(100_000 <= first <= 200_001 - required.CHECKED for first in drawn)
+    assert required.random_first(100_000, 8) == 100_000

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_trace2evolve.diagnose.capabilities import BUILT_IN
 from pytest_trace2evolve.records.adapter import AdapterManifest, AdapterState, Measured
+from pytest_trace2evolve.records.capability import BUILT_IN
 from pytest_trace2evolve.records.verdict import Decision
 from pytest_trace2evolve.session.adapters import LOSS, settle
 

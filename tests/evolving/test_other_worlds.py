@@ -7,10 +7,10 @@ import pytest
 from pytest_trace2evolve.cli import main
 from pytest_trace2evolve.diagnose.diagnosis import missing_of
 from pytest_trace2evolve.environments.generators.precondition import PreconditionVerification
-from pytest_trace2evolve.environments.registry import BUILT_IN_NAMES, Environments, Offer
+from pytest_trace2evolve.environments.registry import BUILT_IN_NAMES, Environments
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.project.project import Project
-from pytest_trace2evolve.records.protocols import ToolSchema
+from pytest_trace2evolve.records.protocols import Offer, ToolSchema
 from pytest_trace2evolve.training import train as course
 from pytest_trace2evolve.worlds.registry import WorldName, Worlds
 from tests.evolving.test_asking import asked, project, write_results, write_suites

@@ -9,7 +9,7 @@ def test_a_projects_own_environment_is_played(pytester: pytest.Pytester) -> None
     pytester.makeconftest(
         """
         from pytest_trace2evolve.environments.generators.precondition import PreconditionVerification
-        from pytest_trace2evolve.environments.registry import Offer
+        from pytest_trace2evolve.records.protocols import Offer
 
         def pytest_t2e_environments(config):
             return {"mine": Offer(PreconditionVerification, "An order is read.")}

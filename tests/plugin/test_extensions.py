@@ -26,7 +26,7 @@ def pytest_t2e_worlds(config):
 
 ENVIRONMENT = """\
 from pytest_trace2evolve.environments.generators.precondition import PreconditionVerification
-from pytest_trace2evolve.environments.registry import Offer
+from pytest_trace2evolve.records.protocols import Offer
 
 
 class Mine(PreconditionVerification):

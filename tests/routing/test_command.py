@@ -10,11 +10,12 @@ from pytest_trace2evolve.cli import main
 from pytest_trace2evolve.engine.live import LiveSettings
 from pytest_trace2evolve.environments import generated_store as generated
 from pytest_trace2evolve.environments.generators.precondition import PreconditionVerification
-from pytest_trace2evolve.environments.registry import Environments, Offer
-from pytest_trace2evolve.improve.routing import Opening, Routed, opening_of, openings_of, table_of
+from pytest_trace2evolve.environments.registry import Environments, opening_of
+from pytest_trace2evolve.improve.routing import Opening, Routed, openings_of, table_of
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.adapter import AdapterState
+from pytest_trace2evolve.records.protocols import Offer
 from pytest_trace2evolve.records.routing import NONE, Routing
 from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.report.improvement import routed_json, routed_text

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pytest_trace2evolve.agents.chat import RoutedAgent, Router
-from pytest_trace2evolve.environments.registry import Environments
-from pytest_trace2evolve.improve.routing import openings_of, route_all, skills_of, table_of
+from pytest_trace2evolve.environments.registry import Environments, skills_of
+from pytest_trace2evolve.improve.routing import openings_of, route_all, table_of
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.routing import NONE, Skill
 from pytest_trace2evolve.records.task import Content

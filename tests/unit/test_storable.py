@@ -19,10 +19,10 @@ from pytest_trace2evolve.records.message import (
     Message,
     ToolCall,
     storable_message,
-    storable_text,
     unstorable,
 )
 from pytest_trace2evolve.records.wire import dollars, from_completion, to_wire, token_count
+from pytest_trace2evolve.utils.sanitize import storable_text
 
 TEXTS = st.text(st.characters(codec=None, categories=None), max_size=30)
 """Texts with halves of surrogate pairs, NUL and everything else that a Python text can hold."""

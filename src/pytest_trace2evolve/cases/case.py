@@ -13,10 +13,9 @@ from pytest_trace2evolve.cases import families as skills
 from pytest_trace2evolve.cases.content import Draws, SeededDraws, Vocabulary
 from pytest_trace2evolve.cases.scene import Scene, Sketch, assemble
 from pytest_trace2evolve.errors import CaseError
-from pytest_trace2evolve.records.base import complaint
 from pytest_trace2evolve.records.task import Content, Script, Task, script_of
 from pytest_trace2evolve.utils.canonical import canonical_json
-from pytest_trace2evolve.utils.reading import parse_json, read_lines, reported
+from pytest_trace2evolve.utils.reading import complaint, parse_json, read_lines, reported
 
 
 @dataclass(frozen=True)

@@ -276,7 +276,7 @@ def _train(options: argparse.Namespace) -> int:
 
     # Before torch is loaded.
     os.environ.update({name: os.environ.get(name, value) for name, value in QUIET_THREADS.items()})
-    from pytest_trace2evolve.environments.admit import a_first, require_admitted
+    from pytest_trace2evolve.environments.admit import random_first, require_admitted
     from pytest_trace2evolve.training.request import orders_of
     from pytest_trace2evolve.training.train import refuse
 
@@ -288,7 +288,12 @@ def _train(options: argparse.Namespace) -> int:
         for order in orders:
             refuse(order)
             if project is not None:
-                require_admitted(environments, order.capabilities, project, a_first(order.recipe))
+                require_admitted(
+                    environments,
+                    order.capabilities,
+                    project,
+                    random_first(order.recipe.first_scenario, order.recipe.scenarios),
+                )
         for order in orders:
             _trained(environments, order)
     return 0
@@ -305,7 +310,7 @@ def _left(orders: "list[Order]") -> "list[Order]":
 
 
 def _trained(environments: "Environments", order: "Order") -> None:
-    from pytest_trace2evolve.report.training import heldout_text, step_word
+    from pytest_trace2evolve.report.training import curve_picture, heldout_text, step_word
     from pytest_trace2evolve.training.train import make
 
     recipe = order.recipe
@@ -328,6 +333,7 @@ def _trained(environments: "Environments", order: "Order") -> None:
             order,
             stepped=stepped,
             told=lambda done: show(done, "held out", total),
+            picture=lambda points: curve_picture(points, title=order.name),
         )
     if made is None:
         return

@@ -3,20 +3,20 @@
 Which capabilities the failures of a run lack: what there is to train.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from pytest_trace2evolve.diagnose.behavior_features import Conduct
-from pytest_trace2evolve.diagnose.capabilities import BUILT_IN
 from pytest_trace2evolve.diagnose.contrast import STANDARD, Thresholds, assess
 from pytest_trace2evolve.diagnose.labels import label_by_rules
 from pytest_trace2evolve.diagnose.taxonomy import taxonomy
 from pytest_trace2evolve.diagnose.traces import Gathered, gather
-from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.capability import (
+    BUILT_IN,
     Capability,
     CapabilityReport,
     LabelRun,
@@ -25,6 +25,7 @@ from pytest_trace2evolve.records.capability import (
     Shown,
 )
 from pytest_trace2evolve.records.improvement import Missing
+from pytest_trace2evolve.worlds.registry import WorldName
 
 RULES = "rules"
 """The labeller that needs no model."""
@@ -139,7 +140,21 @@ class Learnt:
         return found
 
 
-def missing_of(project: Project, run: str, here: Path, environments: Environments) -> Learnt:
+class ToolMatcher(Protocol):
+    """Environments, by the tools of the worlds that they are played in."""
+
+    def require_tools_of(self, what: str, world: WorldName) -> None:
+        """Check that an environment has the tools of a world.
+
+        Raises:
+            ConfigError: none has.
+        """
+
+    def with_tools_of(self, worlds: Iterable[WorldName]) -> tuple[str, ...]:
+        """Names of the environments that have the tools of every one of some worlds."""
+
+
+def missing_of(project: Project, run: str, here: Path, environments: ToolMatcher) -> Learnt:
     """What the failures of a run lack, by rules, on the tasks that may be learnt from.
 
     Raises:

@@ -7,14 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_trace2evolve.diagnose.behavior_features import Conduct
-from pytest_trace2evolve.diagnose.capabilities import BUILT_IN
 from pytest_trace2evolve.diagnose.diagnosis import Labelled
 from pytest_trace2evolve.diagnose.traces import Gathered
 from pytest_trace2evolve.errors import ContextWindowError, InfrastructureError, LabelError
 from pytest_trace2evolve.judges import capabilities as asked
 from pytest_trace2evolve.models.answers import StoredModel
 from pytest_trace2evolve.models.settings import ModelSettings
-from pytest_trace2evolve.records.capability import Capability, Label, LabelRun, Presence
+from pytest_trace2evolve.records.capability import BUILT_IN, Capability, Label, LabelRun, Presence
 from pytest_trace2evolve.records.completion import NOTHING_USED, Usage
 from pytest_trace2evolve.records.protocols import Answers, Model
 from pytest_trace2evolve.utils.concurrency import all_of

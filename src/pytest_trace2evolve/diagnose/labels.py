@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_trace2evolve.diagnose.behavior_features import Act, Conduct, Match, Wanted, record_of
-from pytest_trace2evolve.diagnose.capabilities import BUILT_IN
-from pytest_trace2evolve.records.capability import Label, LabelRun, Presence
+from pytest_trace2evolve.records.capability import BUILT_IN, Label, LabelRun, Presence
 from pytest_trace2evolve.records.message import MALFORMED
 from pytest_trace2evolve.records.task import Action
 

@@ -3,9 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from pytest_trace2evolve.diagnose.behavior_features import Conduct, Match, record_of
-from pytest_trace2evolve.diagnose.capabilities import TAXONOMY
 from pytest_trace2evolve.diagnose.labels import account_address_inference, status_known
-from pytest_trace2evolve.records.capability import FailureKind, Presence, Shown
+from pytest_trace2evolve.records.capability import TAXONOMY, FailureKind, Presence, Shown
 from pytest_trace2evolve.records.trace import REGULAR_ENDS, TerminationReason
 
 Found = tuple[int | None, str] | None

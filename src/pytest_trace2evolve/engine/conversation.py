@@ -39,12 +39,12 @@ from pytest_trace2evolve.records.message import (
     Message,
     ToolCall,
     storable_message,
-    storable_text,
 )
 from pytest_trace2evolve.records.protocols import Agent, User, World, WorldSession
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation, TerminationReason
 from pytest_trace2evolve.records.wire import dollars
+from pytest_trace2evolve.utils.sanitize import storable_text
 
 T = TypeVar("T")
 

@@ -33,7 +33,6 @@ from pytest_trace2evolve.records.protocols import Generator, World, rules_of
 from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.task import Action, Content, Task, script_of
 from pytest_trace2evolve.scoring.invariants import broken
-from pytest_trace2evolve.training.recipe import Recipe
 from pytest_trace2evolve.utils.canonical import digest, texts_in
 from pytest_trace2evolve.worlds.registry import Worlds
 
@@ -360,7 +359,7 @@ def require_admitted(
     """Hold environments against the held-out content of a project.
 
     Args:
-        first: The first scenario that is looked at; see `a_first`.
+        first: The first scenario that is looked at; see `random_first`.
 
     Raises:
         ConfigError: one is not admitted: nothing may be trained in it.
@@ -376,7 +375,13 @@ def require_admitted(
             )
 
 
-def a_first(recipe: Recipe) -> int:
-    """A drawn first scenario of those that are trained in: code that was written to pass known scenarios does
-    not know which are looked at."""
-    return recipe.first_scenario + secrets.randbelow(max(1, recipe.scenarios - CHECKED + 1))
+def random_first(first: int, scenarios: int) -> int:
+    """A random first scenario to check, of those that are trained in.
+
+    Code that was written to pass known scenarios cannot know which are checked.
+
+    Args:
+        first: The first scenario of the training.
+        scenarios: How many it has.
+    """
+    return first + secrets.randbelow(max(1, scenarios - CHECKED + 1))

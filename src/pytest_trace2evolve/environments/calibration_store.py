@@ -6,6 +6,7 @@ What environments there are, and what is known of them in a project.
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -13,12 +14,10 @@ from pydantic import ValidationError
 from pytest_trace2evolve.environments.generators.scenario import EASIEST
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.errors import GeneratorError
-from pytest_trace2evolve.records.base import complaint
 from pytest_trace2evolve.records.environment import Calibration, Outcome
 from pytest_trace2evolve.records.task import Content
-from pytest_trace2evolve.report.environments import Listed
 from pytest_trace2evolve.utils.files import write_atomic
-from pytest_trace2evolve.utils.reading import read_json
+from pytest_trace2evolve.utils.reading import complaint, read_json
 
 
 def kept_in(folder: Path, capability: str) -> list[Calibration]:
@@ -74,6 +73,29 @@ def keep(folder: Path, calibration: Calibration) -> Path:
 
 def _whose(one: Calibration) -> Sequence[str | None]:
     return one.model, one.weights, one.candidate, one.content
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One environment of the list; `calibrations` are those that are kept of it."""
+
+    name: str
+    pays: str
+    digest: str
+    calibrations: Sequence[Calibration]
+    stale: bool = False
+
+    @property
+    def record(self) -> dict[str, object]:
+        """The same as JSON."""
+        return {
+            "environment": self.name,
+            "capability": self.name,
+            "digest": self.digest,
+            "pays": self.pays,
+            "stale": self.stale,
+            "calibrations": [one.model_dump(mode="json") for one in self.calibrations],
+        }
 
 
 def listed(environments: Environments, folder: Path) -> list[Listed]:

@@ -14,12 +14,13 @@ from pydantic import Field, ValidationError, model_validator
 
 from pytest_trace2evolve.environments.sandbox.box import Sandbox
 from pytest_trace2evolve.errors import GeneratorError
-from pytest_trace2evolve.records.base import Record, complaint
+from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.environment import GRADES
 from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.records.task import SCRIPT, Content, Replies, Request, Said, Script, Slot, Task, Turn
 from pytest_trace2evolve.utils.canonical import digest
+from pytest_trace2evolve.utils.reading import complaint
 
 STEPS_MOST = 40
 """Messages of a history or of a shortcut, and calls of an expert in a turn."""

@@ -12,12 +12,13 @@ from pydantic import Field
 
 from pytest_trace2evolve.cases.content import vocabulary
 from pytest_trace2evolve.environments.generated import Box, GeneratedGenerator
-from pytest_trace2evolve.environments.registry import BUILT_IN_NAMES, Environments, Offer, registered
+from pytest_trace2evolve.environments.registry import BUILT_IN_NAMES, Environments
 from pytest_trace2evolve.errors import GeneratorError, refuse_taken
+from pytest_trace2evolve.project.extensions import registered_environments
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.capability import CapabilityName
-from pytest_trace2evolve.records.protocols import Generator, World
+from pytest_trace2evolve.records.protocols import Generator, Offer, World
 from pytest_trace2evolve.records.task import Content, Replies
 from pytest_trace2evolve.utils.canonical import digest_text
 from pytest_trace2evolve.utils.files import write_together
@@ -64,7 +65,7 @@ def project_environments(project: Project) -> Environments:
     worlds = project.open_worlds()
     generated = generated_offers(project.root, worlds)
     hooked = project.extensions.environments
-    others = {**registered(), **dict.fromkeys(hooked, "the hook pytest_t2e_environments")}
+    others = {**registered_environments(), **dict.fromkeys(hooked, "the hook pytest_t2e_environments")}
     for name in generated.keys() & others.keys():
         refuse_taken("environment", name, others[name], f"{FOLDER / name}.json")
     return Environments({**hooked, **generated}, worlds, project)

@@ -1,8 +1,7 @@
 """Environments by name: the built-in ones, those of installed packages, and those that a hook brings."""
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 
 from pytest_trace2evolve.environments.environment import Customer, PlayedEnvironment
 from pytest_trace2evolve.environments.generators.address import AccountAddressInference
@@ -10,40 +9,17 @@ from pytest_trace2evolve.environments.generators.conditional import ConditionalD
 from pytest_trace2evolve.environments.generators.multi_step import MultiStepTaskCompletion
 from pytest_trace2evolve.environments.generators.precision import ToolCallingPrecision
 from pytest_trace2evolve.environments.generators.precondition import PreconditionVerification
-from pytest_trace2evolve.environments.generators.scenario import SupportGenerator
+from pytest_trace2evolve.environments.generators.scenario import EASIEST, SupportGenerator
 from pytest_trace2evolve.environments.generators.structured import StructuredDataReasoning
 from pytest_trace2evolve.errors import CaseError, ConfigError, GeneratorError, nearest
+from pytest_trace2evolve.project.extensions import environment_entry_points
 from pytest_trace2evolve.project.project import Project
-from pytest_trace2evolve.records.protocols import Generator, World
+from pytest_trace2evolve.records.capability import BUILT_IN as CAPABILITIES
+from pytest_trace2evolve.records.protocols import Generator, Offer, World
+from pytest_trace2evolve.records.routing import Skill
 from pytest_trace2evolve.records.task import Content, Task, script_of
 from pytest_trace2evolve.users.scripted import ScriptedUser
-from pytest_trace2evolve.utils.optional import described, entry_points
 from pytest_trace2evolve.worlds.registry import WorldName, Worlds
-
-ENTRY_POINTS = "trace2evolve.environments"
-"""Entry-point group in which an installed package offers an environment: its capability and an `Offer`."""
-
-
-@dataclass(frozen=True)
-class Offer:
-    """What a project or a package offers for one capability.
-
-    Attributes:
-        make: Makes the generator of a difficulty from 1 (easiest) to 5, of a content.
-        pays: What it pays, in one line.
-        provider: Who provides the world that it is played in.
-        domain: That world's domain.
-        elsewhere: Makes the generator in another process; None where a new process of ours does that.
-        close: Ends the processes that its generators hold; what is asked later starts them anew.
-    """
-
-    make: Callable[[int, Content], Generator]
-    pays: str
-    provider: str = "trace2evolve"
-    domain: str = "support"
-    elsewhere: Callable[[int, Content], Generator] | None = None
-    close: Callable[[], None] = lambda: None
-
 
 BUILT_IN: tuple[type[SupportGenerator], ...] = (
     PreconditionVerification,
@@ -196,21 +172,59 @@ def scripted(task: Task, seed: int) -> Customer:
     return ScriptedUser(script, seed=seed)
 
 
-def registered() -> dict[str, str]:
-    """The environments that no hook registers, with their owners.
+_DESCRIBED = {one.name: one.description for one in CAPABILITIES}
+
+EXAMPLE = 0
+"""The training scenario whose opening is the example."""
+
+
+def skills_of(environments: Environments, names: Sequence[str]) -> tuple[Skill, ...]:
+    """A router's table.
+
+    Args:
+        environments: Where examples come from: content that is trained on, never held-out.
+        names: The capabilities.
 
     Raises:
-        ConfigError: a capability is registered twice.
+        GeneratorError: a capability has no environment.
     """
-    installed = entry_points(ENTRY_POINTS, "environment", BUILT_IN_NAMES)
-    own = dict.fromkeys(BUILT_IN_NAMES, "pytest-trace2evolve")
-    return own | {name: described(point) for name, point in installed.items()}
+    return tuple(skill_of(environments, name, [name]) for name in names)
+
+
+def skill_of(environments: Environments, name: str, capabilities: Sequence[str]) -> Skill:
+    """What a router's table says of an adapter that was trained for some capabilities.
+
+    Raises:
+        GeneratorError: a capability has no environment.
+    """
+    return Skill(
+        name=name,
+        description=" ".join(_described(environments, one) for one in capabilities),
+        example=opening_of(environments, capabilities[0], EXAMPLE),
+    )
+
+
+def _described(environments: Environments, capability: str) -> str:
+    if known := _DESCRIBED.get(capability):
+        return known
+    pays = environments.offer(capability).pays
+    return f"{pays[:1].upper()}{pays[1:]}."
+
+
+def opening_of(environments: Environments, name: str, seed: int, content: Content = Content.TRAIN) -> str:
+    """What the customer says first in a scenario; empty where they say nothing before the agent's turn.
+
+    Raises:
+        GeneratorError: the capability has no environment.
+    """
+    history = environments.environment(name, EASIEST, content).reset(seed)
+    return next((one.text for one in history if one.role == "user" and one.text), "")
 
 
 @functools.cache
 def _installed() -> Mapping[str, Offer]:
     found: dict[str, Offer] = {}
-    for point in entry_points(ENTRY_POINTS, "environment", BUILT_IN_NAMES).values():
+    for point in environment_entry_points().values():
         try:
             offer = point.load()
         except Exception as error:

@@ -19,7 +19,6 @@ from typing import Any
 from pydantic import ValidationError
 
 from pytest_trace2evolve.cases.case import generate
-from pytest_trace2evolve.diagnose.capabilities import BUILT_IN
 from pytest_trace2evolve.diagnose.diagnosis import by_rules
 from pytest_trace2evolve.diagnose.traces import gather
 from pytest_trace2evolve.environments.admit import admit, held_out_of
@@ -34,14 +33,14 @@ from pytest_trace2evolve.judges.environments import (
     synthesis_messages,
 )
 from pytest_trace2evolve.project.project import Project
-from pytest_trace2evolve.records.base import complaint
-from pytest_trace2evolve.records.capability import Capability, Presence
+from pytest_trace2evolve.records.capability import BUILT_IN, Capability, Presence
 from pytest_trace2evolve.records.environment import AdmissionReport, Calibration, Outcome
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import Model, World
 from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.utils.canonical import digest_text
 from pytest_trace2evolve.utils.files import write_together
+from pytest_trace2evolve.utils.reading import complaint
 from pytest_trace2evolve.worlds.registry import WorldName, Worlds
 
 ROUNDS = 5

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from pytest_trace2evolve.errors import ConfigError, InfrastructureError, StorageError
 from pytest_trace2evolve.records.answer import Answer
-from pytest_trace2evolve.records.base import complaint
+from pytest_trace2evolve.utils.reading import complaint
 
 FORMAT = 1
 """Version of the file's layout and of the keys in it."""

@@ -7,10 +7,10 @@ from pydantic import ValidationError
 
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.results import decode
-from pytest_trace2evolve.records.base import complaint
 from pytest_trace2evolve.records.evidence import SCHEMA, Evidence
 from pytest_trace2evolve.utils.canonical import canonical_json, digest_text
 from pytest_trace2evolve.utils.files import write_atomic
+from pytest_trace2evolve.utils.reading import complaint
 
 RESTORE = "restore it from git, or remove it and save it anew"
 """The remedy for evidence that was edited."""

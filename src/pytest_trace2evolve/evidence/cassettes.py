@@ -15,9 +15,8 @@ from pydantic import ValidationError
 
 from pytest_trace2evolve.errors import CassetteError
 from pytest_trace2evolve.records.answer import CASSETTE_FORMAT, CASSETTE_VERSION, Answer, CassetteHeader
-from pytest_trace2evolve.records.base import complaint
 from pytest_trace2evolve.utils.canonical import digest_text
-from pytest_trace2evolve.utils.reading import RESULTS, parse_json, reported, text_of
+from pytest_trace2evolve.utils.reading import RESULTS, complaint, parse_json, reported, text_of
 
 _MEND = "restore it, or record it again with --t2e-record"
 

@@ -23,12 +23,11 @@ from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.baselines import DIGEST, parse_evidence
 from pytest_trace2evolve.evidence.results import decode
 from pytest_trace2evolve.gate.columns import Columns, ColumnsBuilder, Pattern, breaches_of, columns
-from pytest_trace2evolve.records.base import complaint
 from pytest_trace2evolve.records.evidence import SCHEMA, Count, Provenance
 from pytest_trace2evolve.records.rules import Invariant
 from pytest_trace2evolve.records.score import Status, Unit
 from pytest_trace2evolve.utils.canonical import DIGEST_LENGTH
-from pytest_trace2evolve.utils.reading import COLUMNS, LINE, cause_of, open_regular
+from pytest_trace2evolve.utils.reading import COLUMNS, LINE, cause_of, complaint, open_regular
 
 _STRETCH = 1 << 20
 """Bytes that are validated at once."""

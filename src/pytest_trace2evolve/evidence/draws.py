@@ -26,11 +26,10 @@ from pydantic import ValidationError
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.journal import Journal, journal_path, read, remove_journal
 from pytest_trace2evolve.evidence.results import decode
-from pytest_trace2evolve.records.base import complaint
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.utils.canonical import digest, digest_text
 from pytest_trace2evolve.utils.files import alone_in, staged, write_atomic
-from pytest_trace2evolve.utils.reading import RECORDS, open_regular, text_of
+from pytest_trace2evolve.utils.reading import RECORDS, complaint, open_regular, text_of
 
 FORMAT = 1
 """Raised when a stored trace would no longer be what a fresh one is."""

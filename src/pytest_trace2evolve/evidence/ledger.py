@@ -21,7 +21,6 @@ import pydantic_core
 from pydantic import ValidationError
 
 from pytest_trace2evolve.errors import ResultsError
-from pytest_trace2evolve.records.base import complaint
 from pytest_trace2evolve.records.ledger import (
     ENTRIES,
     LEDGER_SCHEMA,
@@ -34,7 +33,7 @@ from pytest_trace2evolve.records.ledger import (
 )
 from pytest_trace2evolve.utils.canonical import digest, digest_text
 from pytest_trace2evolve.utils.files import alone_in, write_atomic
-from pytest_trace2evolve.utils.reading import RECORDS, cause_of, parse_json, read_bytes, text_of
+from pytest_trace2evolve.utils.reading import RECORDS, cause_of, complaint, parse_json, read_bytes, text_of
 
 
 def problems_among(

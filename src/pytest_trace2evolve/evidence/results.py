@@ -9,11 +9,10 @@ from pydantic import ValidationError
 
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.tau2_format import OWN_BLOCK
-from pytest_trace2evolve.records.base import complaint
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.utils.canonical import digest, digest_text
-from pytest_trace2evolve.utils.reading import RESULTS, read_bytes, read_json
+from pytest_trace2evolve.utils.reading import RESULTS, complaint, read_bytes, read_json
 
 __all__ = ["ResultsFile", "combine", "decode", "read_results", "traces_digest"]
 

@@ -30,10 +30,10 @@ from pytest_trace2evolve.gate.judgement import Judgement, Policy, Question
 from pytest_trace2evolve.gate.pairs import Pairs
 from pytest_trace2evolve.gate.strict import REWARD_IMPROVED, REWARD_NOT_WORSE, WATCHED, Check, RowCheck, ask
 from pytest_trace2evolve.gate.tally import MAX_STEPS, METRICS, REGRESSIONS, REWARD, Comparisons
-from pytest_trace2evolve.records.base import Record, complaint
+from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.verdict import Goal
 from pytest_trace2evolve.utils.canonical import digest
-from pytest_trace2evolve.utils.reading import read_toml
+from pytest_trace2evolve.utils.reading import complaint, read_toml
 
 
 @dataclass(frozen=True)

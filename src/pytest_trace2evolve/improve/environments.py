@@ -34,7 +34,7 @@ def ready(
 
     Args:
         instruction: The candidate's, which the agent gets.
-        first: The first scenario that is held against held-out content; see `a_first`.
+        first: The first scenario that is held against held-out content; see `random_first`.
         told: Hears of which environment how many rollouts of how many are done.
         played: Hears how many rollouts a calibration took, once it is kept.
 

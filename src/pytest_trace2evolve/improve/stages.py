@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_trace2evolve.diagnose.diagnosis import missing_of
-from pytest_trace2evolve.environments.admit import a_first
+from pytest_trace2evolve.environments.admit import random_first
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.errors import ConfigError, ResultsError, TrainingError
 from pytest_trace2evolve.evidence.integrity import VERDICT_NAME, edited_run, refuse_unrecorded
@@ -206,7 +206,7 @@ class Evolving:
             self.order.base,
             self.project.candidates[self.order.candidate].instruction,
             self.project,
-            first=a_first(self.order.recipe),
+            first=random_first(self.order.recipe.first_scenario, self.order.recipe.scenarios),
             told=lambda name, done, total: self._tell(Stage.ENVIRONMENTS, f"{name} {done}/{total}"),
             played=lambda rollouts: self._keep(rollouts=self._with(rollouts)),
         )

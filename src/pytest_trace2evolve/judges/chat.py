@@ -8,9 +8,9 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pytest_trace2evolve.errors import JudgeError
-from pytest_trace2evolve.records.base import complaint
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.score import Check, JudgeUse
+from pytest_trace2evolve.utils.reading import complaint
 from pytest_trace2evolve.utils.secrets import Secrets
 
 PROMPT_VERSION = "1"

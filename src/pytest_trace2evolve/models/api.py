@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.records.completion import Completion, RequestedCall, Usage
-from pytest_trace2evolve.records.message import is_deep, storable_text
+from pytest_trace2evolve.records.message import is_deep
 from pytest_trace2evolve.records.protocols import ToolSchema
 from pytest_trace2evolve.records.wire import cached_tokens, dollars, token_count
+from pytest_trace2evolve.utils.sanitize import storable_text
 
 if TYPE_CHECKING:
     import openai

@@ -14,9 +14,9 @@ from typing import Annotated
 from pydantic import Field, ValidationError
 
 from pytest_trace2evolve.errors import ConfigError
-from pytest_trace2evolve.records.base import Record, complaint
+from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.completion import Usage
-from pytest_trace2evolve.utils.reading import read_toml
+from pytest_trace2evolve.utils.reading import complaint, read_toml
 
 PRICES_NAME = "prices.toml"
 """The table's file, in a project's top folder."""

@@ -17,10 +17,10 @@ from pydantic import BeforeValidator, Field, StringConstraints, ValidationError,
 
 from pytest_trace2evolve.errors import AdapterError, CandidateError, shortened, similar
 from pytest_trace2evolve.project.adapters import Adapter, Adapters
-from pytest_trace2evolve.records.base import Record, complaint
+from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.evidence import CandidateRef
 from pytest_trace2evolve.utils.canonical import digest, digest_text
-from pytest_trace2evolve.utils.reading import read_text
+from pytest_trace2evolve.utils.reading import complaint, read_text
 
 DEFAULT_CANDIDATE = "v0"
 """The candidate of a run that names none."""

@@ -20,7 +20,10 @@ import pluggy
 
 from pytest_trace2evolve.errors import ConfigError, Trace2EvolveError, refuse_taken
 from pytest_trace2evolve.project.pytest_ini import ini_words
+from pytest_trace2evolve.records.capability import BUILT_IN
 from pytest_trace2evolve.records.evidence import CHAT, REFERENCE_AGENTS, REPLAY
+from pytest_trace2evolve.records.protocols import Offer
+from pytest_trace2evolve.utils.optional import described, entry_points
 from pytest_trace2evolve.worlds.registry import WorldFactory
 from pytest_trace2evolve.worlds.registry import registered as registered_worlds
 
@@ -28,7 +31,6 @@ if TYPE_CHECKING:
     import pytest
 
     from pytest_trace2evolve.engine.participants import AgentFactory
-    from pytest_trace2evolve.environments.registry import Offer
     from pytest_trace2evolve.gate.strict import Check  # brings numpy, which most commands do without
 
 READER = "trace2evolve-extensions"
@@ -115,8 +117,6 @@ def _entries(answer: Any, kind: str, hook: str) -> Iterator[tuple[str, Any]]:
 
 def _fits(value: Any, kind: str) -> bool:
     if kind == "environments":
-        from pytest_trace2evolve.environments.registry import Offer
-
         return isinstance(value, Offer)
     if kind == "checks":
         return hasattr(value, "id") and callable(getattr(value, "evaluate", None))
@@ -133,9 +133,32 @@ def _taken(kind: str) -> Mapping[str, str]:
         from pytest_trace2evolve.project.policies import registered as registered_checks
 
         return registered_checks()
-    from pytest_trace2evolve.environments.registry import registered as registered_environments
-
     return registered_environments()
+
+
+ENVIRONMENTS = "trace2evolve.environments"
+"""Entry-point group in which an installed package offers an environment: its capability and an `Offer`."""
+
+_BUILT_IN_ENVIRONMENTS = frozenset(capability.name for capability in BUILT_IN)
+
+
+def environment_entry_points() -> dict[str, importlib.metadata.EntryPoint]:
+    """The environments that installed packages offer, by capability.
+
+    Raises:
+        ConfigError: a capability is registered twice.
+    """
+    return entry_points(ENVIRONMENTS, "environment", _BUILT_IN_ENVIRONMENTS)
+
+
+def registered_environments() -> dict[str, str]:
+    """The environments that no hook registers, with their owners.
+
+    Raises:
+        ConfigError: a capability is registered twice.
+    """
+    own = dict.fromkeys(_BUILT_IN_ENVIRONMENTS, DISTRIBUTION)
+    return own | {name: described(point) for name, point in environment_entry_points().items()}
 
 
 def _owner(plugin: Any, manager: pluggy.PluginManager, root: Path) -> str:

@@ -7,11 +7,11 @@ from pydantic import Field, ValidationError
 
 from pytest_trace2evolve.errors import LockError
 from pytest_trace2evolve.project.suites import Suite
-from pytest_trace2evolve.records.base import Record, complaint
+from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.evidence import Code, LockParts, code_differences
 from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.utils.canonical import canonical_json, digest, digest_text
-from pytest_trace2evolve.utils.reading import parse_json, reported
+from pytest_trace2evolve.utils.reading import complaint, parse_json, reported
 
 LOCK_NAME = "suites.lock"
 LOCK_SCHEMA = 1

@@ -20,11 +20,11 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field, ValidationError, field_validator
 
 from pytest_trace2evolve.errors import SuiteError, WorldError, similar
-from pytest_trace2evolve.records.base import Record, complaint
+from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.evidence import Mode
 from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.utils.canonical import digest
-from pytest_trace2evolve.utils.reading import read_toml
+from pytest_trace2evolve.utils.reading import complaint, read_toml
 
 
 class Role(StrEnum):

@@ -13,7 +13,9 @@ from typing import Any, Literal
 import pydantic_core
 from pydantic import ValidationError
 
-from pytest_trace2evolve.records.base import Tau2Record, complaint
+from pytest_trace2evolve.records.base import Tau2Record
+from pytest_trace2evolve.utils.reading import complaint
+from pytest_trace2evolve.utils.sanitize import storable_text
 
 Requestor = Literal["assistant", "user"]
 
@@ -67,11 +69,6 @@ MAX_ITEMS = 1_000_000
 
 MAX_SHOWN = 10_000
 """Characters that are kept of arguments that are no JSON, and so have no text of their own."""
-
-
-def storable_text(text: str) -> str:
-    """The text with each half of a surrogate pair written out as its escape, such as `\\ud83d`."""
-    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def unstorable(value: Any) -> str:

@@ -1,6 +1,7 @@
 """What rooms ask of one another: a class fits by its methods, not by its ancestors."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from pytest_trace2evolve.records.answer import Answer, JournalEntry
@@ -10,7 +11,7 @@ from pytest_trace2evolve.records.environment import Reaction
 from pytest_trace2evolve.records.message import Message, Requestor, ToolCall
 from pytest_trace2evolve.records.rules import Rules
 from pytest_trace2evolve.records.score import Check, JudgeUse, ToolType
-from pytest_trace2evolve.records.task import Action, Assertion, InitialState, Task
+from pytest_trace2evolve.records.task import Action, Assertion, Content, InitialState, Task
 
 
 class ToolSchema(Record):
@@ -249,3 +250,24 @@ class Environment(Protocol):
 
     def reward(self) -> float:
         """The reward of what was done since the last reset: one of `records.environment.GRADES`."""
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a project or a package offers for one capability.
+
+    Attributes:
+        make: Makes the generator of a difficulty from 1 (easiest) to 5, of a content.
+        pays: What it pays, in one line.
+        provider: Who provides the world that it is played in.
+        domain: That world's domain.
+        elsewhere: Makes the generator in another process; None where a new process of ours does that.
+        close: Ends the processes that its generators hold; what is asked later starts them anew.
+    """
+
+    make: Callable[[int, Content], Generator]
+    pays: str
+    provider: str = "trace2evolve"
+    domain: str = "support"
+    elsewhere: Callable[[int, Content], Generator] | None = None
+    close: Callable[[], None] = lambda: None

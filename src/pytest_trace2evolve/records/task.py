@@ -10,9 +10,10 @@ from pydantic import AfterValidator, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
 from pytest_trace2evolve.errors import CaseError
-from pytest_trace2evolve.records.base import Record, Tau2Record, complaint
+from pytest_trace2evolve.records.base import Record, Tau2Record
 from pytest_trace2evolve.records.message import Message, Requestor, ToolCall
 from pytest_trace2evolve.utils.canonical import digest
+from pytest_trace2evolve.utils.reading import complaint
 
 
 class RewardBasis(StrEnum):

@@ -11,9 +11,9 @@ from pytest_trace2evolve.records.message import (
     Message,
     Requestor,
     ToolCall,
-    storable_text,
     unstorable,
 )
+from pytest_trace2evolve.utils.sanitize import storable_text
 
 LARGE_TEXT = 100_000
 """Characters of a text from which an endpoint may refuse it for its length."""

@@ -1,37 +1,14 @@
 """Environments in the terminal: their list, what admission found, and calibrations."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from rich.table import Table
 from rich.text import Text
 
+from pytest_trace2evolve.environments.calibration_store import Listed
 from pytest_trace2evolve.records.environment import AdmissionReport, Calibration, Outcome
 from pytest_trace2evolve.report.score import terminal
 from pytest_trace2evolve.report.terminal import rendered
-
-
-@dataclass(frozen=True)
-class Listed:
-    """One environment of the list; `calibrations` are those that are kept of it."""
-
-    name: str
-    pays: str
-    digest: str
-    calibrations: Sequence[Calibration]
-    stale: bool = False
-
-    @property
-    def record(self) -> dict[str, object]:
-        """The same as JSON."""
-        return {
-            "environment": self.name,
-            "capability": self.name,
-            "digest": self.digest,
-            "pays": self.pays,
-            "stale": self.stale,
-            "calibrations": [one.model_dump(mode="json") for one in self.calibrations],
-        }
 
 
 def environments_text(listed: Sequence[Listed]) -> str:

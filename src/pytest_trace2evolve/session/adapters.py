@@ -5,7 +5,6 @@ Where an adapter stands: by the gate, and by what it cost in capabilities that i
 
 from collections.abc import Iterator, Sequence
 
-from pytest_trace2evolve.diagnose.capabilities import BUILT_IN
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.project.adapters import Adapter
 from pytest_trace2evolve.project.candidates import ROUTED, WITH
@@ -17,6 +16,7 @@ from pytest_trace2evolve.records.adapter import (
     AdapterVerdict,
     Measured,
 )
+from pytest_trace2evolve.records.capability import BUILT_IN
 from pytest_trace2evolve.records.verdict import Decision, Goal, RunVerdict
 from pytest_trace2evolve.utils.files import write_atomic
 

@@ -15,7 +15,6 @@ from pytest_trace2evolve.evidence.integrity import VERDICT_NAME, edited_baseline
 from pytest_trace2evolve.evidence.results import decode
 from pytest_trace2evolve.evidence.saving import SaveMode, other_trials, save, unmergeable
 from pytest_trace2evolve.gate.decide import worst
-from pytest_trace2evolve.records.base import complaint
 from pytest_trace2evolve.records.verdict import (
     RUN_VERDICT_SCHEMA,
     BaselineUsed,
@@ -30,6 +29,7 @@ from pytest_trace2evolve.session.plan import Plan
 from pytest_trace2evolve.session.provenance import provenance_of
 from pytest_trace2evolve.session.verdicts import SuiteOutcome, SuiteRun, compared, evidence
 from pytest_trace2evolve.utils.files import write_atomic
+from pytest_trace2evolve.utils.reading import complaint
 
 
 def keep_evidence(

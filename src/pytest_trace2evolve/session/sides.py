@@ -11,7 +11,6 @@ from pytest_trace2evolve.evidence.baselines import is_evidence, parse_evidence
 from pytest_trace2evolve.evidence.results import ResultsFile, combine, decode, read_results
 from pytest_trace2evolve.evidence.tau2_format import OWN_BLOCK
 from pytest_trace2evolve.gate.comparable import agent_differences, differences
-from pytest_trace2evolve.records.base import complaint
 from pytest_trace2evolve.records.evidence import Evidence, Mode, Provenance, Settings, SimulationEvidence
 from pytest_trace2evolve.records.protocols import Judge, rules_of
 from pytest_trace2evolve.records.rules import Finding
@@ -22,6 +21,7 @@ from pytest_trace2evolve.scoring.invariants import found_in
 from pytest_trace2evolve.scoring.metrics import as_evidence
 from pytest_trace2evolve.scoring.reward import SCORER_VERSION, score
 from pytest_trace2evolve.utils.canonical import digest_text
+from pytest_trace2evolve.utils.reading import complaint
 from pytest_trace2evolve.worlds.registry import DEFAULT_PROVIDER, Worlds
 
 

@@ -13,13 +13,11 @@ from typing import Any
 
 from pytest_trace2evolve.agents.chat import system_prompt
 from pytest_trace2evolve.environments.methods import rollout_class
-from pytest_trace2evolve.environments.registry import Environments, played
+from pytest_trace2evolve.environments.registry import Environments, played, skill_of
 from pytest_trace2evolve.errors import ConfigError
-from pytest_trace2evolve.improve.routing import skill_of
 from pytest_trace2evolve.project.adapters import unfinished
 from pytest_trace2evolve.records.adapter import ADAPTER_WEIGHTS, MANIFEST, AdapterManifest, HeldOut, Measured
 from pytest_trace2evolve.records.task import Content
-from pytest_trace2evolve.report.training import curve_picture
 from pytest_trace2evolve.serving.folder import ModelFolder, folder_digest
 from pytest_trace2evolve.training.heldout import (
     ROLLOUTS,
@@ -101,6 +99,7 @@ def make(
     *,
     stepped: Callable[[Any], None] = lambda step: None,
     told: Told = lambda done: None,
+    picture: Callable[[Sequence[Mapping[str, Any]]], bytes] | None = None,
 ) -> Made | None:
     """Train, measure, and write the adapter's folder; goes on from what an interrupted call left.
 
@@ -109,6 +108,7 @@ def make(
         order: What is to be trained.
         stepped: Hears what each step was like.
         told: Hears how far the measurement is.
+        picture: Draws the curve of the training as SVG, which is kept next to the weights.
 
     Returns:
         What came of it; None in processes that only help one that writes.
@@ -136,7 +136,7 @@ def make(
             sides = Sides(order.base, fresh, order.instruction, order.kept, apart=_apart(order))
             before, after = measure(environments, sides, order.measured, told=told)
         made = Made(order, trained, before, after)
-        _write_story(environments, made, fresh)
+        _write_story(environments, made, fresh, picture)
         from pytest_trace2evolve.training.checkpoints import settle
 
         settle(fresh, order.out)
@@ -245,7 +245,12 @@ def _measured(before: HeldOut, after: HeldOut) -> Measured:
     )
 
 
-def _write_story(environments: Environments, made: Made, folder: Path) -> None:
+def _write_story(
+    environments: Environments,
+    made: Made,
+    folder: Path,
+    picture: Callable[[Sequence[Mapping[str, Any]]], bytes] | None,
+) -> None:
     order, trained = made.order, made.trained
     manifest = AdapterManifest(
         capability=order.name if len(order.capabilities) > 1 else order.capabilities[0],
@@ -268,6 +273,7 @@ def _write_story(environments: Environments, made: Made, folder: Path) -> None:
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
     )
     (folder / CURVE).write_text(json.dumps(trained.curve, indent=1) + "\n", encoding="utf-8")
-    (folder / PICTURE).write_bytes(curve_picture(trained.curve, title=order.name))
+    if picture is not None:
+        (folder / PICTURE).write_bytes(picture(trained.curve))
     # What makes it an adapter comes last.
     (folder / MANIFEST).write_text(manifest.model_dump_json(indent=1) + "\n", encoding="utf-8")

@@ -14,9 +14,8 @@ from typing import Any
 from uuid import uuid4
 
 from pytest_trace2evolve import __version__
-from pytest_trace2evolve.records.message import storable_text
 from pytest_trace2evolve.utils.files import write_atomic
-from pytest_trace2evolve.utils.sanitize import sanitize_line
+from pytest_trace2evolve.utils.sanitize import sanitize_line, storable_text
 from pytest_trace2evolve.utils.secrets import Secrets
 
 EXIT_CRASH = 3

@@ -29,7 +29,6 @@ import pydantic_core
 from pydantic import BaseModel, ValidationError
 
 from pytest_trace2evolve.errors import Trace2EvolveError, shortened
-from pytest_trace2evolve.records.base import complaint
 
 SETTINGS = 2 << 20
 """Bytes of a TOML or Markdown file, or of another text that a person writes."""
@@ -419,3 +418,16 @@ def cause_of(failure: BaseException) -> str:
 def _message(place: object, cause: str, remedy: str) -> str:
     told = f"{shortened(str(place), 600)}: {shortened(' '.join(cause.split()), 800)}"
     return f"{told}; {remedy}" if remedy else told
+
+
+def complaint(error: ValidationError, whole: str = "file") -> str:
+    """The first thing that pydantic complains of, in one line: place, cause and, where it is short, value.
+
+    Args:
+        error: What validation raised.
+        whole: What to call the place where the complaint is about the record itself.
+    """
+    first = error.errors(include_url=False)[0]
+    place = shortened(".".join(str(part) for part in first["loc"]), 200) or whole
+    given = "" if isinstance(first["input"], dict | list) else f", not {shortened(repr(first['input']), 200)}"
+    return f"{place}: {shortened(first['msg'], 400)}{given}"

@@ -122,3 +122,8 @@ class SanitizedStream:
             line = whole.replace("##[", "##\\x5b")[len(self._end) :]
         self._end = whole[-2:]
         return line
+
+
+def storable_text(text: str) -> str:
+    """The text with each half of a surrogate pair written out as its escape, such as `\\ud83d`."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()

@@ -14,7 +14,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from pytest_trace2evolve.errors import WorldError
-from pytest_trace2evolve.records.base import complaint
+from pytest_trace2evolve.utils.reading import complaint
 
 _ATOMS = frozenset({str, int, float, bool, type(None)})
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pytest_trace2evolve.errors import WorldError
-from pytest_trace2evolve.records.base import complaint
+from pytest_trace2evolve.utils.reading import complaint
 
 Data = dict[str, Any]
 """One record as plain data: dictionaries, lists, text, numbers, booleans and nulls."""

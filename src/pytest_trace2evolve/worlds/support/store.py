@@ -18,9 +18,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from pytest_trace2evolve.errors import WorldError
-from pytest_trace2evolve.records.base import complaint
 from pytest_trace2evolve.records.protocols import ToolResult
 from pytest_trace2evolve.records.task import InitializationData
+from pytest_trace2evolve.utils.reading import complaint
 from pytest_trace2evolve.worlds.overlay import combined
 from pytest_trace2evolve.worlds.support.database import TABLES, Data, read_record, read_tables
 
