@@ -14,14 +14,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from pytest_trace2evolve.engine.participants import BUILT_IN_AGENTS
 from pytest_trace2evolve.errors import ConfigError, nearest
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.verdict import Goal
 from pytest_trace2evolve.report.run import comparison_text
 from pytest_trace2evolve.session import compare as recorded
 from pytest_trace2evolve.session.option_table import OPTIONS, Option
-from pytest_trace2evolve.session.planner import Resources, make_plan
+from pytest_trace2evolve.session.planner import make_plan, resources_of
 from pytest_trace2evolve.session.session import (
     Event,
     Run,
@@ -85,13 +84,7 @@ def evaluate(
     values = _values(options)
     check_values(values)
     settings = Context(root=project.root, here=Path.cwd())
-    extensions = project.extensions
-    resources = Resources(
-        project,
-        Worlds(extensions.worlds),
-        {**BUILT_IN_AGENTS, **extensions.agents},
-        extensions.checks,
-    )
+    resources = resources_of(project)
     plan = make_plan(
         read_options(values, settings),
         resources,

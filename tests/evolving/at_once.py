@@ -1,10 +1,11 @@
-"""An evolution whose sessions and trainings are over at once."""
+"""An evolution whose runs and trainings end at once."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -16,6 +17,7 @@ from pytest_trace2evolve.improve import stages
 from pytest_trace2evolve.improve.order import EvolveOrder
 from pytest_trace2evolve.improve.processes import Work
 from pytest_trace2evolve.improve.routing import Routed, Row
+from pytest_trace2evolve.improve.runs import Runs
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.evidence import CandidateRef
 from pytest_trace2evolve.records.improvement import Missing, Ready, Stage
@@ -34,7 +36,7 @@ BASE = read_model(embedded_model())
 WEIGHTS = folder_digest(BASE.path)
 DIFFICULTY = 2
 PLAYED = 3
-"""Simulations of each session."""
+"""Simulations of each run."""
 
 
 def digest_of(capability: str) -> str:
@@ -43,16 +45,17 @@ def digest_of(capability: str) -> str:
 
 
 class World:
-    """A project, and what its processes do: each session and each training is written down at once.
+    """A project, and its runs and trainings: each is written down at once.
 
     Attributes:
         decisions: What the gate says, by candidate.
-        dies: At which process everything ends, as if it were killed.
-        after: Whether that is once the process is over, instead of before it begins.
-        silent: Sessions that leave no verdict.
-        rehearsal: What a rehearsal says.
-        unrecorded: Sessions whose verdict the ledger does not hold.
-        cut: Why sessions ended before their time, by candidate; empty where tests were left out.
+        dies: The run or training at which everything ends, as if it were killed.
+        after: Whether that is after its end, instead of before its beginning.
+        silent: Runs that leave no verdict.
+        unrecorded: Runs whose verdict the ledger does not hold.
+        cut: Why runs ended early, by candidate; empty if tasks were left out.
+        baselines: The baseline of each run, by candidate.
+        folders: The folder of each run, by candidate.
     """
 
     def __init__(self, root: Path) -> None:
@@ -66,23 +69,38 @@ class World:
         self.silent: set[str] = set()
         self.unrecorded: set[str] = set()
         self.cut: dict[str, str] = {}
-        self.rehearsal = ""
-        self.given: dict[str, list[str]] = {}
+        self.baselines: dict[str, str | None] = {}
+        self.folders: dict[str, Path] = {}
         self.told: list[tuple[Stage, str]] = []
 
     def run_all(self, works: list[Work], here: Path, lock: int, *, at_once: int, told: Any) -> None:
         for work in works:
-            if work.name == self.dies and not self.after:
-                raise KeyboardInterrupt
-            self.ran.append(work.name)
-            self.given[work.name] = list(work.arguments)
-            told(work.name, "at work")
-            if "train" in work.arguments:
+            with self._counted(work.name):
+                told(work.name, "at work")
                 self.training(work)
-            else:
-                self.session(work)
-            if work.name == self.dies:
-                raise KeyboardInterrupt
+
+    def make(
+        self, candidate: str, folder: Path, baseline: str | None, on_progress: Callable[[str], None]
+    ) -> None:
+        """Stands in for `Runs.make`."""
+        with self._counted(candidate):
+            self.baselines[candidate], self.folders[candidate] = baseline, folder
+            on_progress("at work")
+            self.run(candidate, folder, gated=baseline is not None)
+
+    def check(self, baseline: Path, folder: Path) -> None:
+        """Stands in for `Runs.check`."""
+        self.ran.append("check")
+        self.baselines["check"] = str(baseline)
+
+    @contextmanager
+    def _counted(self, name: str) -> Iterator[None]:
+        if name == self.dies and not self.after:
+            raise KeyboardInterrupt
+        self.ran.append(name)
+        yield
+        if name == self.dies:
+            raise KeyboardInterrupt
 
     def training(self, work: Work) -> None:
         given = dict(pairwise(work.arguments))
@@ -98,13 +116,7 @@ class World:
             informed_by=(),
         )
 
-    def session(self, work: Work) -> None:
-        if work.name == "rehearsal":
-            with work.log.open("a", encoding="utf-8") as log:
-                log.write(self.rehearsal)
-            return
-        given = dict(one.split("=", 1) for one in work.arguments if one.startswith("--") and "=" in one)
-        folder, name = Path(given["--t2e-run-folder"]), given["--candidate"]
+    def run(self, name: str, folder: Path, *, gated: bool) -> None:
         folder.mkdir(parents=True)
         candidate = self.project.candidates[name]
         provenance = {
@@ -133,7 +145,7 @@ class World:
         ]
         results = {"info": info, "simulations": simulations, "tasks": [task]}
         (folder / "results.json").write_text(json.dumps(results), encoding="utf-8")
-        if "--t2e-baseline" in given and name not in self.silent:
+        if gated and name not in self.silent:
             self.verdict(folder, candidate.ref(), self.decisions[name])
 
     def verdict(self, folder: Path, candidate: CandidateRef, decision: Decision) -> None:
@@ -171,7 +183,11 @@ class World:
         told = {"candidate": "v6", "run": None, "base": BASE, "recipe": Recipe(steps=2), "preset": "pocket"}
         order = EvolveOrder(**{**told, **changes})
         return stages.Evolving(
-            order, self.project, Environments(), lambda stage, text: self.told.append((stage, text))
+            order,
+            self.project,
+            Environments(),
+            cast("Runs", self),
+            lambda stage, text: self.told.append((stage, text)),
         )
 
 

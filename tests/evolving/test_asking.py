@@ -1,26 +1,29 @@
-"""What an evolution is asked for: what could come to no end is refused before anything is played."""
+"""What an evolution is asked for: options with which it could not end are rejected before anything is run."""
 
 import argparse
 import json
 import re
 import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pytest_trace2evolve.cli.improve import add_evolve_options
 from pytest_trace2evolve.environments.generators.precondition import PreconditionVerification
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.errors import ConfigError, LockError, MissingExtraError, PolicyError
 from pytest_trace2evolve.improve.order import EvolveOrder
-from pytest_trace2evolve.improve.request import read_order
+from pytest_trace2evolve.improve.request import fresh_of, read_order, run_option_values, simulations_of
 from pytest_trace2evolve.improve.runs import refuse_partial, simulations_in
-from pytest_trace2evolve.improve.session import fresh_of, simulations_of
 from pytest_trace2evolve.project.lock import LOCK_NAME, Lock, SuiteLock, render_lock
 from pytest_trace2evolve.project.project import Project
+from pytest_trace2evolve.project.pytest_ini import ini_value
 from pytest_trace2evolve.serving.folder import folder_digest
-from pytest_trace2evolve.utils import optional as _optional
+from pytest_trace2evolve.session.planner import resources_of
+from pytest_trace2evolve.session.settings import Context
 from pytest_trace2evolve.utils.resources import embedded_model
 from tests.gate_helpers import write_candidate
 
@@ -90,21 +93,36 @@ def write_suites(root: Path, policy: str = "p", split: str = "heldout", **domain
     (root / "suites" / LOCK_NAME).write_text(render_lock(Lock(suites=suites)), encoding="utf-8")
 
 
+def request_of(**given: Any) -> argparse.Namespace:
+    """The options of a command line; what is not given has its default."""
+    parser = argparse.ArgumentParser()
+    add_evolve_options(parser)
+    request = parser.parse_args([])
+    vars(request).update({"candidate": None, "from_run": None, "base": None} | given)
+    return request
+
+
 def asked(project: Project, *session: str, here: Path | None = None, **given: Any) -> EvolveOrder:
     """The order of a command line; what is not given is as the command has it."""
-    told = {"candidate": None if "from_run" in given else "v6", "from_run": None, "base": None, "most": 3}
-    told |= {"preset": "pocket", "config": None, "steps": None, "seed": None, "heldout": 60}
-    told |= {"heldout_rollouts": 4, "parallel": None, "max_rollouts": None, "max_minutes": None}
-    options = argparse.Namespace(**{**told, **given}, session=list(session))
+    request = request_of(**{"candidate": None if "from_run" in given else "v6", **given})
     fresh = Project(root=project.root, suites_folder=project.suites_folder)  # reads everything anew
-    return read_order(options, fresh, Environments(), here or project.root)
+    context = Context(
+        root=project.root,
+        here=here or project.root,
+        agent=ini_value(project.root, "t2e_agent") or "",
+        gate=ini_value(project.root, "t2e_gate") or "",
+    )
+    return read_order(request, run_option_values(session), context, resources_of(fresh), Environments())
 
 
-def everything(project: Project, session: list[str]) -> None:
-    """All that is read of the options before anything is played."""
-    order = asked(project, "-n2", *session)
-    simulations_of(project, order.session)
-    fresh_of(project, order.session)
+def fresh(project: Project, *session: str) -> int:
+    """Fresh simulations of one run."""
+    return fresh_of(resources_of(project), asked(project, *session).options)
+
+
+def simulations(project: Project, order: EvolveOrder) -> int:
+    """Simulations of one run."""
+    return simulations_of(project, order.options)
 
 
 @pytest.mark.parametrize(
@@ -112,93 +130,57 @@ def everything(project: Project, session: list[str]) -> None:
     [
         (
             ["--candidate=v5"],
-            "--candidate=v5: an evolution gives its sessions this option itself; leave it out",
+            "--candidate=v5: an evolution sets this option of its runs itself; leave it out",
         ),
-        (["--t2e-run-folder", "x"], "--t2e-run-folder: an evolution gives its sessions this option itself"),
-        (["--t2e-baseline=v0"], "--t2e-baseline=v0: an evolution gives its sessions this option itself"),
+        (["--t2e-run-folder", "x"], "--t2e-run-folder: an evolution sets this option of its runs itself"),
+        (["--t2e-baseline=v0"], "--t2e-baseline=v0: an evolution sets this option of its runs itself"),
         (
             ["--t2e-model=./m"],
-            "--t2e-model=./m: the sessions of an evolution talk with its base; name that with",
+            "--t2e-model=./m: the base talks in the runs of an evolution; name it with --base",
         ),
-        (
-            ["--t2e-replay=x"],
-            "--t2e-replay=x: nobody could talk with an adapter of the base then; leave it out",
-        ),
-        (["--t2e-agent=oracle"], "--t2e-agent=oracle: nobody could talk with an adapter of the base then"),
+        (["--t2e-replay=x"], "--t2e-replay=x: the base model would not talk, and adapters are of the base"),
+        (["--t2e-agent=oracle"], "--t2e-agent=oracle: the base model would not talk, and adapters are of"),
         (["--t2e-stages=2,4"], "--t2e-stages=2,4: a run that may stop early is no baseline of the adapters'"),
+        (["--t2e-cache"], "--t2e-cache: it keeps the answers of one model, and the routed candidate asks"),
+        (["--t2e-record=x"], "--t2e-record=x: an evolution makes several runs, and only one of them could"),
+        (["--t2e-save-baseline=x"], "--t2e-save-baseline=x: an evolution makes several runs, and only one"),
+        (["--t2e-route=turn"], "--t2e-route=turn: it has no effect in runs without a routed candidate"),
         (
-            ["--t2e-cache"],
-            "--t2e-cache: it keeps the answers of one model, and the routed candidate asks several",
+            ["--t2e-inconclusive=pass"],
+            "--t2e-inconclusive=pass: it has no effect in the runs of an evolution",
         ),
-        (
-            ["--t2e-record=x"],
-            "--t2e-record=x: an evolution runs several sessions, and only one of them could",
-        ),
-        (
-            ["--t2e-save-baseline=x"],
-            "--t2e-save-baseline=x: an evolution runs several sessions, and only one",
-        ),
-        (["--t2e-route=turn"], "--t2e-route=turn: it says nothing in sessions that route to nobody"),
-        *(
-            (given, f"{given[0]}: a session that leaves tests out gives no verdict that counts; leave it out")
-            for given in (
-                ["-k", "note"],
-                ["-knote"],
-                ["-x"],
-                ["-xq"],
-                ["-m", "discovery"],
-                ["--sw"],
-                ["--maxfail=1"],
-                ["--ignore=suites"],
-            )
-        ),
-        (
-            ["-qx"],
-            "-qx: no option that the sessions of an evolution take; what every session needs can be in",
-        ),
-        (
-            ["--t2e-trails", "4"],
-            "--t2e-trails: no option that the sessions of an evolution take; did you mean",
-        ),
-        (
-            ["--timeout=5"],
-            "--timeout=5: no option that the sessions of an evolution take; what every session",
-        ),
-        (
-            ["suites/a.toml"],
-            "suites/a.toml: sessions of an evolution run suites, named by --t2e-suite; leave",
-        ),
-        (["--t2e-trials"], "--t2e-trials: needs a value"),
+        (["-n", "2"], "-n: no option that the runs of an evolution take; leave it out"),
+        (["-k", "note"], "-k: no option that the runs of an evolution take; leave it out"),
+        (["--timeout=5"], "--timeout=5: no option that the runs of an evolution take; leave it out"),
+        (["--t2e-trails", "4"], "--t2e-trails: no option that the runs of an evolution take; did you mean"),
+        (["suites/a.toml"], "suites/a.toml: no option that the runs of an evolution take; leave it out"),
+        (["--t2e-trials"], "options of the runs: argument --t2e-trials: expected one argument"),
         (
             ["--t2e-gate=off"],
             "--t2e-gate=off: an adapter is promoted by the gate's verdict alone; leave it out",
         ),
         (["--t2e-gate", "off"], "--t2e-gate=off: an adapter is promoted by the gate's verdict alone"),
-        (["--t2e-trials", "x"], "--t2e-trials x: must be a whole number from 1 to 1000000"),
-        (["--t2e-trials=0"], "--t2e-trials 0: must be a whole number from 1 to 1000000"),
-        (["--t2e-confirm=-1"], "--t2e-confirm -1: must be a whole number from 0 to 1000000"),
+        (["--t2e-goal=no-regression"], "--t2e-goal=no-regression: an evolution keeps what the gate promotes"),
+        (["--t2e-gate="], "--t2e-gate is empty; leave it out or give a value"),
+        (["--t2e-trials", "x"], "options of the runs: argument --t2e-trials: "),
+        (["--t2e-trials=0"], "options of the runs: argument --t2e-trials: "),
+        (["--t2e-confirm=-1"], "options of the runs: argument --t2e-confirm: "),
     ],
 )
-def test_what_could_come_to_no_end_is_refused(project: Project, session: list[str], told: str) -> None:
+def test_options_with_which_an_evolution_could_not_end_are_rejected(
+    project: Project, session: list[str], told: str
+) -> None:
     with pytest.raises(ConfigError, match=f"^{re.escape(told)}"):
-        everything(project, session)
+        asked(project, *session)
 
 
 @pytest.mark.parametrize(
     "session",
     [
-        ["--t2e-suite=a", "-n2", "--t2e-temperature=1"],
-        ["--t2e-temperature", "1.0", "-n", "8", "--t2e-suite", "a"],
-        ["--t2e-temperature=0.5", "-q", "--t2e-suite=a", "--t2e-suite=a", "--t2e-temperature=1e0"],
-        [
-            "-p",
-            "one",
-            "--numprocesses=2",
-            "--t2e-suite=a",
-            "--t2e-temperature=1",
-            "--t2e-concurrency=3",
-            "-vv",
-        ],
+        ["--t2e-suite=a", "--t2e-temperature=1"],
+        ["--t2e-temperature", "1.0", "--t2e-suite", "a"],
+        ["--t2e-temperature=0.5", "--t2e-suite=a", "--t2e-suite=a", "--t2e-temperature=1e0"],
+        ["--t2e-suite=a", "--t2e-temperature=1", "--t2e-concurrency=3"],
     ],
 )
 def test_the_same_options_however_written_are_one_evolution(project: Project, session: list[str]) -> None:
@@ -209,20 +191,10 @@ def test_the_same_options_however_written_are_one_evolution(project: Project, se
 def test_a_missing_extra_is_told_before_anything_is_played(
     project: Project, monkeypatch: pytest.MonkeyPatch, module: str, extra: str
 ) -> None:
-    def absent(wanted: str) -> None:
-        if wanted == module:
-            raise ModuleNotFoundError(name=wanted)
-
-    monkeypatch.setattr(_optional, "quiet_import", absent)
+    monkeypatch.setitem(sys.modules, module, None)
     told = rf"^'{module}' is not installed; run: pip install 'pytest-trace2evolve\[{extra}\]'$"
     with pytest.raises(MissingExtraError, match=told):
         asked(project)
-
-
-def test_the_last_word_on_a_plugin_stays_the_last(project: Project) -> None:
-    for words in (["-p", "no:one", "-p", "one"], ["-pone", "-q", "-p", "no:one"]):
-        given = [one for one in asked(project, *words).session if one.startswith("-p")]
-        assert given == [f"-p{one.removeprefix('-p')}" for one in words if "one" in one]
 
 
 def test_other_options_are_another_evolution(project: Project) -> None:
@@ -241,13 +213,13 @@ def test_where_somebody_else_would_talk_nothing_is_learnt(project: Project, tmp_
     )
     with pytest.raises(ConfigError, match=told):
         asked(project)
-    assert asked(project, base=embedded_model()).session == (f"--t2e-model={embedded_model()}",)
+    assert asked(project, base=embedded_model()).options.live is not None
     ini.unlink()
     path = project.suite_path("b")
     path.write_text(f'default_agent = "nop"\n{path.read_text()}', encoding="utf-8")
     with pytest.raises(ConfigError, match=r"suites/b.toml: default_agent = nop: that agent would talk"):
         asked(project)
-    assert asked(project, "--t2e-suite=a").session == ("--t2e-suite=a",)
+    assert asked(project, "--t2e-suite=a").options.suites == ("a",)
 
 
 def test_suites_without_a_split_that_decides_are_refused(project: Project) -> None:
@@ -257,7 +229,7 @@ def test_suites_without_a_split_that_decides_are_refused(project: Project) -> No
     ):
         asked(project)
     write_suites(project.root, split="development", a="support")
-    assert asked(project).session == ()
+    assert asked(project).options.suites == ()
 
 
 def test_a_run_that_lacks_tasks_is_refused(project: Project) -> None:
@@ -309,25 +281,26 @@ def test_a_gate_that_the_settings_turn_off_is_refused(project: Project) -> None:
     (project.root / "pytest.ini").write_text("[pytest]\nt2e_gate = off\n", encoding="utf-8")
     told = (
         rf"^t2e_gate = off in the pytest settings of {project.root}: an adapter is promoted by the gate's "
-        r"verdict alone; name one, as in --t2e-gate calibrated \(behind the -- of trace2evolve evolve\)$"
+        r"verdict alone; name one, as in --t2e-gate calibrated \(for trace2evolve evolve, after --\)$"
     )
     with pytest.raises(ConfigError, match=told):
         asked(project)
-    assert asked(project, "--t2e-gate=strict").session == ("--t2e-gate=strict",)
+    assert asked(project, "--t2e-gate=strict").options.gate == "strict"
 
 
 def test_fresh_simulations_follow_the_policy(project: Project) -> None:
-    assert fresh_of(project, []) == 640
-    assert fresh_of(project, ["--t2e-confirm=8"]) == 8
-    assert fresh_of(project, ["--t2e-gate=strict"]) == 0
+    assert fresh(project) == 640
+    assert fresh(project, "--t2e-confirm=8") == 8
+    assert fresh(project, "--t2e-gate=strict") == 0
     (project.root / "policies").mkdir()
     (project.root / "policies" / "mine.toml").write_text("confirm = 20\n", encoding="utf-8")
     (project.root / "pytest.ini").write_text("[pytest]\nt2e_gate = mine\n", encoding="utf-8")
-    assert fresh_of(project, []) == 20
+    assert fresh(project) == 20
     (project.root / "policies" / "mine.toml").write_text("[checks.of_a_plugin]\n", encoding="utf-8")
-    assert fresh_of(project, []) == 640, "only pytest knows a plugin's checks"
+    with pytest.raises(PolicyError, match="of_a_plugin"):
+        fresh(project)
     with pytest.raises(PolicyError, match=r"^unknown gate policy 'yours'"):
-        fresh_of(project, ["--t2e-gate=yours"])
+        fresh(project, "--t2e-gate=yours")
 
 
 def test_fresh_simulations_of_a_run_are_counted(tmp_path: Path) -> None:
@@ -345,45 +318,48 @@ def test_a_base_talks_in_the_sessions_from_wherever_the_user_stands(project: Pro
     shutil.copytree(embedded_model(), here / "m")
     order = asked(project, base=Path("m"), here=here)
     assert order.base.path == here / "m"
-    assert order.session == (f"--t2e-model={here / 'm'}",)
-    assert asked(project).session == (), "the embedded model talks where nobody is named"
+    assert order.options.live is not None
+    assert order.options.live.agent.folder == here / "m"
+    assert asked(project).options.embedded is not None, "the embedded model talks if no agent is named"
     project.suite_path("b").write_text(
         'provider = "trace2evolve"\ndomain = "support"\n[splits]\ndiscovery = ["1", "2", "3"]\n'
     )
-    assert simulations_of(project, asked(project).session) == 6
-    assert simulations_of(project, order.session) == 6 + 3, "a model can play customers without a script"
-    spoken = asked(project, "--t2e-user-model=m").session
-    assert simulations_of(project, spoken) == 6, "the embedded model talks to none but those with a script"
+    assert simulations(project, asked(project)) == 6
+    assert simulations(project, order) == 6 + 3, "a model can play customers without a script"
 
 
 def test_a_customers_model_in_a_folder_is_where_the_user_said(project: Project, tmp_path: Path) -> None:
     here = tmp_path / "elsewhere"
     shutil.copytree(embedded_model(), here / "m")
+    base = embedded_model()
     for written in ("./m", "m", str(here / "m")):
-        found = asked(project, "--t2e-user-model", written, here=here).session
-        assert found == (f"--t2e-user-model={here / 'm'}",)
-    assert asked(project, "--t2e-user-model=far", here=here).session == ("--t2e-user-model=far",)
+        order = asked(project, "--t2e-user-model", written, here=here, base=base)
+        assert order.deciding["user-model"] == str(here / "m")
+        assert order.options.live is not None
+        assert order.options.live.user.folder == here / "m"
+    order = asked(project, "--t2e-user-model=far", here=here, base=base)
+    assert order.deciding["user-model"] == "far"
 
 
 def test_suites_of_several_domains_are_refused_before_they_are_run(project: Project) -> None:
     write_suites(project.root, a="support", c="retail")
     told = (
         r"^suites of several domains would be run: a \(support\), c \(retail\); capabilities are "
-        r"learnt from one: name its suites, as in --t2e-suite a \(behind the -- of trace2evolve evolve\)$"
+        r"learnt from one: name its suites, as in --t2e-suite a \(for trace2evolve evolve, after --\)$"
     )
     with pytest.raises(ConfigError, match=told):
         asked(project)
-    assert asked(project, "--t2e-suite=c").session == ("--t2e-suite=c",)
+    assert asked(project, "--t2e-suite=c").options.suites == ("c",)
 
 
 def test_a_run_says_which_suites_the_adapters_run(project: Project) -> None:
     run = project.root / "run"
     for suite in ("a", "b"):
         write_results(run / suite, "r1", suite)
-    assert asked(project, "-n2", from_run="run").session == ("-n2", "--t2e-suite=a", "--t2e-suite=b")
-    assert asked(project, from_run="run/b").session == ("--t2e-suite=b",)
-    assert asked(project, "--t2e-suite=a", from_run="run").session == ("--t2e-suite=a",)
-    told = r"^--t2e-suite a: run b is of b, and with that an adapter is compared; name those, or none$"
+    assert asked(project, from_run="run").options.suites == ("a", "b")
+    assert asked(project, from_run="run/b").options.suites == ("b",)
+    assert asked(project, "--t2e-suite=a", from_run="run").options.suites == ("a",)
+    told = r"^--t2e-suite a: run b is of b, and an adapter is compared with it; name those, or none$"
     with pytest.raises(ConfigError, match=told):
         asked(project, "--t2e-suite=a", from_run="run/b")
 

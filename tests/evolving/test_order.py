@@ -102,9 +102,9 @@ def test_an_impossible_budget_is_refused(changes: dict[str, object], told: str) 
 
 
 def test_the_same_order_has_the_same_folder() -> None:
-    same = order(session=("--t2e-suite=support", "-n2"), max_minutes=5.0, parallel=2)
-    assert same.name == order(session=("--t2e-suite=support",)).name
+    same = order(deciding={"suite": ["support"]}, max_minutes=5.0, parallel=2)
+    assert same.name == order(deciding={"suite": ["support"]}).name
     assert same.name.startswith("v6-")
-    assert same.name != order(session=("--t2e-suite=other",)).name
-    assert same.name != order(session=("--t2e-suite=support",), heldout=40).name
-    assert same.name != order(session=("--t2e-suite=support",), content="other").name
+    assert same.name != order(deciding={"suite": ["other"]}).name
+    assert same.name != order(deciding={"suite": ["support"]}, heldout=40).name
+    assert same.name != order(deciding={"suite": ["support"]}, content="other").name

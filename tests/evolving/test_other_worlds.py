@@ -106,7 +106,7 @@ def test_evolve_refuses_a_suite_of_another_world_before_it_is_run(
 
 def test_evolve_takes_a_retail_suite(project: Project) -> None:
     write_suites(project.root, c="retail")
-    assert asked(project, "--t2e-suite=c").session == ("--t2e-suite=c",)
+    assert asked(project, "--t2e-suite=c").options.suites == ("c",)
 
 
 @pytest.mark.parametrize(

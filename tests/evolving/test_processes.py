@@ -1,7 +1,6 @@
 """Processes of an evolution: their logs, their failures, and who holds the lock."""
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,8 +14,8 @@ from pytest_trace2evolve.records.improvement import Stage
 from tests.patience import until
 
 
-def python(name: str, code: str, log: Path, fine: tuple[int, ...] = (0,)) -> Work:
-    return Work(name, ["-c", code], log, fine)
+def python(name: str, code: str, log: Path) -> Work:
+    return Work(name, ["-c", code], log)
 
 
 def test_what_is_said_goes_into_a_log_and_is_told(tmp_path: Path) -> None:
@@ -31,15 +30,6 @@ def test_what_is_said_goes_into_a_log_and_is_told(tmp_path: Path) -> None:
     assert (tmp_path / "a.log").read_text(encoding="utf-8") == "a says\n\nünï\n"
 
 
-def test_what_nobody_wants_to_hear_stays_in_the_log(tmp_path: Path) -> None:
-    heard: list[str] = []
-    work = Work("a", ["-c", "print('loud'); print('quiet')"], tmp_path / "log", told=re.compile("loud"))
-    with locked(tmp_path / "own") as lock:
-        run_all([work], tmp_path, lock, at_once=1, told=lambda name, line: heard.append(line))
-    assert heard == ["loud"]
-    assert (tmp_path / "log").read_text() == "loud\nquiet\n"
-
-
 def test_one_that_fails_is_told_with_its_last_lines_and_ends_what_was_not_begun(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     works = [
@@ -52,8 +42,6 @@ def test_one_that_fails_is_told_with_its_last_lines_and_ends_what_was_not_begun(
     ):
         run_all(works, tmp_path, lock, at_once=1, told=lambda *line: None)
     assert not (tmp_path / "begun").exists()
-    with locked(tmp_path / "own") as lock:
-        run_all([python("a", "raise SystemExit(3)", log, fine=(0, 3))], tmp_path, lock, at_once=1, told=print)
 
 
 def test_one_that_cannot_be_started_or_followed_is_a_failure(tmp_path: Path) -> None:

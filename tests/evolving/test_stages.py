@@ -1,4 +1,4 @@
-"""The stages of an evolution, with sessions and trainings that are over at once; and what each refuses."""
+"""The stages of an evolution, with runs and trainings that end at once; and what each rejects."""
 
 import json
 import re
@@ -95,11 +95,10 @@ def test_what_was_over_before_it_was_kept_is_done_in_a_folder_of_its_own(world: 
     assert set(state.done) == set(Stage)
     assert sum(state.rollouts.values()) == 4 * PLAYED + 30 + 2 * (8 + 2 * 8), "trained and measured"
     if session:
-        place = next(one for one in world.given[dies] if one.startswith("--t2e-run-folder="))
-        assert place.endswith("-2")
+        assert world.folders[dies].name.endswith("-2")
     if dies == "v6":
         assert state.folder.endswith("run-2")
-        assert f"--t2e-baseline={state.folder}" in world.given[f"v6+{ONE}"]
+        assert world.baselines[f"v6+{ONE}"] == state.folder
 
 
 def test_a_verdict_that_was_noted_and_not_kept_is_noted_again(
@@ -204,29 +203,12 @@ def test_what_another_training_left_unfinished_is_left_alone(world: World) -> No
     assert kept.is_dir()
 
 
-def test_a_run_is_tried_as_a_baseline_before_anything_is_learnt_from_it(world: World) -> None:
+def test_a_run_is_checked_as_a_baseline_before_anything_is_learnt_from_it(world: World) -> None:
     folder = world.project.root / "other"
-    world.session(Work("v6", ["--candidate=v6", f"--t2e-run-folder={folder}"], folder))
-    session = ("--t2e-gate=strict", "-n2", "--dist=load", "-pchecks", "-q")
-    world.evolving(run=folder, session=session).run()
-    assert world.ran == ["rehearsal", *ALL[1:]]
-    given = world.given["rehearsal"]
-    assert given[2:7] == ["--t2e-gate=strict", "-pchecks", "--candidate=v6", "-k", stages.NOTHING]
-    assert given[-1] == f"--t2e-baseline={folder}"
-
-
-def test_a_rehearsal_that_breaks_down_is_told(world: World) -> None:
-    """pytest itself ends with a traceback where a plugin cannot be imported, and with status 1."""
-    folder = world.project.root / "other"
-    world.session(Work("v6", ["--candidate=v6", f"--t2e-run-folder={folder}"], folder))
-    world.rehearsal = "Traceback (most recent call last):\n  ...\nImportError: no such plugin\n"
-    log = world.evolving(run=folder).folder / "rehearsal.log"
-    with pytest.raises(
-        TrainingError, match=rf"^rehearsal broke down: ImportError: no such plugin; see {log}$"
-    ):
-        world.evolving(run=folder).run()
-    world.rehearsal = "1 deselected in 0.01s\n"
-    assert set(world.evolving(run=folder).run().done) == set(Stage), "what it said before is over"
+    world.run("v6", folder, gated=False)
+    world.evolving(run=folder).run()
+    assert world.ran == ["check", *ALL[1:]]
+    assert world.baselines["check"] == world.baselines[f"v6+{ONE}"] == str(folder)
 
 
 def test_of_two_promoted_adapters_of_a_capability_the_new_one_is_routed_to(world: World) -> None:
@@ -266,7 +248,7 @@ def test_adapters_that_are_there_stay(world: World) -> None:
 def test_a_run_of_another_candidate_or_model_is_refused(world: World) -> None:
     write_candidate(world.project.root / "candidates", "v5")
     folder = world.project.root / "other"
-    world.session(Work("v5", ["--candidate=v5", f"--t2e-run-folder={folder}"], folder))
+    world.run("v5", folder, gated=False)
     with pytest.raises(ConfigError, match=r"^run other is of candidate 'v5', and 'v6' is to evolve; name"):
         world.evolving(run=folder).run()
     text = (folder / "results.json").read_text(encoding="utf-8")
@@ -288,8 +270,7 @@ def test_after_its_minutes_no_further_stage_begins(world: World) -> None:
 
 def test_a_session_that_leaves_no_verdict_is_no_verdict(world: World) -> None:
     world.silent = {f"v6+{ONE}"}
-    log = world.evolving().folder / f"gate-{ONE}.log"
-    with pytest.raises(ResultsError, match=rf"gate-{ONE}: the session left no verdict; see {log}$"):
+    with pytest.raises(ResultsError, match=rf"gate-{ONE}: the run left no verdict; run the same"):
         world.evolving().run()
     assert world.project.adapters[ONE].manifest.state is AdapterState.TRAINED
     world.silent = set()
@@ -318,14 +299,13 @@ def test_a_discard_needs_no_entry(world: World) -> None:
 def test_a_given_run_whose_verdict_was_edited_is_refused(world: World) -> None:
     folder = world.project.root / "given"
     world.decisions["v6"] = Decision.DISCARD
-    arguments = ["--candidate=v6", f"--t2e-run-folder={folder}", "--t2e-baseline=v0"]
-    world.session(Work("v6", arguments, folder))
+    world.run("v6", folder, gated=True)
     path = folder / "verdict.json"
     before = path.read_text(encoding="utf-8")
     path.write_text(before.replace("calibrated", "strict"), encoding="utf-8")
     with pytest.raises(ResultsError, match=r"given/verdict.json: was edited: .*; run it again$"):
         world.evolving(run=folder).run()
-    assert "rehearsal" not in world.ran
+    assert "check" not in world.ran
     path.write_text(before, encoding="utf-8")
     assert set(world.evolving(run=folder).run().done) == set(Stage)
 
@@ -334,17 +314,17 @@ def test_a_given_run_whose_verdict_was_edited_is_refused(world: World) -> None:
 def test_a_session_that_was_cut_short_gives_no_verdict_yet(world: World, candidate: str) -> None:
     """As by a budget: the same command with a larger one goes on."""
     world.cut = {candidate: "the budget is spent"}
-    log = world.evolving().folder / f"gate-{candidate.removeprefix('v6+')}.log"
+    folder = world.evolving().folder / f"gate-{candidate.removeprefix('v6+')}"
     told = (
-        rf"^the session of {re.escape(candidate)} was not whole: the budget is spent \(see {log}\); what is "
-        "finished is kept: give it what it lacks, and the same command goes on$"
+        rf"^the run of {re.escape(candidate)} was not whole: the budget is spent \(see {folder}\); what is "
+        "finished is kept: give it what it lacks, and run the same command again$"
     )
     with pytest.raises(TrainingError, match=told):
         world.evolving().run()
     if candidate != "v6+routed":
         assert world.project.adapters[ONE].manifest.state is AdapterState.TRAINED
     world.cut = {candidate: ""}
-    with pytest.raises(TrainingError, match=r"was not whole: tests were left out of it \(see"):
+    with pytest.raises(TrainingError, match=r"was not whole: tasks were left out of it \(see"):
         world.evolving().run()
     world.cut = {}
     state = world.evolving().run()
@@ -375,5 +355,5 @@ def test_a_process_that_fails_ends_the_evolution(world: World, monkeypatch: pyte
         raise TrainingError(f"{works[0].name} ended with status 4: no; see {works[0].log}")
 
     monkeypatch.setattr(stages, "run_all", failing)
-    with pytest.raises(TrainingError, match=r"^v6 ended with status 4"):
+    with pytest.raises(TrainingError, match=rf"^{ONE} ended with status 4"):
         world.evolving().run()

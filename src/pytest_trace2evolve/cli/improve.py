@@ -169,54 +169,64 @@ def _shown(show: Callable[..., None]) -> Callable[[int, int], None]:
 def add_evolve(commands: Any) -> None:
     """Declare the command."""
     evolve = commands.add_parser(
-        "evolve", help="train adapters for what failing tests lack, and gate them; goes on where it was"
+        "evolve", help="train adapters for what failing tasks lack, and gate them; resumes"
     )
     evolve.add_argument("--candidate", metavar="ID", help="whose failures (default: that of the run, or v0)")
     evolve.add_argument("--from-run", metavar="RUN", help="learn from this run (default: a new one)")
     evolve.add_argument("--base", type=Path, metavar="DIR", help="the base model (default: the embedded one)")
-    evolve.add_argument("--most", type=integer, default=3, metavar="N", help="adapters at most (default: 3)")
-    evolve.add_argument("--preset", default="pocket", help="pocket or gpu (default: pocket)")
-    evolve.add_argument("--config", type=Path, metavar="FILE", help="TOML with values of the recipe")
-    evolve.add_argument("--steps", type=integer, metavar="N", help="steps of each training")
-    evolve.add_argument("--seed", type=integer, metavar="N", help="of the trainings (default: 1)")
-    evolve.add_argument(
-        "--heldout", type=integer, metavar="N", default=60, help="held-out scenarios (default: 60)"
-    )
-    evolve.add_argument(
-        "--heldout-rollouts", type=integer, metavar="K", default=4, help="of each scenario (default: 4)"
-    )
-    evolve.add_argument(
-        "--parallel", type=integer, metavar="P", help="trainings at once (default: cores + 1)"
-    )
-    evolve.add_argument("--max-rollouts", type=integer, metavar="N", help="refuse a plan that needs more")
-    evolve.add_argument("--max-minutes", type=finite, metavar="M", help="begin no stage after so many")
-    evolve.add_argument("--dry-run", action="store_true", help="only say what it would take")
+    add_evolve_options(evolve)
+    evolve.add_argument("--dry-run", action="store_true", help="only print what it would take")
     evolve.add_argument("--json", action="store_true", help="the outcome as JSON")
     evolve.add_argument(
-        "session", nargs="*", metavar="-- OPTION", help="of each pytest session, as in -- -n 2"
+        "session", nargs="*", metavar="-- OPTION", help="of each run, as in -- --t2e-suite support"
     )
     evolve.set_defaults(command=_evolve, goes_on=True)
 
 
+def add_evolve_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options that `--t2e-evolve-options` takes too."""
+    parser.add_argument("--most", type=integer, default=3, metavar="N", help="adapters at most (default: 3)")
+    parser.add_argument("--preset", default="pocket", help="pocket or gpu (default: pocket)")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="TOML with values of the recipe")
+    parser.add_argument("--steps", type=integer, metavar="N", help="steps of each training")
+    parser.add_argument("--seed", type=integer, metavar="N", help="of the trainings (default: 1)")
+    parser.add_argument(
+        "--heldout", type=integer, metavar="N", default=60, help="held-out scenarios (default: 60)"
+    )
+    parser.add_argument(
+        "--heldout-rollouts", type=integer, metavar="K", default=4, help="of each scenario (default: 4)"
+    )
+    parser.add_argument(
+        "--parallel", type=integer, metavar="P", help="trainings at once (default: cores + 1)"
+    )
+    parser.add_argument("--max-rollouts", type=integer, metavar="N", help="reject a plan that needs more")
+    parser.add_argument("--max-minutes", type=finite, metavar="M", help="begin no stage after so many")
+
+
 def _evolve(options: argparse.Namespace) -> int:
-    from pytest_trace2evolve.improve.order import budget_of, budget_text, refuse_impossible
-    from pytest_trace2evolve.improve.request import read_order
-    from pytest_trace2evolve.improve.session import fresh_of, simulations_of
+    from pytest_trace2evolve.improve.request import checked_budget, read_order, run_option_values
+    from pytest_trace2evolve.improve.runs import Runs
     from pytest_trace2evolve.improve.stages import Evolving
+    from pytest_trace2evolve.project.pytest_ini import ini_value
     from pytest_trace2evolve.report.improvement import evolved_text
+    from pytest_trace2evolve.session.planner import resources_of
+    from pytest_trace2evolve.session.settings import Context
 
     project = project_of(options)
+    values = run_option_values(options.session)
+    context = Context(
+        root=project.root,
+        here=Path.cwd(),
+        agent=ini_value(project.root, "t2e_agent") or "",
+        gate=ini_value(project.root, "t2e_gate") or "",
+    )
     with contextlib.closing(environments_of(project)) as environments:
-        order = read_order(options, project, environments, Path.cwd())
-        session = order.session
-        budget = budget_of(
-            order, environments.names, simulations_of(project, session), fresh_of(project, session)
-        )
-        print(budget_text(order, budget), file=sys.stderr, flush=True)
-        refuse_impossible(order, budget)
+        resources = resources_of(project)
+        order = read_order(options, values, context, resources, environments)
+        print(checked_budget(order, resources, environments), file=sys.stderr, flush=True)
         if options.dry_run:
             return 0
-        state = Evolving(order, project, environments, _told).run()
+        state = Evolving(order, project, environments, Runs(order, resources), print_stage).run()
     print(
         state.model_dump_json(indent=1)
         if options.json
@@ -225,7 +235,8 @@ def _evolve(options: argparse.Namespace) -> int:
     return 0
 
 
-def _told(stage: Any, text: str) -> None:
+def print_stage(stage: Any, text: str) -> None:
+    """Print how far an evolution is, a line on standard error."""
     from pytest_trace2evolve.utils.sanitize import sanitize_line
 
     print(f"{stage.value}: {sanitize_line(text)[:160]}", file=sys.stderr, flush=True)

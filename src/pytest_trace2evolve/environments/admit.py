@@ -338,7 +338,11 @@ def remade(
     Args:
         folders: Root and folder of suites of the project that knows the environment, if one does.
     """
-    environments = Environments() if folders is None else project_environments(Project(*map(Path, folders)))
+    if folders is None:
+        environments = Environments()
+    else:
+        root, suites_folder = map(Path, folders)
+        environments = project_environments(Project(root, suites_folder))
     levels = {level for _, level in jobs}
     made = {level: environments.generator(name, level, Content(content)) for level in levels}
     return scenarios_digest(made, [(seed, level) for seed, level in jobs])

@@ -2,15 +2,17 @@
 
 import math
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from pytest_trace2evolve.environments.generators.scenario import EASIEST, HARDEST
 from pytest_trace2evolve.environments.registry import BUILT_IN_NAMES
 from pytest_trace2evolve.errors import ConfigError
-from pytest_trace2evolve.improve.options import decided_by
+from pytest_trace2evolve.records.protocols import Judge
 from pytest_trace2evolve.serving.folder import ModelFolder, folder_digest
+from pytest_trace2evolve.session.plan import Options
 from pytest_trace2evolve.training.recipe import Recipe
 from pytest_trace2evolve.utils.canonical import digest
 from pytest_trace2evolve.utils.resources import embedded_model
@@ -51,8 +53,10 @@ class EvolveOrder:
         base: The base model.
         recipe: Of each adapter.
         preset: Where the recipe comes from.
-        content: Digest of what it works on, see `asking.content_of`.
-        session: Options that each pytest session gets, as `read_session` gives them.
+        content: Digest of what it works on, see `request.content_of`.
+        options: The options that all its runs share.
+        judge: Judge of natural-language assertions in these runs.
+        deciding: The values of those options that change results, by name.
         most: Adapters at most: the capabilities with the largest Δ.
         heldout, rollouts: Held-out scenarios of the trained environment, and rollouts of each; of the others
             half as many.
@@ -66,7 +70,9 @@ class EvolveOrder:
     recipe: Recipe
     preset: str
     content: str = ""
-    session: tuple[str, ...] = ()
+    options: Options = field(default_factory=Options)
+    judge: Judge | None = None
+    deciding: Mapping[str, Any] = field(default_factory=dict)
     most: int = 3
     heldout: int = 60
     rollouts: int = 4
@@ -82,7 +88,7 @@ class EvolveOrder:
             "content": self.content,
             "base": folder_digest(self.base.path),
             "recipe": self.recipe.model_dump(mode="json"),
-            "session": decided_by(self.session),
+            "session": dict(self.deciding),
             "most": self.most,
             "heldout": [self.heldout, self.rollouts],
         }

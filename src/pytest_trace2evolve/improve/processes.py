@@ -1,13 +1,13 @@
-"""Sessions and trainings as processes of their own: what they say goes into a log, the last line is shown."""
+"""Trainings as processes of their own: what they print goes into a log, and the last line is shown."""
 
 import os
-import re
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -27,16 +27,12 @@ class Work:
     Attributes:
         name: What it is called towards people.
         arguments: Of this Python.
-        log: Where what it says is added.
-        fine: Exit statuses that are no failure.
-        told: Which of its lines are told; all of them go into the log.
+        log: The file to which its output is appended.
     """
 
     name: str
     arguments: Sequence[str]
     log: Path
-    fine: tuple[int, ...] = (0,)
-    told: re.Pattern[str] = re.compile("")
 
 
 def run_all(works: Sequence[Work], here: Path, lock: int, *, at_once: int, told: Told) -> None:
@@ -97,17 +93,13 @@ def _run(work: Work, here: Path, lock: int, told: Told, running: "list[subproces
         running.append(process)
         assert process.stdout is not None
 
-        def heard(line: str) -> None:
-            if work.told.search(line):
-                told(work.name, line)
-
         try:
-            last = _followed(process.stdout, log, heard)
+            last = _followed(process.stdout, log, partial(told, work.name))
             status = process.wait()
         except BaseException:
             process.terminate()  # it would be waited for, and nobody hears it
             raise
-    if status in work.fine:
+    if status == 0:
         return ""
     return f"{work.name} ended with status {status}: {' / '.join(last) or 'it said nothing'}; see {work.log}"
 

@@ -1,17 +1,80 @@
-"""The runs of an evolution: what one must be to be learnt from, and how many simulations it holds."""
+"""The runs of an evolution: how they are made, and which of them can be learnt from."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_trace2evolve.errors import ConfigError, LockError
 from pytest_trace2evolve.evidence.results import read_results
+from pytest_trace2evolve.improve.order import EvolveOrder
 from pytest_trace2evolve.project.lock import RENEW
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.project.suites import Suite
 from pytest_trace2evolve.records.evidence import Provenance
 from pytest_trace2evolve.serving.folder import ModelFolder, folder_digest
+from pytest_trace2evolve.session.plan import Plan
+from pytest_trace2evolve.session.planner import Resources, make_plan
+from pytest_trace2evolve.session.session import Event, TaskDecided, check_plan, run
 from pytest_trace2evolve.session.sides import expand, provenance
 from pytest_trace2evolve.session.verdicts import deciding
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Makes the runs of an evolution, in this process.
+
+    Args:
+        order: What the runs share.
+        resources: What the project offers.
+    """
+
+    order: EvolveOrder
+    resources: Resources
+
+    def make(
+        self, candidate: str, folder: Path, baseline: str | None, on_progress: Callable[[str], None]
+    ) -> None:
+        """Run a candidate.
+
+        Args:
+            candidate: Its id.
+            folder: The run folder.
+            baseline: The folder of the run that it is compared with; None compares it as any other run.
+            on_progress: Called with a line now and then.
+
+        Raises:
+            ConfigError, ResultsError, EndpointError, ModelFolderError, StorageError: as `session.run`.
+        """
+        plan = self._plan(candidate, folder, baseline)
+        total = sum(len(suite.lock.tasks) for suite in plan.suites.values())
+        step = max(1, total // 10)
+        decided = 0
+
+        def on_event(event: Event) -> None:
+            nonlocal decided
+            if isinstance(event, TaskDecided):
+                decided += 1
+                if decided % step == 0 or decided == total:
+                    on_progress(f"{decided} of {total} tasks")
+
+        result = run(plan, self.resources, on_event)
+        for note in result.notes:
+            on_progress(note)
+
+    def check(self, baseline: Path, folder: Path) -> None:
+        """Check that the evolution's candidate could be compared with a run.
+
+        Raises:
+            ConfigError, ResultsError: it could not.
+        """
+        check_plan(self._plan(self.order.candidate, folder, str(baseline)))
+
+    def _plan(self, candidate: str, folder: Path, baseline: str | None) -> Plan:
+        options = replace(self.order.options, candidate=candidate, run_folder=folder, baseline=baseline)
+        # A project caches what it reads, and adapters change while an evolution works.
+        project = replace(self.resources.project)
+        resources = replace(self.resources, project=project)
+        return make_plan(options, resources, suite_names=list(project.suite_names), judge=self.order.judge)
 
 
 def refuse_other(run: Path, origins: Sequence[Provenance], candidate: str, base: ModelFolder) -> None:

@@ -1,6 +1,5 @@
 """The stages of an evolution, one after the other; each is kept before the next begins."""
 
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -14,12 +13,11 @@ from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.errors import ConfigError, ResultsError, TrainingError
 from pytest_trace2evolve.evidence.integrity import VERDICT_NAME, edited_run, refuse_unrecorded
 from pytest_trace2evolve.improve.environments import ready
-from pytest_trace2evolve.improve.options import without_workers
 from pytest_trace2evolve.improve.order import OPENINGS, EvolveOrder
 from pytest_trace2evolve.improve.processes import Work, run_all
+from pytest_trace2evolve.improve.request import suites_of
 from pytest_trace2evolve.improve.routing import openings_of, route_locally, table_of
-from pytest_trace2evolve.improve.runs import origins_of, refuse_other, refuse_partial, simulations_in
-from pytest_trace2evolve.improve.session import suites_of
+from pytest_trace2evolve.improve.runs import Runs, origins_of, refuse_other, refuse_partial, simulations_in
 from pytest_trace2evolve.improve.state import free, locked, read_state, write_state
 from pytest_trace2evolve.improve.trainings import (
     names_of,
@@ -36,24 +34,7 @@ from pytest_trace2evolve.records.ledger import Evaluation
 from pytest_trace2evolve.records.verdict import Decision, RunVerdict
 from pytest_trace2evolve.session.access_log import Looks
 from pytest_trace2evolve.session.adapters import gate_of, note_verdict, state_of
-from pytest_trace2evolve.session.finish import EXIT_STATUS
 from pytest_trace2evolve.session.run_verdict import read_verdict
-
-FINE = (0, 1, *EXIT_STATUS.values())
-"""Exit statuses of a session that ran: with failing tests, or with any verdict."""
-
-NOTHING = "selected_by_no_name"
-"""The keyword of a session that runs no test."""
-
-NOT_REFUSED = (0, 1, 5)
-"""Exit statuses of such a session that nobody refused: 5 says that no test ran, which a plugin may see
-otherwise (one of coverage fails it)."""
-
-_OF_SESSIONS = re.compile(r"^trace2evolve: [\d,]+ of [\d,]+ done| · policy |^=+ .* in [\d.]+s")
-"""Lines of a session that are told: how far it is, verdicts, and its end."""
-
-_BROKE_DOWN = re.compile(r"^Traceback \(most recent call last\):", re.MULTILINE)
-"""What Python says of a process whose error nobody caught."""
 
 KEPT_EVERY = 60.0
 """Seconds after which the minutes of a stage that works on are written down."""
@@ -70,12 +51,14 @@ class Evolving:
         order: What is asked for.
         project: Where everything lies.
         environments: Those that are known.
+        runs: Makes the runs.
         told: Hears how far it is.
     """
 
     order: EvolveOrder
     project: Project
     environments: Environments
+    runs: Runs
     told: Told = lambda stage, text: None
     state: Evolution = field(init=False)
     _lock: int = field(init=False, default=-1)
@@ -93,7 +76,7 @@ class Evolving:
 
         Raises:
             ConfigError: nothing failed, nothing is missing, or another process works on it.
-            TrainingError: a session or a training failed, or a session was not whole.
+            TrainingError: a training failed, or a run was not whole.
             ResultsError: what is kept is damaged, or of other content.
             OSError: something cannot be written.
         """
@@ -166,26 +149,12 @@ class Evolving:
         given = self.order.run
         folder = given or self._run_of("run", self.order.candidate, baseline=None)
         refuse_other(folder, origins_of(folder), self.order.candidate, self.order.base)
-        refuse_partial(folder, self.project, suites_of(self.project, self.order.session))
+        refuse_partial(folder, self.project, suites_of(self.project, self.order.options))
         if given:
             self._refuse_edited(given)
-            self._rehearse(given)
+            self.runs.check(given, free(self.folder / "check"))
         self._keep(folder=str(folder))
         return 0 if given else simulations_in(folder)
-
-    def _rehearse(self, run: Path) -> None:
-        """Begin a session that is held against the run, and select nothing: what pytest refuses is known
-        before anything is learnt."""
-        given = without_workers(self.order.session)
-        folder = free(self.folder / "rehearsal")
-        arguments = ["-m", "pytest", *given, f"--candidate={self.order.candidate}", "-k", NOTHING]
-        arguments += [f"--t2e-run-folder={folder}", f"--t2e-baseline={run}"]
-        log = self.folder / "rehearsal.log"
-        before = log.stat().st_size if log.exists() else 0
-        self._run(Stage.RUN, [Work("rehearsal", arguments, log, NOT_REFUSED, _OF_SESSIONS)])
-        said = log.read_bytes()[before:].decode("utf-8", errors="replace") if log.exists() else ""
-        if _BROKE_DOWN.search(said):  # Python's own status for that is 1 too
-            raise TrainingError(f"rehearsal broke down: {said.strip().splitlines()[-1]}; see {log}")
 
     def _capabilities(self) -> int:
         learnt = missing_of(self.project, self.state.folder, self.project.root, self.environments)
@@ -229,7 +198,7 @@ class Evolving:
             for capability, name in self.state.adapters.items()
             if name not in there
         ]
-        self._run(Stage.ADAPTERS, works, at_once=self.order.parallel)
+        self._train(works)
         return sum(
             played_by(note_evidence(name, self.state, adapters)) for name in self.state.adapters.values()
         )
@@ -240,7 +209,7 @@ class Evolving:
             if candidate in self.state.judged:
                 continue
             folder = self._run_of(f"gate-{name}", candidate, baseline=self.state.folder)
-            record = self._verdict(f"gate-{name}", folder)
+            record = self._verdict(folder)
             note_verdict(self.project, record)
             manifest = self.project.adapters[name].manifest
             why = "" if manifest.verdict is None else manifest.verdict.why
@@ -277,7 +246,7 @@ class Evolving:
             return 0
         candidate = f"{self.order.candidate}+routed"
         folder = self._run_of("gate-routed", candidate, baseline=self.state.folder)
-        record = self._verdict("gate-routed", folder)
+        record = self._verdict(folder)
         gate = gate_of(record)
         routed = Judged(candidate=candidate, gate=gate, state=state_of(gate), run=record.run)
         self._judged(routed, simulations_in(folder))
@@ -298,15 +267,14 @@ class Evolving:
         why = f" ({one.why})" if one.why else ""
         self.told(Stage.GATE, f"{one.candidate}: {one.state.value}{why}")
 
-    def _verdict(self, name: str, folder: Path) -> RunVerdict:
-        """What a session left: on all that was asked for, since of one that ended before its time there is
-        none yet. A promotion counts if the ledger bears it out."""
+    def _verdict(self, folder: Path) -> RunVerdict:
+        """The verdict of a whole run. A promotion counts only if the ledger holds it."""
         record = read_verdict(folder)
         if record.partial:
-            why, log = record.stopped or "tests were left out of it", self.folder / f"{name}.log"
+            why = record.stopped or "tasks were left out of it"
             raise TrainingError(
-                f"the session of {record.candidate.id} was not whole: {why} (see {log}); what is finished is "
-                "kept: give it what it lacks, and the same command goes on"
+                f"the run of {record.candidate.id} was not whole: {why} (see {folder}); what is finished is "
+                "kept: give it what it lacks, and run the same command again"
             )
         if gate_of(record) is Decision.PROMOTE:
             suites = [suite for suite, one in record.suites.items() if one.verdict is not None]
@@ -326,19 +294,16 @@ class Evolving:
             raise ResultsError(str(wrong))
 
     def _run_of(self, name: str, candidate: str, *, baseline: str | None) -> Path:
-        """Run a session of a candidate; its folder."""
+        """Run a candidate; returns the run folder."""
         folder = free(self.folder / name)
-        arguments = ["-m", "pytest", *self.order.session, f"--candidate={candidate}"]
-        arguments += [f"--t2e-run-folder={folder}"]
-        arguments += [] if baseline is None else [f"--t2e-baseline={baseline}"]
         stage = Stage.RUN if baseline is None else Stage.GATE
-        self._run(stage, [Work(candidate, arguments, self.folder / f"{name}.log", FINE, _OF_SESSIONS)])
+        self.runs.make(candidate, folder, baseline, lambda line: self._tell(stage, f"{candidate}: {line}"))
         if baseline is not None and not (folder / VERDICT_NAME).exists():
-            raise ResultsError(f"{folder}: the session left no verdict; see {self.folder / f'{name}.log'}")
+            raise ResultsError(f"{folder}: the run left no verdict; run the same command again")
         return folder
 
-    def _run(self, stage: Stage, works: list[Work], *, at_once: int = 1) -> None:
+    def _train(self, works: list[Work]) -> None:
         def told(name: str, line: str) -> None:
-            self._tell(stage, f"{name}: {line}")
+            self._tell(Stage.ADAPTERS, f"{name}: {line}")
 
-        run_all(works, self.project.root, self._lock, at_once=at_once, told=told)
+        run_all(works, self.project.root, self._lock, at_once=self.order.parallel, told=told)

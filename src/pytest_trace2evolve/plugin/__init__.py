@@ -48,7 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> int | pytest.ExitCode | None:
-    """Reject a command line that pytest would misread; evolve after the session if that is asked for."""
+    """Reject a command line that pytest would misread."""
     if _only_reads_hooks(config) or hasattr(config, "workerinput") or not options.is_active(config):
         return None
     if sys.stdout is None:
@@ -61,11 +61,23 @@ def pytest_cmdline_main(config: pytest.Config) -> int | pytest.ExitCode | None:
 
         name, path = stray
         raise usage_error(f"{name} {path}: pytest takes this path for a test path; write {name}={path}")
-    if getattr(config.option, "t2e_evolve", None):
-        from pytest_trace2evolve.plugin.evolution import run_and_evolve
-
-        return run_and_evolve(config)
     return None
+
+
+@pytest.hookimpl(wrapper=True, specname="pytest_cmdline_main")
+def pytest_trace2evolve_evolution(
+    config: pytest.Config,
+) -> Generator[None, int | pytest.ExitCode | None, int | pytest.ExitCode | None]:
+    """Evolve after the session if that is asked for; the exit status is the session's."""
+    status = yield
+    if getattr(config.option, "t2e_evolve", None) and not hasattr(config, "workerinput"):
+        from pytest_trace2evolve.plugin.controller import Controller
+        from pytest_trace2evolve.plugin.items import PLUGIN_NAME
+
+        controller = config.pluginmanager.getplugin(PLUGIN_NAME)
+        if isinstance(controller, Controller):
+            controller.evolve(status)
+    return status
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True, specname="pytest_cmdline_main")

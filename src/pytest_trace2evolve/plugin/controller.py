@@ -3,7 +3,7 @@
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -39,8 +39,18 @@ from pytest_trace2evolve.utils.crashes import shorten, traceback_note
 from pytest_trace2evolve.utils.sanitize import sanitize_line
 from pytest_trace2evolve.worlds.registry import Worlds
 
+if TYPE_CHECKING:
+    from pytest_trace2evolve.plugin.evolution import SessionEvolution
+
 _OVERRIDABLE = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
 """The exit statuses that a verdict replaces; pytest's others say more than a verdict could."""
+
+_NOTHING_LEARNT = (
+    pytest.ExitCode.INTERRUPTED,
+    pytest.ExitCode.INTERNAL_ERROR,
+    pytest.ExitCode.USAGE_ERROR,
+)
+"""The exit statuses of sessions after which no evolution follows."""
 
 
 class Controller(ItemHooks):
@@ -50,6 +60,7 @@ class Controller(ItemHooks):
         resources: What the project and its plugins offer.
         plan: The plan of the run; None if no suite and no pressure test takes part.
         session: The session; None if the plan has no suites, or items are only listed.
+        evolution: The evolution that follows the session; None if none does.
     """
 
     def __init__(self, config: pytest.Config) -> None:
@@ -61,6 +72,7 @@ class Controller(ItemHooks):
         self.suites_folder = self.resources.project.suites_folder
         self.plan: Plan | None = None
         self.session: Session | None = None
+        self.evolution: SessionEvolution | None = None
         self.selection: Selection | None = None
         self._watch: Watch | None = None
         self._max_age: float | None = None
@@ -102,6 +114,12 @@ class Controller(ItemHooks):
         if not self._takes_part(self.selection):
             return
         listing = bool(self.config.option.collectonly)
+        if self.config.option.t2e_evolve and not listing:
+            from pytest_trace2evolve.plugin.evolution import SessionEvolution
+
+            self.evolution = SessionEvolution(
+                self.config, self.resources, _context(self.config), self.selection
+            )
         options = read_options(self.config.option, _context(self.config), may_embed=self.selection.may_embed)
         plan = make_plan(
             options,
@@ -179,6 +197,8 @@ class Controller(ItemHooks):
             against = f", baseline {planned.baseline.name}" if planned.baseline else ""
             parts.append(f"{name} (agent {planned.agent}{against})")
         lines = [f"candidate {plan.candidate.id} on {', '.join(parts)}"]
+        if self.evolution is not None:
+            lines.append(self.evolution.budget)
         lines += [*baseline_lines(plan), *age_warnings(plan, self._max_age), self._forecast(plan)]
         return [f"trace2evolve: {line}" for line in lines if line]
 
@@ -429,6 +449,13 @@ class Controller(ItemHooks):
         """End the threads of the session, and its servers."""
         if self.session is not None:
             self.session.close()
+
+    def evolve(self, status: int | pytest.ExitCode | None) -> None:
+        """Learn from the run that was made, if that was asked for and the session has come to its end."""
+        if self.evolution is None or self.plan is None or status in _NOTHING_LEARNT:
+            return
+        if self.plan.run_folder.exists():
+            self.evolution.run(self.plan.run_folder)
 
 
 def resources_of(config: pytest.Config) -> Resources:

@@ -1,219 +1,180 @@
-"""`--t2e-evolve`: a session as it would be without, and then an evolution that learns from its failures."""
+"""`--t2e-evolve`: after a session, learn from its failures."""
 
 import argparse
+import contextlib
 import shlex
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import NoReturn
 
 import pytest
 
-from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.cli.improve import add_evolve_options, print_stage
 from pytest_trace2evolve.engine.live import names_folder
-from pytest_trace2evolve.errors import ModelFolderError
-from pytest_trace2evolve.improve.options import DECIDING, OFF, PACING, SUITE, parted
-from pytest_trace2evolve.plugin.items import PLUGIN_NAME as RUN_NAME
-from pytest_trace2evolve.plugin.selection import project_of, suites_under
-from pytest_trace2evolve.plugin.usage import usage_error
+from pytest_trace2evolve.environments.generated_store import project_environments
+from pytest_trace2evolve.errors import LONGEST_LINE, ConfigError, Trace2EvolveError
+from pytest_trace2evolve.improve.request import (
+    DECIDING,
+    NO_GATE,
+    OFF,
+    PACING,
+    checked_budget,
+    read_order,
+)
+from pytest_trace2evolve.improve.runs import Runs
+from pytest_trace2evolve.improve.stages import Evolving
+from pytest_trace2evolve.plugin.selection import Selection
+from pytest_trace2evolve.report.improvement import evolved_text
 from pytest_trace2evolve.serving.folder import expanded
 from pytest_trace2evolve.session.option_table import OPTIONS
-
-PLUGIN_NAME = "trace2evolve-evolution"
-
-_PASSED = frozenset(one.removeprefix("--").replace("-", "_") for one in (*DECIDING, *PACING))
-"""Options of the session that those of its adapters get too: about what, who talks and how, who decides, and
-what each of them may take."""
+from pytest_trace2evolve.session.planner import Resources
+from pytest_trace2evolve.session.settings import Context
+from pytest_trace2evolve.utils.sanitize import sanitize, sanitize_line
 
 _NO_BASE = ("t2e_replay", "t2e_playback", "t2e_agent", "t2e_base_url", "t2e_adapter")
-"""Options beside which no model of a folder talks for itself."""
+"""Options with which no model of a folder talks for itself."""
 
-_OF_THE_SESSION = frozenset(
-    {
-        *_NO_BASE,  # refused
-        "t2e_stages",  # refused
-        "t2e_candidate",  # each session has its own
-        "t2e_model",  # given as the base
-        "t2e_run_folder",
-        "t2e_baseline",  # of the others it is the session's run
-        "t2e_save_baseline",
-        "t2e_baseline_mode",
-        "t2e_baseline_base_url",  # the others' baseline is asked where they ask
-        "t2e_baseline_key_var",
-        "t2e_inconclusive",
-        "t2e_summary",
-        "t2e_case_budget",
-        "t2e_freeze",
-        "t2e_evolve",
-        "t2e_evolve_options",
-        "t2e_route",  # refused where nothing is routed
-        "t2e_fresh",
-        "t2e_cache",
-        "t2e_record",
-    }
-)
-"""Options of the session alone."""
+_STEPWISE = ("stepwise_reset", "stepwise_skip", "stepwise")  # pytest sets the last with each of the others
+
+_NARROWING = ("-m", "--deselect", "--ignore", "--ignore-glob")
+"""Options that leave tests out: rejected if typed, while `addopts` may hold them for other tests."""
 
 
-_STEPWISE = ("stepwise", "stepwise_skip", "stepwise_reset")
+class SessionEvolution:
+    """The evolution that follows a session.
 
-_TYPED = ("-m", "--deselect", "--ignore", "--ignore-glob")
-"""Options that leave tests out and may stand in `addopts` for other tests: they are refused where they are
-typed."""
+    Args:
+        config: The configuration of the controller.
+        resources: What the project and its plugins offer.
+        context: Where the options were given.
+        selection: What the session runs.
 
-
-class Watched:
-    """Sees where a session kept its run; the session has it registered as a plugin."""
-
-    __name__ = PLUGIN_NAME  # under which pytest registers it
-
-    def __init__(self) -> None:
-        self.folder: Path | None = None
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Note the run's folder, if anything of it was kept."""
-        run = session.config.pluginmanager.getplugin(RUN_NAME)
-        plan = getattr(run, "plan", None)
-        if plan is not None and plan.run_folder.exists() and not hasattr(session.config, "workerinput"):
-            self.folder = plan.run_folder
-
-
-def run_and_evolve(config: pytest.Config) -> int | pytest.ExitCode | None:
-    """Run the session, then evolve; None inside that session, and where nothing is run.
-
-    The evolution's budget is told before the session, and refused where it is impossible.
-
-    Returns:
-        The exit status of the session: what it said of the candidate stands, whatever is learnt from it.
+    Attributes:
+        budget: What the evolution takes at most, in one line.
 
     Raises:
-        pytest.UsageError: an option leaves nothing to evolve, or the evolution cannot be as asked for.
+        ConfigError: an option leaves nothing to evolve, or the evolution cannot be as asked for.
     """
+
+    def __init__(
+        self, config: pytest.Config, resources: Resources, context: Context, selection: Selection
+    ) -> None:
+        _check_options(config)
+        self._resources, self._context = resources, context
+        self._request = _request(config)
+        self._values = SimpleNamespace(**vars(config.option))
+        if self._values.t2e_suite is None and selection.suites != tuple(resources.project.suite_names):
+            self._values.t2e_suite = list(selection.suites)
+        with contextlib.closing(project_environments(resources.project)) as environments:
+            order = read_order(self._request, self._values, context, resources, environments)
+            self.budget = checked_budget(order, resources, environments)
+
+    def run(self, folder: Path) -> None:
+        """Learn from the session's run, and print what came of it.
+
+        An evolution that ends early prints the command that resumes it; the session's verdict stands.
+
+        Args:
+            folder: The run folder of the session.
+        """
+        self._request.from_run = str(folder)
+        try:
+            with contextlib.closing(project_environments(self._resources.project)) as environments:
+                order = read_order(self._request, self._values, self._context, self._resources, environments)
+                print(checked_budget(order, self._resources, environments), file=sys.stderr, flush=True)
+                runs = Runs(order, self._resources)
+                state = Evolving(order, self._resources.project, environments, runs, print_stage).run()
+            print(sanitize(evolved_text(state, self._resources.project.adapters).rstrip("\n")))
+            return
+        except KeyboardInterrupt:
+            why = "the evolution was interrupted"
+        except (Trace2EvolveError, OSError) as error:
+            why = str(error)
+        print(sanitize_line(f"trace2evolve: {why}", LONGEST_LINE), file=sys.stderr)
+        print(
+            sanitize_line(f"trace2evolve: to evolve from this run: {self._command(folder)}", LONGEST_LINE),
+            file=sys.stderr,
+        )
+
+    def _command(self, folder: Path) -> str:
+        """The command that evolves from the session's run, without another session."""
+        words = ["trace2evolve", "--root", str(self._context.root), "evolve"]
+        if self._request.candidate is not None:
+            words += ["--candidate", self._request.candidate]
+        if self._request.base is not None:
+            words += ["--base", str(self._request.base)]
+        words += [*shlex.split(self._values.t2e_evolve_options or ""), "--from-run", str(folder), "--"]
+        for option in OPTIONS:
+            value = getattr(self._values, option.destination, None)
+            if option.name in (*DECIDING, *PACING) and value is not None:
+                given = value if option.is_repeatable else [value]
+                words += [f"{option.flag}={each}" for each in given]
+        return shlex.join(words)
+
+
+def _request(config: pytest.Config) -> argparse.Namespace:
+    """The evolution's options: those of `--t2e-evolve-options`, the session's candidate and its model."""
     option = config.option
-    if config.pluginmanager.getplugin(PLUGIN_NAME) is not None or option.collectonly or option.help:
-        return None
+    parser = _EvolveOptions(add_help=False, allow_abbrev=False)
+    add_evolve_options(parser)
+    try:
+        words = shlex.split(option.t2e_evolve_options or "")
+    except ValueError as error:
+        raise ConfigError(f"--t2e-evolve-options: {error}") from None
+    base = None
+    if option.t2e_model is not None:
+        base = config.invocation_params.dir / expanded(Path(option.t2e_model))
+    own = argparse.Namespace(candidate=option.t2e_candidate, from_run=None, base=base)
+    return parser.parse_args(words, own)
+
+
+class _EvolveOptions(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"--t2e-evolve-options: {message}")
+
+
+def _check_options(config: pytest.Config) -> None:
+    """Check that the session leaves a verdict, and a run that adapters can be compared with."""
+    option, typed = config.option, map(str, config.invocation_params.args)
     for name in _NO_BASE:
         if getattr(option, name, None) is not None:
-            raise usage_error(
+            raise ConfigError(
                 f"--{name.replace('_', '-')} does not go with --t2e-evolve, which trains adapters of the "
                 "embedded model, or of one in a folder: --t2e-model ./FOLDER"
             )
-    _refuse_without_verdict(config)
-    _refuse_a_part(config)
-    given = config.invocation_params
-    if option.t2e_model is not None and not names_folder(option.t2e_model, given.dir):
-        raise usage_error(
-            f"--t2e-model {option.t2e_model}: --t2e-evolve trains adapters, and needs a model that lies in a "
-            "folder: --t2e-model ./FOLDER"
-        )
-    asked = _evolve(config)
-    try:
-        status = main([*asked, "--dry-run", "--", *_session(config)])
-    except SystemExit:  # of argparse, which has told what is wrong with --t2e-evolve-options
-        status = pytest.ExitCode.USAGE_ERROR
-    if status != 0:
-        return pytest.ExitCode.USAGE_ERROR
-    watched = Watched()
-    status = pytest.main(list(given.args), plugins=[*(given.plugins or ()), watched])
-    if watched.folder is not None and status not in (
-        pytest.ExitCode.INTERRUPTED,
-        pytest.ExitCode.INTERNAL_ERROR,
-        pytest.ExitCode.USAGE_ERROR,
-    ):
-        command = [*asked, "--from-run", str(watched.folder), "--", *_session(config)]
-        if main(command) != 0:
-            told = "trace2evolve: of this run, without another session, that is:"
-            print(f"{told} trace2evolve {shlex.join(command)}", file=sys.stderr)
-    return status
-
-
-def _refuse_without_verdict(config: pytest.Config) -> None:
-    """Refuse a session whose run could be nobody's baseline, or whose options leave no verdict."""
-    if config.option.t2e_stages is not None:
-        raise usage_error(
+    if option.t2e_stages is not None:
+        raise ConfigError(
             "--t2e-stages does not go with --t2e-evolve: a run that may stop early is no baseline of the "
-            "adapters' sessions; leave it out"
+            "adapters' runs; leave it out"
         )
-    if (config.option.t2e_gate or config.getini("t2e_gate")) == OFF:
-        raise usage_error(
-            f"--t2e-evolve promotes adapters by the gate's verdict, and the gate is {OFF}: leave --t2e-gate "
-            f"out, or name a policy where the ini key t2e_gate is {OFF}"
+    if (option.t2e_gate or config.getini("t2e_gate")) == OFF:
+        raise ConfigError(
+            f"--t2e-evolve: {NO_GATE}, and the gate is {OFF}: leave --t2e-gate out, or name a policy if the "
+            f"ini key t2e_gate is {OFF}"
         )
-
-
-def _refuse_a_part(config: pytest.Config) -> None:
-    """Refuse options by which the session would leave tests out: its run could be nobody's baseline."""
-    option = config.option
-    given = {
+    narrowing = {
         "-k": option.keyword,
         "-x (or --maxfail)": option.maxfail,
         "--lf": getattr(option, "lf", False),
         **{f"--{name.replace('_', '-')}": getattr(option, name, False) for name in _STEPWISE},
-        **{word: True for word in map(str, config.invocation_params.args) if _leaves_out(word, option)},
-        **{str(one): True for one in config.args if "::" in str(one)},
+        **{word: True for word in typed if _narrows(word, option)},
+        **{str(argument): True for argument in config.args if "::" in str(argument)},
     }
-    for name, value in given.items():
+    for name, value in narrowing.items():
         if value:
-            raise usage_error(
-                f"{name} does not go with --t2e-evolve: adapters are judged against the session's run, which "
+            raise ConfigError(
+                f"{name} does not go with --t2e-evolve: adapters are compared with the session's run, which "
                 "must be whole; leave it out"
             )
+    if option.t2e_model is not None and not names_folder(option.t2e_model, config.invocation_params.dir):
+        raise ConfigError(
+            f"--t2e-model {option.t2e_model}: --t2e-evolve trains adapters, and needs a model that lies in a "
+            "folder: --t2e-model ./FOLDER"
+        )
 
 
-def _leaves_out(word: str, option: argparse.Namespace) -> bool:
-    """Whether a word that was typed leaves tests out; an empty `-m` undoes that of `addopts`."""
-    name, _ = parted(word)
-    return name in _TYPED and (name != "-m" or bool(option.markexpr))
-
-
-def _evolve(config: pytest.Config) -> list[str]:
-    """The command that evolves, without what the session says."""
-    option = config.option
-    asked = ["--root", str(config.rootpath), "evolve"]
-    if option.t2e_candidate is not None:
-        asked += ["--candidate", option.t2e_candidate]
-    if option.t2e_model is not None:
-        asked += ["--base", str(_place(option.t2e_model, config))]
-    try:
-        return asked + shlex.split(option.t2e_evolve_options or "")
-    except ValueError as error:
-        raise usage_error(f"--t2e-evolve-options: {error}") from None
-
-
-def _session(config: pytest.Config) -> list[str]:
-    """Options of the sessions of adapters."""
-    found = []
-    for given in OPTIONS:
-        value = getattr(config.option, given.destination, None)
-        if given.destination not in _PASSED or value is None:
-            continue
-        for one in value if given.is_repeatable else [value]:
-            if given.name == "user-model" and names_folder(one, config.invocation_params.dir):
-                one = str(_place(one, config))  # those sessions stand in the project's own folder
-            text = ",".join(map(str, one)) if isinstance(one, tuple | list) else str(one)
-            found.append(f"{given.alias or given.flag}={text}")
-    if config.option.t2e_suite is None:
-        found += [f"{SUITE}={name}" for name in _by_path(config)]
-    found += [f"-p{name}" for name in config.option.plugins]
-    workers = getattr(config.option, "numprocesses", None)
-    return [*found, f"-n{workers}"] if workers else found
-
-
-def _by_path(config: pytest.Config) -> list[str]:
-    """The suites that the session runs because their files are named; none where that is all of them."""
-    if config.args_source is not pytest.Config.ArgsSource.ARGS:
-        return []
-    project = project_of(config)
-    found = suites_under(config, project)
-    return found if found != list(project.suite_names) else []
-
-
-def _place(model: str, config: pytest.Config) -> Path:
-    """The folder of a model.
-
-    Raises:
-        pytest.UsageError: it lies in a home folder that nobody here has.
-    """
-    try:
-        return config.invocation_params.dir / expanded(Path(model))
-    except ModelFolderError as error:
-        raise usage_error(str(error)) from None
+def _narrows(word: str, option: argparse.Namespace) -> bool:
+    """Whether a word of the command line leaves tests out; an empty `-m` undoes that of `addopts`."""
+    name = word.partition("=")[0] if word.startswith("--") else word[:2]
+    return name in _NARROWING and (name != "-m" or bool(option.markexpr))

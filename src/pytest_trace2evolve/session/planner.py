@@ -53,6 +53,17 @@ class Resources:
         return sorted({*self.agents, CHAT})
 
 
+def resources_of(project: Project) -> Resources:
+    """What a project offers, with the hooks of its `conftest.py` and plugins.
+
+    Raises:
+        ConfigError: a hook is wrong.
+    """
+    extensions = project.extensions
+    agents = {**BUILT_IN_AGENTS, **extensions.agents}
+    return Resources(project, Worlds(extensions.worlds), agents, extensions.checks)
+
+
 def make_plan(
     options: Options,
     resources: Resources,

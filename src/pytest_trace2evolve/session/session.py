@@ -128,6 +128,27 @@ def ignore(event: Event) -> None:
     """Take no notice of events."""
 
 
+def check_plan(plan: Plan) -> list[str]:
+    """Check that a run can be compared with its baselines, and that nothing that it reads was edited.
+
+    Returns:
+        What the user should know, a line each.
+
+    Raises:
+        ResultsError: a baseline or a replay was edited, or is not comparable with this run.
+    """
+    notes: list[str] = []
+    for planned in plan.suites.values():
+        if planned.baseline is not None and plan.policy is not None:
+            notes += refuse_incomparable(plan, planned)
+    replays = any(planned.recorded is not None for planned in plan.suites.values())
+    if plan.suites and (replays or plan.saving is not None or plan.policy is not None):
+        ledger = Looks(plan.project)
+        refuse_unmergeable(plan, ledger)
+        notes += refuse_edited(plan, ledger)
+    return notes
+
+
 class Session:
     """One run.
 
@@ -166,22 +187,11 @@ class Session:
         self._unstored = ""
         self._exported = False
         try:
-            self._check(plan.stages()[0])
+            self.notes += check_plan(plan.stages()[0])
             self._open(plan)
         except BaseException:
             self.close()
             raise
-
-    def _check(self, plan: Plan) -> None:
-        """Check that the run can be compared with its baselines, and that nothing it reads was edited."""
-        for planned in plan.suites.values():
-            if planned.baseline is not None and plan.policy is not None:
-                self.notes += refuse_incomparable(plan, planned)
-        replays = any(planned.recorded is not None for planned in plan.suites.values())
-        if plan.suites and (replays or plan.saving is not None or plan.policy is not None):
-            ledger = Looks(plan.project)
-            refuse_unmergeable(plan, ledger)
-            self.notes += refuse_edited(plan, ledger)
 
     def _open(self, plan: Plan) -> None:
         self.servers = LocalServers()

@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.metadata
+import importlib.util
 import warnings
 from collections.abc import Collection
 from types import ModuleType
@@ -24,9 +25,21 @@ def require(module: str, *, extra: str) -> ModuleType:
         wanted = module.partition(".")[0]
         if error.name is not None and error.name.partition(".")[0] != wanted:
             raise  # the package is there and one of its dependencies is not: that message is the better one
-        raise MissingExtraError(
-            f"{wanted!r} is not installed; run: pip install 'pytest-trace2evolve[{extra}]'"
-        ) from None
+        raise _missing(wanted, extra) from None
+
+
+def require_installed(module: str, *, extra: str) -> None:
+    """Check that a top-level module is installed, without importing it.
+
+    Raises:
+        MissingExtraError: it is not; the message holds the install command.
+    """
+    if importlib.util.find_spec(module) is None:
+        raise _missing(module, extra)
+
+
+def _missing(module: str, extra: str) -> MissingExtraError:
+    return MissingExtraError(f"{module!r} is not installed; run: pip install 'pytest-trace2evolve[{extra}]'")
 
 
 def quiet_import(module: str) -> ModuleType:
