@@ -8,7 +8,6 @@ from pytest_trace2evolve.engine.conversation import converse
 from pytest_trace2evolve.environments.registry import Environments, played
 from pytest_trace2evolve.environments.rollouts import Group, roll_groups
 from pytest_trace2evolve.errors import InfrastructureError
-from pytest_trace2evolve.improve.routing import skills_of
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.message import Message
@@ -17,6 +16,7 @@ from pytest_trace2evolve.records.score import Unit
 from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.records.trace import TerminationReason
 from pytest_trace2evolve.scoring.reward import score
+from pytest_trace2evolve.training.skills import skills_of
 from pytest_trace2evolve.users.scripted import ScriptedUser
 from pytest_trace2evolve.worlds.support.world import SupportWorld
 from research.pocket.lessons import LIMITS

@@ -14,6 +14,7 @@ from pytest_trace2evolve.utils.sanitize import sanitize_line
 
 if TYPE_CHECKING:
     from pytest_trace2evolve.environments.registry import Environments
+    from pytest_trace2evolve.session.planner import Resources
     from pytest_trace2evolve.worlds.registry import Worlds
 
 
@@ -61,6 +62,20 @@ def worlds_of(project: Project | None) -> "Worlds":
     from pytest_trace2evolve.worlds.registry import Worlds
 
     return Worlds() if project is None else project.open_worlds()
+
+
+def resources_of(project: Project) -> "Resources":
+    """What a run may use: the built-in worlds, agents and checks, and those of the project's hooks.
+
+    Raises:
+        ConfigError: the project's hooks cannot be loaded.
+    """
+    from pytest_trace2evolve.engine.participants import BUILT_IN_AGENTS
+    from pytest_trace2evolve.session.planner import Resources
+
+    extensions = project.extensions
+    agents = {**BUILT_IN_AGENTS, **extensions.agents}
+    return Resources(project, project.open_worlds(), agents, extensions.checks)
 
 
 def environments_of(project: Project | None) -> "Environments":

@@ -23,16 +23,25 @@ from pytest_trace2evolve.cli.common import (
     progress_bar,
     project_of,
     refuse_picture,
+    resources_of,
     worlds_of,
 )
 from pytest_trace2evolve.errors import ConfigError
-from pytest_trace2evolve.utils.option_types import finite, integer
+from pytest_trace2evolve.improve.arguments import (
+    add_evolve_arguments,
+    add_run_options,
+    parse_run_options,
+    run_values,
+)
+from pytest_trace2evolve.utils.option_types import integer
+from pytest_trace2evolve.utils.sanitize import sanitize_line
 
 if TYPE_CHECKING:
     from pytest_trace2evolve.diagnose.diagnosis import Labelled
     from pytest_trace2evolve.diagnose.traces import Gathered
     from pytest_trace2evolve.environments.registry import Environments
     from pytest_trace2evolve.project.project import Project
+    from pytest_trace2evolve.records.improvement import Stage
     from pytest_trace2evolve.training.train import Order
 
 
@@ -169,54 +178,41 @@ def _shown(show: Callable[..., None]) -> Callable[[int, int], None]:
 def add_evolve(commands: Any) -> None:
     """Declare the command."""
     evolve = commands.add_parser(
-        "evolve", help="train adapters for what failing tests lack, and gate them; goes on where it was"
+        "evolve", help="train adapters for what failing tests lack, and gate them; rerun it to resume"
     )
-    evolve.add_argument("--candidate", metavar="ID", help="whose failures (default: that of the run, or v0)")
-    evolve.add_argument("--from-run", metavar="RUN", help="learn from this run (default: a new one)")
-    evolve.add_argument("--base", type=Path, metavar="DIR", help="the base model (default: the embedded one)")
-    evolve.add_argument("--most", type=integer, default=3, metavar="N", help="adapters at most (default: 3)")
-    evolve.add_argument("--preset", default="pocket", help="pocket or gpu (default: pocket)")
-    evolve.add_argument("--config", type=Path, metavar="FILE", help="TOML with values of the recipe")
-    evolve.add_argument("--steps", type=integer, metavar="N", help="steps of each training")
-    evolve.add_argument("--seed", type=integer, metavar="N", help="of the trainings (default: 1)")
-    evolve.add_argument(
-        "--heldout", type=integer, metavar="N", default=60, help="held-out scenarios (default: 60)"
-    )
-    evolve.add_argument(
-        "--heldout-rollouts", type=integer, metavar="K", default=4, help="of each scenario (default: 4)"
-    )
-    evolve.add_argument(
-        "--parallel", type=integer, metavar="P", help="trainings at once (default: cores + 1)"
-    )
-    evolve.add_argument("--max-rollouts", type=integer, metavar="N", help="refuse a plan that needs more")
-    evolve.add_argument("--max-minutes", type=finite, metavar="M", help="begin no stage after so many")
-    evolve.add_argument("--dry-run", action="store_true", help="only say what it would take")
+    add_evolve_arguments(evolve)
+    evolve.add_argument("--dry-run", action="store_true", help="only print what it would take")
     evolve.add_argument("--json", action="store_true", help="the outcome as JSON")
-    evolve.add_argument(
-        "session", nargs="*", metavar="-- OPTION", help="of each pytest session, as in -- -n 2"
-    )
+    add_run_options(evolve)
+    evolve.add_argument("run_options", nargs="*", metavar="-- OPTION", help="the same, behind --")
     evolve.set_defaults(command=_evolve, goes_on=True)
 
 
 def _evolve(options: argparse.Namespace) -> int:
-    from pytest_trace2evolve.improve.order import budget_of, budget_text, refuse_impossible
-    from pytest_trace2evolve.improve.request import read_order
-    from pytest_trace2evolve.improve.session import fresh_of, simulations_of
-    from pytest_trace2evolve.improve.stages import Evolving
+    from pytest_trace2evolve.improve.loop import evolve
+    from pytest_trace2evolve.improve.plan import budget_of, budget_text, check_budget
+    from pytest_trace2evolve.improve.planner import plan_evolution
+    from pytest_trace2evolve.project.pytest_ini import ini_value
     from pytest_trace2evolve.report.improvement import evolved_text
+    from pytest_trace2evolve.session.settings import Context
 
+    parse_run_options(options.run_options, options)
     project = project_of(options)
+    context = Context(
+        root=project.root,
+        here=Path.cwd(),
+        agent=ini_value(project.root, "t2e_agent") or "",
+        gate=ini_value(project.root, "t2e_gate") or "",
+    )
     with contextlib.closing(environments_of(project)) as environments:
-        order = read_order(options, project, environments, Path.cwd())
-        session = order.session
-        budget = budget_of(
-            order, environments.names, simulations_of(project, session), fresh_of(project, session)
-        )
-        print(budget_text(order, budget), file=sys.stderr, flush=True)
-        refuse_impossible(order, budget)
+        resources = resources_of(project)
+        plan = plan_evolution(options, run_values(options), resources, environments, context)
+        budget = budget_of(plan, environments.names)
+        print(budget_text(plan, budget), file=sys.stderr, flush=True)
+        check_budget(plan, budget)
         if options.dry_run:
             return 0
-        state = Evolving(order, project, environments, _told).run()
+        state = evolve(plan, resources, environments, _print_progress)
     print(
         state.model_dump_json(indent=1)
         if options.json
@@ -225,10 +221,8 @@ def _evolve(options: argparse.Namespace) -> int:
     return 0
 
 
-def _told(stage: Any, text: str) -> None:
-    from pytest_trace2evolve.utils.sanitize import sanitize_line
-
-    print(f"{stage.value}: {sanitize_line(text)[:160]}", file=sys.stderr, flush=True)
+def _print_progress(stage: "Stage", line: str) -> None:
+    print(f"{stage.value}: {sanitize_line(line)[:160]}", file=sys.stderr, flush=True)
 
 
 def add_train(commands: Any) -> None:
@@ -368,7 +362,7 @@ def _routing(options: argparse.Namespace) -> int:
         table = table_of(environments, options.capability, project, base)
         openings = openings_of(environments, table, tasks)
         with progress_bar("routing", len(openings)) as show:
-            found = route_locally(base, table, openings, told=show)
+            found = route_locally(base, table, openings, on_progress=show)
     names = [row.name for row in table]
     print(routed_json(found, names) if options.json else routed_text(found, base.name), end="")
     return 0

@@ -44,11 +44,15 @@ def pytest_configure(config: pytest.Config) -> None:
         sanitize_terminal(config)
     config.pluginmanager.register(run, PLUGIN_NAME)
     register(config, run)
+    if config.option.t2e_evolve and not hasattr(config, "workerinput"):
+        from pytest_trace2evolve.plugin.evolution import register_evolution
+
+        register_evolution(config)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> int | pytest.ExitCode | None:
-    """Reject a command line that pytest would misread; evolve after the session if that is asked for."""
+    """Reject a command line that pytest would misread."""
     if _only_reads_hooks(config) or hasattr(config, "workerinput") or not options.is_active(config):
         return None
     if sys.stdout is None:
@@ -61,10 +65,6 @@ def pytest_cmdline_main(config: pytest.Config) -> int | pytest.ExitCode | None:
 
         name, path = stray
         raise usage_error(f"{name} {path}: pytest takes this path for a test path; write {name}={path}")
-    if getattr(config.option, "t2e_evolve", None):
-        from pytest_trace2evolve.plugin.evolution import run_and_evolve
-
-        return run_and_evolve(config)
     return None
 
 

@@ -102,7 +102,9 @@ class Controller(ItemHooks):
         if not self._takes_part(self.selection):
             return
         listing = bool(self.config.option.collectonly)
-        options = read_options(self.config.option, _context(self.config), may_embed=self.selection.may_embed)
+        options = read_options(
+            self.config.option, context_of(self.config), may_embed=self.selection.may_embed
+        )
         plan = make_plan(
             options,
             self.resources,
@@ -461,14 +463,15 @@ def plan_of_cases(
     """
     served = {folder: Address(**address) for folder, address in shared["served"].items()}
     options = replace(
-        read_options(config.option, _context(config, served)), run_folder=Path(shared["run_folder"])
+        read_options(config.option, context_of(config, served)), run_folder=Path(shared["run_folder"])
     )
     plan = make_plan(options, resources, suite_names=(), judge=read_judge(config.option), is_worker=True)
     plan = replace(plan, **{name: shared[name] for name in ("run_id", "started", "draw")})
     return at_servers(plan, served), Account(Path(shared["account"]), plan.budgets)
 
 
-def _context(config: pytest.Config, served: Mapping[str, Address] | None = None) -> Context:
+def context_of(config: pytest.Config, served: Mapping[str, Address] | None = None) -> Context:
+    """Where the options were given, and the ini keys that stand in for some of them."""
     return Context(
         root=config.rootpath,
         here=config.invocation_params.dir,

@@ -1,157 +1,187 @@
-"""`--t2e-evolve`: a session as it would be without, and then an evolution that learns from its failures."""
+"""`--t2e-evolve`: the session runs as usual, and then an evolution learns from its failures."""
 
-import argparse
 import shlex
-import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from pytest_trace2evolve.cli import main
 from pytest_trace2evolve.engine.live import names_folder
-from pytest_trace2evolve.errors import ModelFolderError
-from pytest_trace2evolve.improve.options import DECIDING, OFF, PACING, SUITE, parted
+from pytest_trace2evolve.environments.generated_store import project_environments
+from pytest_trace2evolve.environments.registry import Environments
+from pytest_trace2evolve.errors import Trace2EvolveError
+from pytest_trace2evolve.improve.arguments import parse_evolve_options, run_arguments, run_values
+from pytest_trace2evolve.improve.loop import evolve
+from pytest_trace2evolve.improve.plan import EvolutionPlan, budget_of, budget_text, check_budget
+from pytest_trace2evolve.improve.planner import plan_evolution
+from pytest_trace2evolve.plugin.controller import Controller, context_of
 from pytest_trace2evolve.plugin.items import PLUGIN_NAME as RUN_NAME
-from pytest_trace2evolve.plugin.selection import project_of, suites_under
+from pytest_trace2evolve.plugin.selection import suites_under
 from pytest_trace2evolve.plugin.usage import usage_error
-from pytest_trace2evolve.serving.folder import expanded
-from pytest_trace2evolve.session.option_table import OPTIONS
+from pytest_trace2evolve.project.extensions import read_hooks
+from pytest_trace2evolve.records.improvement import Stage
+from pytest_trace2evolve.report.improvement import evolved_text
+from pytest_trace2evolve.session.planner import Resources
+from pytest_trace2evolve.utils.crashes import crash_line
+from pytest_trace2evolve.utils.sanitize import sanitize_line
 
 PLUGIN_NAME = "trace2evolve-evolution"
 
-_PASSED = frozenset(one.removeprefix("--").replace("-", "_") for one in (*DECIDING, *PACING))
-"""Options of the session that those of its adapters get too: about what, who talks and how, who decides, and
-what each of them may take."""
+_OTHER_AGENTS = ("t2e_replay", "t2e_playback", "t2e_agent", "t2e_base_url", "t2e_adapter")
+"""Options with which another agent talks than a model in a folder."""
 
-_NO_BASE = ("t2e_replay", "t2e_playback", "t2e_agent", "t2e_base_url", "t2e_adapter")
-"""Options beside which no model of a folder talks for itself."""
-
-_OF_THE_SESSION = frozenset(
-    {
-        *_NO_BASE,  # refused
-        "t2e_stages",  # refused
-        "t2e_candidate",  # each session has its own
-        "t2e_model",  # given as the base
-        "t2e_run_folder",
-        "t2e_baseline",  # of the others it is the session's run
-        "t2e_save_baseline",
-        "t2e_baseline_mode",
-        "t2e_baseline_base_url",  # the others' baseline is asked where they ask
-        "t2e_baseline_key_var",
-        "t2e_inconclusive",
-        "t2e_summary",
-        "t2e_case_budget",
-        "t2e_freeze",
-        "t2e_evolve",
-        "t2e_evolve_options",
-        "t2e_route",  # refused where nothing is routed
-        "t2e_fresh",
-        "t2e_cache",
-        "t2e_record",
-    }
-)
-"""Options of the session alone."""
+_FAILED = (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR)
+"""Exit statuses of sessions whose runs nothing is learnt from."""
 
 
-_STEPWISE = ("stepwise", "stepwise_skip", "stepwise_reset")
+def register_evolution(config: pytest.Config) -> None:
+    """Register the hooks of an evolution, after the controller: they validate before it starts servers."""
+    controller = config.pluginmanager.getplugin(RUN_NAME)
+    assert isinstance(controller, Controller)
+    config.pluginmanager.register(EvolutionHooks(config, controller), PLUGIN_NAME)
 
-_TYPED = ("-m", "--deselect", "--ignore", "--ignore-glob")
-"""Options that leave tests out and may stand in `addopts` for other tests: they are refused where they are
-typed."""
 
+class EvolutionHooks:
+    """Plans the evolution before the tests start, and runs it once the session has ended.
 
-class Watched:
-    """Sees where a session kept its run; the session has it registered as a plugin."""
+    The exit status stays the session's: its verdict on the candidate stands, whatever is learnt from it.
+    """
 
-    __name__ = PLUGIN_NAME  # under which pytest registers it
+    def __init__(self, config: pytest.Config, controller: Controller) -> None:
+        self._config = config
+        self._controller = controller
+        self._resources: Resources | None = None
+        self._session: pytest.Session | None = None
+        self._values = run_values(None)
 
-    def __init__(self) -> None:
-        self.folder: Path | None = None
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        """Validate the evolution and print its budget.
+
+        Raises:
+            pytest.UsageError: an option leaves nothing to evolve, or the budget does not suffice.
+        """
+        option = self._config.option
+        if option.help or option.version or option.collectonly:
+            return
+        _check_options(self._config)
+        try:
+            resources = self._controller.resources
+            project = replace(resources.project, hooks=read_hooks(self._config))
+            self._resources = replace(resources, project=project)
+            with self._plan(None) as (plan, environments):
+                self._values = plan.values
+                budget = budget_of(plan, environments.names)
+                self._print(budget_text(plan, budget))
+                check_budget(plan, budget)
+        except (Trace2EvolveError, OSError) as error:
+            raise usage_error(error) from None
+        self._session = session
 
     @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Note the run's folder, if anything of it was kept."""
-        run = session.config.pluginmanager.getplugin(RUN_NAME)
-        plan = getattr(run, "plan", None)
-        if plan is not None and plan.run_folder.exists() and not hasattr(session.config, "workerinput"):
-            self.folder = plan.run_folder
+    def pytest_unconfigure(self) -> None:
+        """Learn from the session's run; its servers have ended by now."""
+        run = None if self._controller.plan is None else self._controller.plan.run_folder
+        if self._session is None or self._session.exitstatus in _FAILED or run is None or not run.exists():
+            return
+        try:
+            self._evolve(run)
+        except (Trace2EvolveError, OSError) as error:
+            failure = str(error)
+        except KeyboardInterrupt:
+            failure = "interrupted"
+        except Exception as error:
+            failure = crash_line(error, self._config.rootpath)
+        else:
+            return
+        self._print(f"trace2evolve: {sanitize_line(failure)}")
+        self._print(f"trace2evolve: to resume from this run: trace2evolve {shlex.join(self._command(run))}")
+
+    def _evolve(self, run: Path) -> None:
+        assert self._resources is not None
+        with self._plan(run) as (plan, environments):
+            state = evolve(plan, self._resources, environments, self._report)
+        self._print(evolved_text(state, self._resources.project.adapters).rstrip("\n"))
+
+    @contextmanager
+    def _plan(self, run: Path | None) -> Iterator[tuple[EvolutionPlan, Environments]]:
+        """The plan of the evolution, and its environments for as long as the context lasts."""
+        assert self._resources is not None
+        option = self._config.option
+        asked = parse_evolve_options(option.t2e_evolve_options or "")
+        asked.candidate = asked.candidate or option.t2e_candidate
+        asked.from_run = None if run is None else str(run)
+        if asked.base is None and option.t2e_model is not None:
+            asked.base = Path(option.t2e_model)
+        values = run_values(option)
+        values.t2e_suite = values.t2e_suite or self._suites_by_path()
+        with closing(project_environments(self._resources.project)) as environments:
+            context = context_of(self._config)
+            yield plan_evolution(asked, values, self._resources, environments, context), environments
+
+    def _suites_by_path(self) -> list[str] | None:
+        """The suites that the session runs because their paths are given; None if those are all."""
+        if self._config.args_source is not pytest.Config.ArgsSource.ARGS:
+            return None
+        project = self._controller.resources.project
+        names = suites_under(self._config, project)
+        return names if names != list(project.suite_names) else None
+
+    def _command(self, run: Path) -> list[str]:
+        """The arguments of `trace2evolve` that resume."""
+        option, here = self._config.option, self._config.invocation_params.dir
+        words = ["--root", str(self._config.rootpath), "evolve", "--from-run", str(run)]
+        words += [] if option.t2e_candidate is None else ["--candidate", option.t2e_candidate]
+        words += (
+            [] if option.t2e_model is None else ["--base", str(here / Path(option.t2e_model).expanduser())]
+        )
+        return [*words, *shlex.split(option.t2e_evolve_options or ""), *run_arguments(self._values)]
+
+    def _report(self, stage: Stage, line: str) -> None:
+        self._print(f"{stage.value}: {sanitize_line(line)[:160]}")
+
+    def _print(self, text: str) -> None:
+        if reporter := self._config.pluginmanager.getplugin("terminalreporter"):
+            reporter.write_line(text)
+            reporter.flush()
 
 
-def run_and_evolve(config: pytest.Config) -> int | pytest.ExitCode | None:
-    """Run the session, then evolve; None inside that session, and where nothing is run.
-
-    The evolution's budget is told before the session, and refused where it is impossible.
-
-    Returns:
-        The exit status of the session: what it said of the candidate stands, whatever is learnt from it.
+def _check_options(config: pytest.Config) -> None:
+    """Check that the base talks, and that its run is whole: adapters are compared with it.
 
     Raises:
-        pytest.UsageError: an option leaves nothing to evolve, or the evolution cannot be as asked for.
+        pytest.UsageError: an option keeps it from that.
     """
     option = config.option
-    if config.pluginmanager.getplugin(PLUGIN_NAME) is not None or option.collectonly or option.help:
-        return None
-    for name in _NO_BASE:
-        if getattr(option, name, None) is not None:
+    for name in _OTHER_AGENTS:
+        if getattr(option, name) is not None:
             raise usage_error(
                 f"--{name.replace('_', '-')} does not go with --t2e-evolve, which trains adapters of the "
                 "embedded model, or of one in a folder: --t2e-model ./FOLDER"
             )
-    _refuse_without_verdict(config)
-    _refuse_a_part(config)
-    given = config.invocation_params
-    if option.t2e_model is not None and not names_folder(option.t2e_model, given.dir):
+    if option.t2e_model is not None and not names_folder(option.t2e_model, config.invocation_params.dir):
         raise usage_error(
             f"--t2e-model {option.t2e_model}: --t2e-evolve trains adapters, and needs a model that lies in a "
             "folder: --t2e-model ./FOLDER"
         )
-    asked = _evolve(config)
-    try:
-        status = main([*asked, "--dry-run", "--", *_session(config)])
-    except SystemExit:  # of argparse, which has told what is wrong with --t2e-evolve-options
-        status = pytest.ExitCode.USAGE_ERROR
-    if status != 0:
-        return pytest.ExitCode.USAGE_ERROR
-    watched = Watched()
-    status = pytest.main(list(given.args), plugins=[*(given.plugins or ()), watched])
-    if watched.folder is not None and status not in (
-        pytest.ExitCode.INTERRUPTED,
-        pytest.ExitCode.INTERNAL_ERROR,
-        pytest.ExitCode.USAGE_ERROR,
-    ):
-        command = [*asked, "--from-run", str(watched.folder), "--", *_session(config)]
-        if main(command) != 0:
-            told = "trace2evolve: of this run, without another session, that is:"
-            print(f"{told} trace2evolve {shlex.join(command)}", file=sys.stderr)
-    return status
-
-
-def _refuse_without_verdict(config: pytest.Config) -> None:
-    """Refuse a session whose run could be nobody's baseline, or whose options leave no verdict."""
-    if config.option.t2e_stages is not None:
+    if option.t2e_stages is not None:
         raise usage_error(
             "--t2e-stages does not go with --t2e-evolve: a run that may stop early is no baseline of the "
-            "adapters' sessions; leave it out"
+            "adapters' runs; leave it out"
         )
-    if (config.option.t2e_gate or config.getini("t2e_gate")) == OFF:
-        raise usage_error(
-            f"--t2e-evolve promotes adapters by the gate's verdict, and the gate is {OFF}: leave --t2e-gate "
-            f"out, or name a policy where the ini key t2e_gate is {OFF}"
-        )
-
-
-def _refuse_a_part(config: pytest.Config) -> None:
-    """Refuse options by which the session would leave tests out: its run could be nobody's baseline."""
-    option = config.option
-    given = {
+    narrowing = {
         "-k": option.keyword,
         "-x (or --maxfail)": option.maxfail,
         "--lf": getattr(option, "lf", False),
-        **{f"--{name.replace('_', '-')}": getattr(option, name, False) for name in _STEPWISE},
-        **{word: True for word in map(str, config.invocation_params.args) if _leaves_out(word, option)},
-        **{str(one): True for one in config.args if "::" in str(one)},
+        "--stepwise": getattr(option, "stepwise", False),
+        "--stepwise-skip": getattr(option, "stepwise_skip", False),
+        "--stepwise-reset": getattr(option, "stepwise_reset", False),
+        **{word: True for word in map(str, config.invocation_params.args) if _leaves_tests_out(word, config)},
+        **{str(path): True for path in config.args if "::" in str(path)},
     }
-    for name, value in given.items():
+    for name, value in narrowing.items():
         if value:
             raise usage_error(
                 f"{name} does not go with --t2e-evolve: adapters are judged against the session's run, which "
@@ -159,61 +189,8 @@ def _refuse_a_part(config: pytest.Config) -> None:
             )
 
 
-def _leaves_out(word: str, option: argparse.Namespace) -> bool:
-    """Whether a word that was typed leaves tests out; an empty `-m` undoes that of `addopts`."""
-    name, _ = parted(word)
-    return name in _TYPED and (name != "-m" or bool(option.markexpr))
-
-
-def _evolve(config: pytest.Config) -> list[str]:
-    """The command that evolves, without what the session says."""
-    option = config.option
-    asked = ["--root", str(config.rootpath), "evolve"]
-    if option.t2e_candidate is not None:
-        asked += ["--candidate", option.t2e_candidate]
-    if option.t2e_model is not None:
-        asked += ["--base", str(_place(option.t2e_model, config))]
-    try:
-        return asked + shlex.split(option.t2e_evolve_options or "")
-    except ValueError as error:
-        raise usage_error(f"--t2e-evolve-options: {error}") from None
-
-
-def _session(config: pytest.Config) -> list[str]:
-    """Options of the sessions of adapters."""
-    found = []
-    for given in OPTIONS:
-        value = getattr(config.option, given.destination, None)
-        if given.destination not in _PASSED or value is None:
-            continue
-        for one in value if given.is_repeatable else [value]:
-            if given.name == "user-model" and names_folder(one, config.invocation_params.dir):
-                one = str(_place(one, config))  # those sessions stand in the project's own folder
-            text = ",".join(map(str, one)) if isinstance(one, tuple | list) else str(one)
-            found.append(f"{given.alias or given.flag}={text}")
-    if config.option.t2e_suite is None:
-        found += [f"{SUITE}={name}" for name in _by_path(config)]
-    found += [f"-p{name}" for name in config.option.plugins]
-    workers = getattr(config.option, "numprocesses", None)
-    return [*found, f"-n{workers}"] if workers else found
-
-
-def _by_path(config: pytest.Config) -> list[str]:
-    """The suites that the session runs because their files are named; none where that is all of them."""
-    if config.args_source is not pytest.Config.ArgsSource.ARGS:
-        return []
-    project = project_of(config)
-    found = suites_under(config, project)
-    return found if found != list(project.suite_names) else []
-
-
-def _place(model: str, config: pytest.Config) -> Path:
-    """The folder of a model.
-
-    Raises:
-        pytest.UsageError: it lies in a home folder that nobody here has.
-    """
-    try:
-        return config.invocation_params.dir / expanded(Path(model))
-    except ModelFolderError as error:
-        raise usage_error(str(error)) from None
+def _leaves_tests_out(word: str, config: pytest.Config) -> bool:
+    """Whether a typed word leaves tests out. In `addopts` it may be there for tests that are no tasks."""
+    if word.startswith("-m"):
+        return bool(config.option.markexpr)
+    return word.partition("=")[0] in ("--deselect", "--ignore", "--ignore-glob")

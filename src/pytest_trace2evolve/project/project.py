@@ -5,7 +5,7 @@ A suite together with its lock: what every later step needs to know of it.
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -75,10 +75,12 @@ class Project:
     Attributes:
         root: Its top folder (pytest's rootdir).
         suites_folder: Where its suites lie.
+        hooks: What its hooks register, if a pytest session has read them; else they are loaded when needed.
     """
 
     root: Path
     suites_folder: Path
+    hooks: "Extensions | None" = field(default=None, kw_only=True, compare=False, repr=False)
 
     @classmethod
     def find(cls, start: Path | None = None) -> Self:
@@ -159,11 +161,13 @@ class Project:
     def extensions(self) -> "Extensions":
         """Registrations of the hooks in the project's `conftest.py` and plugins, loaded at the first use.
 
-        For commands only: a pytest session reads the hooks of its own configuration.
+        For commands: a pytest session reads the hooks of its own configuration.
 
         Raises:
             ConfigError: they cannot be loaded; names the file and the error.
         """
+        if self.hooks is not None:
+            return self.hooks
         from pytest_trace2evolve.project.extensions import Extensions, load, may_register
 
         found = may_register(self.root, self.suites_folder)

@@ -15,7 +15,6 @@ from pytest_trace2evolve.agents.chat import system_prompt
 from pytest_trace2evolve.environments.methods import rollout_class
 from pytest_trace2evolve.environments.registry import Environments, played
 from pytest_trace2evolve.errors import ConfigError
-from pytest_trace2evolve.improve.routing import skill_of
 from pytest_trace2evolve.project.adapters import unfinished
 from pytest_trace2evolve.records.adapter import ADAPTER_WEIGHTS, MANIFEST, AdapterManifest, HeldOut, Measured
 from pytest_trace2evolve.records.task import Content
@@ -33,6 +32,7 @@ from pytest_trace2evolve.training.heldout import (
 )
 from pytest_trace2evolve.training.recipe import Drawing, Recipe
 from pytest_trace2evolve.training.run import Plan, Trained, train
+from pytest_trace2evolve.training.skills import skill_of
 from pytest_trace2evolve.utils.files import alone_in
 from pytest_trace2evolve.utils.optional import require
 

@@ -110,7 +110,7 @@ def test_openings_are_routed_and_held_against_their_labels() -> None:
     openings = openings_of(environments, table, 3)
     heard: list[int] = []
     found = asyncio.run(
-        route_all(Knower({"": table[0].skill.description}), table, openings, told=heard.append)
+        route_all(Knower({"": table[0].skill.description}), table, openings, on_progress=heard.append)
     )
     assert found.confusion.labels == (*sorted(names), NONE)
     assert found.confusion.right == 3

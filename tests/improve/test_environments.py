@@ -1,6 +1,7 @@
 """Environments of an evolution: admitted against what decides, and calibrated where nobody has."""
 
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,14 @@ from pytest_trace2evolve.environments import admit as required
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.errors import ConfigError, InfrastructureError
 from pytest_trace2evolve.improve import environments as own
+from pytest_trace2evolve.improve.plan import EvolutionPlan
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.environment import AdmissionReport, Calibration, CheckLine, Outcome
 from pytest_trace2evolve.records.improvement import Ready
 from pytest_trace2evolve.serving.folder import read_model
 from pytest_trace2evolve.training.recipe import Recipe
 from pytest_trace2evolve.utils.resources import embedded_model
+from tests.gate_helpers import write_candidate
 
 NAME, NAME_2 = "precondition_verification", "conditional_detail_retrieval"
 
@@ -28,9 +31,24 @@ def report(*, passed: bool) -> AdmissionReport:
     return AdmissionReport(capability=NAME, digests={1: "d"}, seeds=60, seconds=1.0, checks=lines)
 
 
+def prepare(
+    project: Project,
+    names: Sequence[str],
+    base: Path | None = None,
+    heard: Callable[[str], object] = print,
+    played: Callable[[int], object] = print,
+) -> list[Ready]:
+    plan = EvolutionPlan("v6", None, read_model(base or embedded_model()), Recipe(scenarios=8), "pocket")
+    return own.prepare_environments(
+        plan, Environments(), names, project, on_progress=heard, on_calibrated=played
+    )
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
     (tmp_path / "suites").mkdir()
+    (tmp_path / "candidates").mkdir()
+    write_candidate(tmp_path / "candidates", "v6", text="Be kind.")
     return Project(root=tmp_path, suites_folder=tmp_path / "suites")
 
 
@@ -43,7 +61,7 @@ def test_nothing_is_trained_that_shares_content_with_what_decides(
         rf"#W1 of task 'held' is in the scenario of seed 3; see trace2evolve environment check {NAME}$"
     )
     with pytest.raises(ConfigError, match=told):
-        own.ready(Environments(), [NAME], read_model(embedded_model()), "", project)
+        prepare(project, [NAME])
 
 
 def test_nor_is_it_by_the_command_that_trains(
@@ -73,12 +91,10 @@ def test_held_out_tasks_of_the_project_are_looked_for(
     monkeypatch.setattr(required, "admit", admit)
     monkeypatch.setattr(required, "held_out_of", lambda found: [f"a task of {found.root.name}"])
     played: list[int] = []
-    found = own.ready(
-        Environments(), [NAME], read_model(embedded_model()), "", project, first=7, played=played.append
-    )
+    found = prepare(project, [NAME], played=played.append)
     assert asked == [[f"a task of {project.root.name}"]]
     assert [(one.name, one.difficulty, one.mean) for one in found] == [(NAME, 1, None)]
-    assert firsts == [7]
+    assert firsts == [100_000], "a recipe of few scenarios draws none"
     assert played == [], "the embedded model was calibrated before"
 
 
@@ -93,7 +109,7 @@ def test_another_base_is_calibrated_once(
     (other / "generation_config.json").write_text(json.dumps({**settings, "max_new_tokens": 40}))
     monkeypatch.setattr(required, "admit", lambda *given, **others: report(passed=True))
     monkeypatch.setattr(own, "CALIBRATION", (2, 2))
-    heard: list[tuple[str, int, int]] = []
+    heard: list[str] = []
     played: list[int] = []
     measured = own.calibrate
 
@@ -104,20 +120,12 @@ def test_another_base_is_calibrated_once(
     monkeypatch.setattr(own, "calibrate", fitting)
 
     def ready(*names: str) -> list[Ready]:
-        return own.ready(
-            Environments(),
-            names,
-            read_model(other),
-            "",
-            project,
-            told=lambda *line: heard.append(line),
-            played=played.append,
-        )
+        return prepare(project, names, base=other, heard=heard.append, played=played.append)
 
     [first] = ready(NAME)
     assert len(played) == 1
     assert played[0] >= 4
-    assert heard[-1] == (NAME, 4, 4)
+    assert heard[-1] == f"{NAME} 4/4"
     assert first.mean is not None
     assert ready(NAME) == [first]
     assert len(played) == 1, "what was calibrated is not calibrated again"

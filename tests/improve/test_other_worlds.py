@@ -12,9 +12,10 @@ from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.protocols import ToolSchema
 from pytest_trace2evolve.training import train as course
+from pytest_trace2evolve.utils.resources import embedded_model
 from pytest_trace2evolve.worlds.registry import WorldName, Worlds
-from tests.evolving.test_asking import asked, project, write_results, write_suites
 from tests.fake_world import FakeWorld
+from tests.improve.test_planner import project, write_results
 
 __all__ = ["project"]
 
@@ -95,18 +96,16 @@ def test_every_command_that_reads_a_run_refuses_another_world(
     assert not trained
 
 
-def test_evolve_refuses_a_suite_of_another_world_before_it_is_run(
+def test_evolve_rejects_a_suite_of_another_world(
     project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_suites(project.root, d="airline")
+    text = 'provider = "inspect_evals"\ndomain = "airline"\n[splits]\nheldout = ["1", "2"]\n'
+    (project.suites_folder / "far.toml").write_text(text)
     monkeypatch.chdir(project.root)
-    assert main(["evolve", "--candidate", "v6", "--", "--t2e-suite=d"]) == 2
-    assert capsys.readouterr().err == f"trace2evolve: {refusal('suite d', 'airline')}\n"
-
-
-def test_evolve_takes_a_retail_suite(project: Project) -> None:
-    write_suites(project.root, c="retail")
-    assert asked(project, "--t2e-suite=c").session == ("--t2e-suite=c",)
+    assert main(["lock"]) == 0
+    capsys.readouterr()
+    assert main(["evolve", "--base", str(embedded_model()), "--t2e-suite=far"]) == 2
+    assert capsys.readouterr().err == f"trace2evolve: {refusal('suite far', 'airline')}\n"
 
 
 @pytest.mark.parametrize(

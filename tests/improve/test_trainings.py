@@ -1,78 +1,77 @@
-"""Processes of an evolution: their logs, their failures, and who holds the lock."""
+"""Trainings as processes: their logs, their failures, and who holds the lock; the state file."""
 
 import os
-import re
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from pytest_trace2evolve.errors import ConfigError, ResultsError, TrainingError
-from pytest_trace2evolve.improve.processes import Work, run_all
-from pytest_trace2evolve.improve.state import STATE, free, locked, read_state, write_state
+from pytest_trace2evolve.improve.state import STATE, locked, read_state, unused_path, write_state
+from pytest_trace2evolve.improve.trainings import OnLine, Training, run_trainings
 from pytest_trace2evolve.records.improvement import Stage
 from tests.patience import until
 
 
-def python(name: str, code: str, log: Path, fine: tuple[int, ...] = (0,)) -> Work:
-    return Work(name, ["-c", code], log, fine)
+def python(name: str, code: str, log: Path) -> Training:
+    return Training(name, ["-c", code], log.parents[1], log)
 
 
-def test_what_is_said_goes_into_a_log_and_is_told(tmp_path: Path) -> None:
+def run(trainings: list[Training], here: Path, at_once: int = 1, on_line: OnLine = print) -> None:
+    with locked(here / "own") as lock:
+        run_trainings(trainings, lock, at_once, on_line)
+
+
+def test_output_goes_into_a_log_and_is_reported(tmp_path: Path) -> None:
     heard: list[tuple[str, str]] = []
-    works = [
-        python(name, f"print('{name} says'); print(); print('ünï')", tmp_path / f"{name}.log")
+    trainings = [
+        python(name, f"print('{name} says'); print(); print('ünï')", tmp_path / "logs" / f"{name}.log")
         for name in "ab"
     ]
-    with locked(tmp_path / "own") as lock:
-        run_all(works, tmp_path, lock, at_once=2, told=lambda *line: heard.append(line))
+    run(trainings, tmp_path, at_once=2, on_line=lambda *line: heard.append(line))
     assert sorted(heard) == [("a", "a says"), ("a", "ünï"), ("b", "b says"), ("b", "ünï")]
-    assert (tmp_path / "a.log").read_text(encoding="utf-8") == "a says\n\nünï\n"
+    assert (tmp_path / "logs" / "a.log").read_text(encoding="utf-8") == "a says\n\nünï\n"
 
 
-def test_what_nobody_wants_to_hear_stays_in_the_log(tmp_path: Path) -> None:
-    heard: list[str] = []
-    work = Work("a", ["-c", "print('loud'); print('quiet')"], tmp_path / "log", told=re.compile("loud"))
-    with locked(tmp_path / "own") as lock:
-        run_all([work], tmp_path, lock, at_once=1, told=lambda name, line: heard.append(line))
-    assert heard == ["loud"]
-    assert (tmp_path / "log").read_text() == "loud\nquiet\n"
-
-
-def test_one_that_fails_is_told_with_its_last_lines_and_ends_what_was_not_begun(tmp_path: Path) -> None:
-    log = tmp_path / "a.log"
-    works = [
+def test_a_failure_is_reported_with_its_last_lines_and_nothing_else_begins(tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "a.log"
+    trainings = [
         python("a", "print('one'); print('two'); raise SystemExit(3)", log),
-        python("b", "open('begun', 'w')", tmp_path / "b.log"),
+        python("b", "open('begun', 'w')", tmp_path / "logs" / "b.log"),
     ]
-    with (
-        locked(tmp_path / "own") as lock,
-        pytest.raises(TrainingError, match=rf"^a ended with status 3: one / two; see {log}$"),
-    ):
-        run_all(works, tmp_path, lock, at_once=1, told=lambda *line: None)
+    with pytest.raises(TrainingError, match=rf"^a ended with status 3: one / two; see {log}$"):
+        run(trainings, tmp_path)
     assert not (tmp_path / "begun").exists()
-    with locked(tmp_path / "own") as lock:
-        run_all([python("a", "raise SystemExit(3)", log, fine=(0, 3))], tmp_path, lock, at_once=1, told=print)
 
 
-def test_one_that_cannot_be_started_or_followed_is_a_failure(tmp_path: Path) -> None:
+def test_a_training_that_cannot_start_or_be_followed_is_a_failure(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("")
-    with (
-        locked(tmp_path / "own") as lock,
-        pytest.raises(TrainingError, match=r"^a was lost: FileExistsError: .*; see .*/taken/log$"),
-    ):
-        run_all([python("a", "pass", tmp_path / "taken" / "log")], tmp_path, lock, at_once=1, told=print)
+    with pytest.raises(TrainingError, match=r"^a was lost: FileExistsError: .*; see .*/taken/log$"):
+        run([python("a", "pass", tmp_path / "taken" / "log")], tmp_path)
 
     def deaf(*line: str) -> None:
         raise OSError("no room")
 
-    code = "import time; print('up', flush=True); time.sleep(3600)"
-    with (
-        locked(tmp_path / "own") as lock,
-        pytest.raises(TrainingError, match=rf"^b was lost: OSError: no room; see {tmp_path / 'log'}$"),
-    ):
-        run_all([python("b", code, tmp_path / "log")], tmp_path, lock, at_once=1, told=deaf)
+    code, log = "import time; print('up', flush=True); time.sleep(3600)", tmp_path / "logs" / "log"
+    with pytest.raises(TrainingError, match=rf"^b was lost: OSError: no room; see {log}$"):
+        run([python("b", code, log)], tmp_path, on_line=deaf)
+
+
+def test_an_interrupt_ends_what_runs(tmp_path: Path) -> None:
+    code, log = "import os, time; print(os.getpid(), flush=True); time.sleep(3600)", tmp_path / "logs" / "log"
+    pids: list[int] = []
+
+    def interrupt(name: str, line: str) -> None:
+        pids.append(int(line))
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        run([python("a", code, log)], tmp_path, on_line=interrupt)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pids[0], 0)
 
 
 def test_two_do_not_work_on_one_evolution(tmp_path: Path) -> None:
@@ -88,14 +87,14 @@ def test_a_process_that_outlives_a_killed_evolution_holds_its_lock(tmp_path: Pat
         "import sys, os, signal\n"
         "from pathlib import Path\n"
         "from pytest_trace2evolve.improve.state import locked\n"
-        "from pytest_trace2evolve.improve.processes import Work, run_all\n"
+        "from pytest_trace2evolve.improve.trainings import Training, run_trainings\n"
         "here = Path(sys.argv[1])\n"
         "code = 'import os, time; print(\"up\", flush=True)\\n' + sys.argv[2]\n"
-        "work = Work('a', ['-c', code], here / 'log')\n"
+        "training = Training('a', ['-c', code], here, here / 'log')\n"
         "def die(*line):\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
         "with locked(here) as lock:\n"
-        "    run_all([work], here, lock, at_once=1, told=die)\n"
+        "    run_trainings([training], lock, 1, die)\n"
     )
     end = tmp_path / "end"
     outlives = f"while not os.path.exists({str(end)!r}): time.sleep(0.01)"
@@ -127,7 +126,7 @@ def test_a_state_is_kept_and_a_damaged_one_refused(tmp_path: Path) -> None:
 
 
 def test_a_taken_path_gets_a_number(tmp_path: Path) -> None:
-    assert free(tmp_path / "run") == tmp_path / "run"
+    assert unused_path(tmp_path / "run") == tmp_path / "run"
     (tmp_path / "run").mkdir()
     (tmp_path / "run-2").mkdir()
-    assert free(tmp_path / "run") == tmp_path / "run-3"
+    assert unused_path(tmp_path / "run") == tmp_path / "run-3"
