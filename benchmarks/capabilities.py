@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from functools import cache
 from itertools import islice
 
+from deficits import HARMLESS, DeficientAgent, Deficit
+
 from pytest_trace2evolve.cases.case import FAMILIES, Case, generate
 from pytest_trace2evolve.diagnose.behavior_features import Conduct, read_conduct
 from pytest_trace2evolve.diagnose.capabilities import BUILT_IN
@@ -27,7 +29,6 @@ from pytest_trace2evolve.gate.intervals import Cluster, difference_interval
 from pytest_trace2evolve.records.capability import Outcome, Presence
 from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.scoring.reward import score
-from pytest_trace2evolve.testing.deficits import HARMLESS, DeficientAgent, Deficit
 from pytest_trace2evolve.users.scripted import ScriptedUser
 from pytest_trace2evolve.worlds.support.world import SupportWorld
 

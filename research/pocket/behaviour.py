@@ -15,7 +15,7 @@ from pytest_trace2evolve.cases.families import (
 )
 from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.task import Slot
-from pytest_trace2evolve.users.message_parser import hear
+from pytest_trace2evolve.users.message_parser import parse_message
 
 Trace = Sequence[Message]
 Finding = Callable[[Case, Trace], bool | None]
@@ -70,7 +70,7 @@ def _confirmed(case: Case, trace: Trace) -> bool | None:
 def _asked(before: Trace) -> bool:
     user = next((place for place in reversed(range(len(before))) if before[place].role == "user"), 0)
     question = next((one for one in reversed(before[:user]) if one.role == "assistant"), None)
-    return question is not None and hear(question.content or "").confirm
+    return question is not None and parse_message(question.content or "").confirm
 
 
 def _completed(case: Case, trace: Trace) -> bool | None:
@@ -114,7 +114,7 @@ def _asks_before(tool: str, slot: Slot) -> Finding:
         places = [place for place, call in _calls(trace) if call.name == tool]
         if not places:
             return None
-        return any(slot in hear(one.content or "").asks for one in _said(trace, places[0]))
+        return any(slot in parse_message(one.content or "").asks for one in _said(trace, places[0]))
 
     return kept
 

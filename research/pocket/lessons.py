@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_trace2evolve.agents.chat import system_prompt
-from pytest_trace2evolve.cases.case import FAMILIES, case_of, sketched
-from pytest_trace2evolve.cases.content import SeededDraws
-from pytest_trace2evolve.cases.phrasing import lesson_words
+from pytest_trace2evolve.cases.case import FAMILIES, case_of, sketch_case
+from pytest_trace2evolve.cases.content import SeededDraws, lesson_words
 from pytest_trace2evolve.cases.scene import assemble
 from pytest_trace2evolve.cases.teacher import Teacher, draw_habits, rulebook
 from pytest_trace2evolve.engine.conversation import Limits, converse
@@ -94,7 +93,7 @@ def _lesson(seed: str, wordings: int | None, world: World) -> Lesson:
     rules = draw_rules(drawn)
     said = instruction(rules, drawn, wordings)
     family = drawn.choice(list(FAMILIES))
-    sketch = sketched(family, SeededDraws(seed), Content.TRAIN, lesson_words(drawn))
+    sketch = sketch_case(family, SeededDraws(seed), Content.TRAIN, lesson_words(drawn))
     case = case_of(assemble(family, sketch))
     teacher = Teacher(sketch, draw_habits(rules, drawn), drawn, family)
     customer = ScriptedUser(case.script, seed=drawn.randrange(99))

@@ -5,7 +5,8 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Self
 
-from pytest_trace2evolve.agents.chat import ChatAgent, RoutedAgent, Router, system_prompt
+from pytest_trace2evolve.agents.chat import ChatAgent, system_prompt
+from pytest_trace2evolve.agents.router import RoutedAgent, Router
 from pytest_trace2evolve.models.chat import ChatModel
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.records.message import Message

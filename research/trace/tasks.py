@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from pytest_trace2evolve.cases.case import CAPABILITIES, Case, case_of
-from pytest_trace2evolve.cases.content import Draws, SeededDraws, Vocabulary
-from pytest_trace2evolve.cases.phrasing import lesson_words
-from pytest_trace2evolve.cases.scene import Scene, Sketch, Spoken, assemble
+from pytest_trace2evolve.cases.content import Draws, SeededDraws, Vocabulary, lesson_words
+from pytest_trace2evolve.cases.scene import Scene, Sketch, UserTurn, assemble
 from pytest_trace2evolve.cases.store import Data
 from pytest_trace2evolve.errors import CaseError
 from pytest_trace2evolve.records.task import Content
@@ -92,7 +91,7 @@ def _sketched(
     families = [CAPABILITIES[one] for one in cell.capabilities]
     methods = tuple(dict.fromkeys(method for family in families for method in family.methods))
     scene = _LongScene(draws, content, methods, words, wishes=len(families))
-    turns: list[Spoken] = []
+    turns: list[UserTurn] = []
     labels: list[str] = []
     order = list(families)
     if len(order) > 1 and scene.chance():

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.deficits import DeficientAgent, Deficit
 from pytest_trace2evolve.cases.case import Case, generate
 from pytest_trace2evolve.diagnose.behavior_features import Conduct, read_conduct
 from pytest_trace2evolve.engine.conversation import Limits, converse
 from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.scoring.reward import score
-from pytest_trace2evolve.testing.deficits import DeficientAgent, Deficit
 from pytest_trace2evolve.users.scripted import ScriptedUser
 from pytest_trace2evolve.worlds.support.world import SupportWorld
 

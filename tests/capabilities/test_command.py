@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.deficits import Deficit
 from pytest_trace2evolve.cli import main
 from pytest_trace2evolve.evidence.ledger import Ledger
 from pytest_trace2evolve.records.ledger import Seen
-from pytest_trace2evolve.testing.deficits import Deficit
 from tests.capabilities.deficient import cases, simulated, write_run
 
 SUITE = 'provider = "trace2evolve"\ndomain = "support"\n\n[splits]\n'

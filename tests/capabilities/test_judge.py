@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.deficits import Deficit
 from pytest_trace2evolve.cli import main
 from pytest_trace2evolve.judges.capabilities import (
     conversation,
@@ -20,7 +21,6 @@ from pytest_trace2evolve.judges.capabilities import (
 from pytest_trace2evolve.records.capability import Capability, Presence
 from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.testing import ChatServer, Fault, FaultPlan, Reply
-from pytest_trace2evolve.testing.deficits import Deficit
 from pytest_trace2evolve.testing.server import ChatRequest
 from tests.capabilities.deficient import cases, simulated, write_run
 

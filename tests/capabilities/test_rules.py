@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.deficits import HARMLESS, SPOILERS, Deficit
 from pytest_trace2evolve.cases.case import FAMILIES
 from pytest_trace2evolve.diagnose.behavior_features import Conduct, in_one_order, read_conduct
 from pytest_trace2evolve.diagnose.capabilities import BUILT_IN, TAXONOMY
@@ -13,7 +14,6 @@ from pytest_trace2evolve.diagnose.taxonomy import KINDS, taxonomy
 from pytest_trace2evolve.evidence.results import read_results
 from pytest_trace2evolve.records.capability import Presence
 from pytest_trace2evolve.session.sides import rescore
-from pytest_trace2evolve.testing.deficits import HARMLESS, SPOILED, Deficit
 from pytest_trace2evolve.worlds.registry import Worlds
 from tests.capabilities.deficient import cases, conduct, simulated
 
@@ -31,7 +31,7 @@ WHERE = {
 def test_every_capability_and_kind_has_a_rule() -> None:
     assert list(RULES) == [one.name for one in BUILT_IN]
     assert list(KINDS) == [one.name for one in TAXONOMY]
-    assert set(SPOILED) == set(RULES)
+    assert set(SPOILERS) == set(RULES)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -3,7 +3,8 @@
 import asyncio
 from collections.abc import Sequence
 
-from pytest_trace2evolve.agents.chat import ChatAgent, RoutedAgent
+from pytest_trace2evolve.agents.chat import ChatAgent
+from pytest_trace2evolve.agents.router import RoutedAgent
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.routing import NONE, Skill

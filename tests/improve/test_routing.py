@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.agents.chat import RoutedAgent, Router
+from pytest_trace2evolve.agents.router import RoutedAgent, Router
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.improve.routing import openings_of, route_all, skills_of, table_of
 from pytest_trace2evolve.records.message import Message

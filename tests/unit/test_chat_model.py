@@ -226,12 +226,12 @@ def test_an_endpoint_that_went_away_is_infrastructure() -> None:
     asyncio.run(run())
 
 
-def test_a_full_context_is_the_conversations_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pytest_trace2evolve.testing import server as module
-
-    told = "This model's maximum context length is 8 tokens."
-    monkeypatch.setattr(module.ChatServer, "_refusal", lambda *_: (400, told, []))
-    with ChatServer(echo) as server, pytest.raises(ContextWindowError, match="maximum context length"):
+def test_a_full_context_is_the_conversations_end() -> None:
+    full = Reply(error=(400, "This model's maximum context length is 8 tokens."))
+    with (
+        ChatServer(lambda _: full) as server,
+        pytest.raises(ContextWindowError, match="maximum context length"),
+    ):
         complete(server)
 
 

@@ -10,9 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from pytest_trace2evolve.agents.chat import ChatAgent, RoutedAgent, Router, SoloChatAgent, solo_prompt
+from pytest_trace2evolve.agents.chat import ChatAgent, SoloChatAgent, solo_prompt
 from pytest_trace2evolve.agents.chat import system_prompt as agent_prompt
 from pytest_trace2evolve.agents.reference import CaseOracle, NopAgent, OracleAgent
+from pytest_trace2evolve.agents.router import RoutedAgent, Router
 from pytest_trace2evolve.engine.live import LiveSettings
 from pytest_trace2evolve.engine.loop import LoopThread
 from pytest_trace2evolve.evidence.answers import AnswerFile

@@ -16,8 +16,7 @@ from pathlib import Path
 
 from pytest_trace2evolve.agents.reference import CaseOracle
 from pytest_trace2evolve.cases.case import read_cases
-from pytest_trace2evolve.cases.content import foreign, vocabulary
-from pytest_trace2evolve.cases.phrasing import training_words
+from pytest_trace2evolve.cases.content import find_foreign_mark, training_words, vocabulary
 from pytest_trace2evolve.environments.admission import Admission, Trial
 from pytest_trace2evolve.environments.environment import Play
 from pytest_trace2evolve.environments.generated_store import project_environments
@@ -170,7 +169,7 @@ def found_held_out(task: Task, held_out: Sequence[str]) -> str:
     record["initial_state"]["message_history"] = [one for one in history if one["role"] != "tool"]
     texts = list(dict.fromkeys(texts_in(record)))
     whole = "\n".join(texts)
-    if mark := foreign(whole, Content.HELDOUT):
+    if mark := find_foreign_mark(whole, Content.HELDOUT):
         return f"held-out content: {mark!r}"
     if held_out:
         words = set(re.findall(r"[\w#@.+-]+", whole))

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from pytest_trace2evolve.cases import phrasing as speech
+from pytest_trace2evolve.cases import teacher as speech
 from pytest_trace2evolve.cases.expert import (
     CANCEL,
     EXCHANGE,

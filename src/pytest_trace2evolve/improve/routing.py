@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from pytest_trace2evolve.agents.chat import Router
+from pytest_trace2evolve.agents.router import Router
 from pytest_trace2evolve.cases.case import PRESSURE, generate
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.errors import AdapterError

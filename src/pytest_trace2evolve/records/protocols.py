@@ -55,10 +55,6 @@ class WorldSession(Protocol):
     def same_state(self, other: "WorldSession") -> bool:
         """Whether both databases equal those of another session of the same world."""
 
-    @property
-    def touched(self) -> frozenset[str]:
-        """Names of the records reached so far, as `table/key`."""
-
 
 class World(Protocol):
     """A benchmark domain as one provider carries it."""

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
-from pytest_trace2evolve.agents.chat import heard
+from pytest_trace2evolve.agents.chat import is_visible
 from pytest_trace2evolve.errors import TrainingError
 from pytest_trace2evolve.models.api import request_body
 from pytest_trace2evolve.models.settings import ModelSettings
@@ -97,7 +97,7 @@ def _told(what: str) -> Iterator[None]:
 def _read(history: Sequence[Message], tools: Sequence[ToolSchema], prompt: str | None = None) -> ChatRequest:
     """A request as the server reads it."""
     system = [] if prompt is None else [{"role": "system", "content": prompt}]
-    messages = [*system, *(to_wire(one) for one in history if heard(one))]
+    messages = [*system, *(to_wire(one) for one in history if is_visible(one))]
     return ChatRequest.read(json.dumps(request_body(_SETTINGS, messages, tools, 0)).encode())
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from pytest_trace2evolve.cases.content import one_of
-from pytest_trace2evolve.cases.scene import Scene, Sketch, Spoken
+from pytest_trace2evolve.cases.scene import Scene, Sketch, UserTurn
 from pytest_trace2evolve.cases.store import Data
 from pytest_trace2evolve.environments.generators.scenario import Drawn, SupportGenerator
 from pytest_trace2evolve.environments.generators.trajectory import (
@@ -15,7 +15,7 @@ from pytest_trace2evolve.environments.generators.trajectory import (
 )
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.task import Slot, Task
-from pytest_trace2evolve.users.message_parser import hear
+from pytest_trace2evolve.users.message_parser import parse_message
 
 STREET_TOLD_UNTIL = 2
 """Up to which difficulty the customer names the street, where it is that of the account."""
@@ -77,7 +77,7 @@ class AccountAddressInference(SupportGenerator):
         # Asked for the address, the customer says the same again: they have none to give.
         details = {slot: says if slot is Slot.ADDRESS else text for slot, text in wish.details.items()}
         return Drawn(
-            Sketch(scene, [Spoken(scene.opening(says), [scene.with_details(wish, details)])]), account=True
+            Sketch(scene, [UserTurn(scene.opening(says), [scene.with_details(wish, details)])]), account=True
         )
 
     def paid(self, deeds: Deeds, solved: bool) -> float:
@@ -123,7 +123,7 @@ def _far_from(scene: Scene, *others: Data) -> Data:
 
 def _asked(deeds: Deeds) -> bool:
     """Whether the customer was asked for the address, which they do not have."""
-    return any(Slot.ADDRESS in hear(text).asks for _, text in deeds.texts)
+    return any(Slot.ADDRESS in parse_message(text).asks for _, text in deeds.texts)
 
 
 def _fetched(deeds: Deeds) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 from pytest_trace2evolve.cases.content import one_of
 from pytest_trace2evolve.cases.expert import RETURN
 from pytest_trace2evolve.cases.families import written_one_way
-from pytest_trace2evolve.cases.scene import Scene, Sketch, Spoken
+from pytest_trace2evolve.cases.scene import Scene, Sketch, UserTurn
 from pytest_trace2evolve.environments.generators.scenario import Drawn, SupportGenerator
 from pytest_trace2evolve.environments.generators.trajectory import (
     Deeds,
@@ -60,7 +60,7 @@ class ConditionalDetailRetrieval(SupportGenerator):
             amount = round(item["price"]) + (3 if stays else -3)
             says = scene.say("if_price", product=item["name"], order=order["order_id"], amount=amount)
             wish = scene.ask(order, "") if stays else scene.send_back(order, [item])
-            return Drawn(Sketch(scene, [Spoken(scene.opening(says), [wish])]), reads=order["order_id"])
+            return Drawn(Sketch(scene, [UserTurn(scene.opening(says), [wish])]), reads=order["order_id"])
         total = float(order["payment_history"][0]["amount"])
         answers = {
             "price": item["price"],
@@ -70,7 +70,7 @@ class ConditionalDetailRetrieval(SupportGenerator):
         question = one_of(scene.draws, list(answers))
         says = scene.say(question, product=item["name"], order=order["order_id"])
         wish = scene.ask(order, answers[question])
-        return Drawn(Sketch(scene, [Spoken(scene.opening(says), [wish])]), reads=order["order_id"])
+        return Drawn(Sketch(scene, [UserTurn(scene.opening(says), [wish])]), reads=order["order_id"])
 
     def paid(self, deeds: Deeds, solved: bool) -> float:
         """See the table."""

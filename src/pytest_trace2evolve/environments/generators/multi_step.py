@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from pytest_trace2evolve.cases import phrasing as speech
+from pytest_trace2evolve.cases import teacher as speech
 from pytest_trace2evolve.cases.content import one_of, some_of
-from pytest_trace2evolve.cases.expert import Wish
-from pytest_trace2evolve.cases.scene import Scene, Sketch, Spoken, address_text
+from pytest_trace2evolve.cases.expert import Intent
+from pytest_trace2evolve.cases.scene import Scene, Sketch, UserTurn, address_text
 from pytest_trace2evolve.environments.generators.scenario import Drawn, SupportGenerator
 from pytest_trace2evolve.environments.generators.trajectory import Deeds, ahead, call_of, is_write
 from pytest_trace2evolve.records.message import Message
@@ -57,7 +57,7 @@ class MultiStepTaskCompletion(SupportGenerator):
         made = [_request(scene, kind) for kind in kinds]
         scene.store.surroundings(scene.user, min(self.most, 1))
         turns = [
-            Spoken(scene.say("then", request=says) if place else scene.opening(says), [wish])
+            UserTurn(scene.say("then", request=says) if place else scene.opening(says), [wish])
             for place, (says, wish) in enumerate(made)
         ]
         # The account is read before it is changed.
@@ -106,7 +106,7 @@ class MultiStepTaskCompletion(SupportGenerator):
         return [*said, claim, claim, claim]
 
 
-def _request(scene: Scene, kind: str) -> tuple[str, Wish]:
+def _request(scene: Scene, kind: str) -> tuple[str, Intent]:
     """One thing to do: how it is said, and what it is."""
     if kind == "profile":
         new = scene.store.address(besides=[scene.user["address"]])

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from pytest_trace2evolve.cases.content import one_of, some_of
-from pytest_trace2evolve.cases.scene import Scene, Sketch, Spoken, method_text, options_text
+from pytest_trace2evolve.cases.scene import Scene, Sketch, UserTurn, method_text, options_text
 from pytest_trace2evolve.environments.generators.scenario import EASIEST, Drawn, SupportGenerator
 from pytest_trace2evolve.environments.generators.trajectory import (
     Deeds,
@@ -92,7 +92,7 @@ def _pay(scene: Scene, most: int) -> Sketch:
     method = one_of(scene.draws, others)
     says = scene.say("pay_with", order=order["order_id"], method=method_text(method))
     wish = scene.pay_with(order, method)
-    return Sketch(scene, [Spoken(scene.opening(says), [wish])])
+    return Sketch(scene, [UserTurn(scene.opening(says), [wish])])
 
 
 def _return(scene: Scene, most: int) -> Sketch:
@@ -104,7 +104,7 @@ def _return(scene: Scene, most: int) -> Sketch:
     items = [item for item in order["items"] if item in chosen]
     products = " and the ".join(item["name"] for item in items)
     says = scene.say("return", products=products, order=order["order_id"])
-    return Sketch(scene, [Spoken(scene.opening(says), [scene.send_back(order, items)])])
+    return Sketch(scene, [UserTurn(scene.opening(says), [scene.send_back(order, items)])])
 
 
 def _exchange(scene: Scene, most: int) -> Sketch:
@@ -120,7 +120,7 @@ def _exchange(scene: Scene, most: int) -> Sketch:
         options = options_text(wanted["options"])
         said.append(scene.say("exchange", order=order["order_id"], product=item["name"], options=options))
     said[1:] = [scene.say("also", request=one) for one in said[1:]]
-    return Sketch(scene, [Spoken(scene.opening(*said), [scene.swap(order, changes)])])
+    return Sketch(scene, [UserTurn(scene.opening(*said), [scene.swap(order, changes)])])
 
 
 def _items_grade(arguments: dict[str, object], wanted: Action) -> float:

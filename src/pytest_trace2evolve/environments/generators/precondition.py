@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from pytest_trace2evolve.cases.content import one_of
-from pytest_trace2evolve.cases.scene import Scene, Sketch, Spoken
+from pytest_trace2evolve.cases.scene import Scene, Sketch, UserTurn
 from pytest_trace2evolve.environments.generators.scenario import Drawn, SupportGenerator
 from pytest_trace2evolve.environments.generators.trajectory import Deeds, ahead, call_of, is_write
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.task import Task
-from pytest_trace2evolve.users.message_parser import hear
+from pytest_trace2evolve.users.message_parser import parse_message
 
 RETURNS = (5, 3, 2, 2, 1)
 """Of ten scenarios, by difficulty, those in which a return is asked for: for that, agents read an order."""
@@ -57,7 +57,7 @@ class PreconditionVerification(SupportGenerator):
             wish = scene.send_back(order, [item])
         else:
             wish = scene.cancel(order, reason="no longer needed")
-        return Drawn(Sketch(scene, [Spoken(scene.opening(says), [wish])]), reads=order["order_id"])
+        return Drawn(Sketch(scene, [UserTurn(scene.opening(says), [wish])]), reads=order["order_id"])
 
     def paid(self, deeds: Deeds, solved: bool) -> float:
         """See the table."""
@@ -97,4 +97,4 @@ def _order(task: Task) -> str:
 
 def _refused(deeds: Deeds, order_id: str) -> bool:
     """Whether the customer was told no once the order had been read."""
-    return any(hear(text).refusal and deeds.read(order_id, place) for place, text in deeds.texts)
+    return any(parse_message(text).refusal and deeds.read(order_id, place) for place, text in deeds.texts)

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_trace2evolve.cases.content import SeededDraws
-from pytest_trace2evolve.cases.phrasing import lesson_words
+from pytest_trace2evolve.cases.content import SeededDraws, lesson_words
 from pytest_trace2evolve.cases.scene import Scene, Sketch, assemble
 from pytest_trace2evolve.cases.teacher import Teacher, every_habit
 from pytest_trace2evolve.environments.environment import Play

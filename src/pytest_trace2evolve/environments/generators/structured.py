@@ -5,7 +5,7 @@ from typing import Any
 
 from pytest_trace2evolve.cases.content import one_of, some_of
 from pytest_trace2evolve.cases.families import cheapest_sibling
-from pytest_trace2evolve.cases.scene import Scene, Sketch, Spoken, options_text
+from pytest_trace2evolve.cases.scene import Scene, Sketch, UserTurn, options_text
 from pytest_trace2evolve.cases.store import Data
 from pytest_trace2evolve.environments.generators.scenario import EASIEST, Drawn, SupportGenerator
 from pytest_trace2evolve.environments.generators.trajectory import (
@@ -113,7 +113,7 @@ def _variant(scene: Scene, kind: str, difficulty: int) -> Sketch:
         options = options_text(product["variants"][wanted]["options"])
         how = "exchange" if status == "delivered" else "modify"
         says = scene.say(how, order=order["order_id"], product=item["name"], options=options)
-    return Sketch(scene, [Spoken(scene.opening(says), [scene.swap(order, {item["item_id"]: wanted})])])
+    return Sketch(scene, [UserTurn(scene.opening(says), [scene.swap(order, {item["item_id"]: wanted})])])
 
 
 def _all_else(scene: Scene, product: Data, item: Data) -> str:
@@ -148,7 +148,7 @@ def _orders(scene: Scene, most: int) -> Sketch:
         says = scene.say("return_product", products=product["name"])
     details = {slot: which if slot is Slot.ORDER else text for slot, text in wish.details.items()}
     wish = scene.with_details(wish, details, survey=True)
-    return Sketch(scene, [Spoken(scene.opening(says, which), [wish])])
+    return Sketch(scene, [UserTurn(scene.opening(says, which), [wish])])
 
 
 def _deciding(task: Task) -> list[str]:

@@ -8,7 +8,7 @@ from functools import cached_property
 from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.task import Action, Task
-from pytest_trace2evolve.worlds.support.schemas import TOOL_TYPES
+from pytest_trace2evolve.worlds.support.tools import TOOL_TYPES
 
 SPARE = 3
 """Calls beyond the expert's that an agent may make: who reads everything, or repeats itself, is not paid."""
