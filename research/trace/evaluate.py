@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from pytest_trace2evolve.engine.conversation import converse
-from pytest_trace2evolve.environments.registry import Environments, played
+from pytest_trace2evolve.environments.environment import ScenarioEnvironment
+from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.environments.rollouts import Group, roll_groups
 from pytest_trace2evolve.errors import InfrastructureError
 from pytest_trace2evolve.models.settings import ModelSettings
@@ -151,7 +152,7 @@ class Evaluator:
                     return talkers.agent(policy, self._first + number, lambda history: capability)
 
                 groups = await roll_groups(
-                    lambda generator=generator: played(generator, self._world),  # type: ignore[misc]
+                    lambda generator=generator: ScenarioEnvironment(generator, self._world),  # type: ignore[misc]
                     agent,
                     range(FIRST_SCENARIO, FIRST_SCENARIO + scenarios),
                     repeats,

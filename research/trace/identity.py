@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from pytest_trace2evolve.environments.generators.scenario import EASIEST
+from pytest_trace2evolve.environments.environment import EASIEST
 from pytest_trace2evolve.environments.registry import BUILT_IN_NAMES, Environments
 from pytest_trace2evolve.errors import ConfigError, TrainingError
 from pytest_trace2evolve.records.adapter import MANIFEST, AdapterManifest

@@ -6,7 +6,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from pytest_trace2evolve.environments.generators.scenario import EASIEST
+from pytest_trace2evolve.environments.environment import EASIEST
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.records.base import Record, complaint
 from pytest_trace2evolve.training.recipe import PRESETS, Recipe

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_trace2evolve.cases.case import CAPABILITIES as FAMILIES
-from pytest_trace2evolve.environments.generators.scenario import EASIEST
+from pytest_trace2evolve.environments.environment import EASIEST
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.errors import ConfigError, GeneratorError, TrainingError, nearest
 from pytest_trace2evolve.models.settings import ModelSettings

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from statistics import fmean
 
-from pytest_trace2evolve.environments.generators.trajectory import Deeds, is_write
+from pytest_trace2evolve.environments.generators.trajectory import Trajectory, is_write
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.task import Action, Turn
 from research.trace.tasks import Target
@@ -17,7 +17,7 @@ def wishes_of(target: Target, trace: Sequence[Message]) -> float:
     for was told. It says nothing of other records, and a conversation without an end counts too: it is a
     second figure beside the reward, and never in its place.
     """
-    deeds = Deeds(target.case.task, trace)
+    deeds = Trajectory(target.case.task, trace)
     said = " ".join(one.content or "" for one in trace if one.role == "assistant").replace(",", "").lower()
     actions = list(target.case.task.actions)
     found = []
@@ -30,13 +30,13 @@ def wishes_of(target: Target, trace: Sequence[Message]) -> float:
     return fmean(found)
 
 
-def _changed(deeds: Deeds, turns: Sequence[Turn], gold: Sequence[Action]) -> bool:
+def _changed(deeds: Trajectory, turns: Sequence[Turn], gold: Sequence[Action]) -> bool:
     records = {one for turn in turns for request in turn.requests for one in request.about}
     wanted = [action for action in gold if is_write(action.name)]
     keys = ("order_id",) if all("order_id" in one.arguments for one in wanted) else ("order_id", "user_id")
     made = [
         call
-        for call in deeds.writes
+        for call in deeds.changes
         if not call.failed and any(call.arguments.get(key) in records for key in keys)
     ]
     return len(made) == len(wanted) and all(any(call.does(one) for call in made) for one in wanted)

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_trace2evolve.cli import main
-from pytest_trace2evolve.environments.calibration_store import kept_in
+from pytest_trace2evolve.environments.calibration import kept_in
 from pytest_trace2evolve.errors import Trace2EvolveError, shortened
 from pytest_trace2evolve.evidence import scoreboard
 from pytest_trace2evolve.evidence.cassettes import read_cassette, render

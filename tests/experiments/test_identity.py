@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trace2evolve.environments.generators.scenario import SupportGenerator
+from pytest_trace2evolve.environments.generators.support import SupportGenerator
 from pytest_trace2evolve.environments.registry import BUILT_IN, Environments
 from pytest_trace2evolve.errors import TrainingError
 from pytest_trace2evolve.utils import optional as _optional

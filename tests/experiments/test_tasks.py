@@ -9,8 +9,7 @@ import pytest
 from pytest_trace2evolve.agents.chat import system_prompt
 from pytest_trace2evolve.agents.reference import CaseOracle
 from pytest_trace2evolve.engine.conversation import Limits, converse
-from pytest_trace2evolve.environments.environment import PlayedEnvironment
-from pytest_trace2evolve.environments.registry import played
+from pytest_trace2evolve.environments.environment import ScenarioEnvironment
 from pytest_trace2evolve.errors import CaseError
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.score import ToolType
@@ -81,7 +80,7 @@ def expert(target: Target) -> CaseOracle:
     return CaseOracle(target.case.task, target.case.script, WRITES)
 
 
-def play(environment: PlayedEnvironment, agent: CaseOracle, rewards: list[float]) -> Sequence[Message]:
+def play(environment: ScenarioEnvironment, agent: CaseOracle, rewards: list[float]) -> Sequence[Message]:
     while not environment.step(agent.reply(environment.trace)).done:
         rewards.append(environment.reward())
     return environment.trace
@@ -94,7 +93,7 @@ def test_the_environment_pays_the_targets_reward_at_the_end_and_nothing_before(
 ) -> None:
     generator = TargetGenerator(cell)
     target = target_of(cell, "training/5", Content.TRAIN)
-    environment = played(generator, WORLD, early=early)
+    environment = ScenarioEnvironment(generator, WORLD, early=early)
     environment.reset(5)
     before: list[float] = []
     trace = play(environment, expert(target), before)
@@ -116,7 +115,7 @@ def test_the_experts_rollout_fits_in_what_training_has_room_for(cell: Cell) -> N
     talk = ServerTalk(tokenizer, ends_of(folder, tokenizer), agents)
     [training, *_] = Plan().trainings()
     recipe = Plan().recipe_of(training, 1)
-    environment = played(TargetGenerator(cell), WORLD)
+    environment = ScenarioEnvironment(TargetGenerator(cell), WORLD)
     for seed in range(recipe.first_scenario, recipe.first_scenario + 8):
         environment.reset(seed)
         begun = len(talk.prompt(cell.name, environment.trace))
@@ -132,7 +131,7 @@ def test_the_experts_rollout_fits_in_what_training_has_room_for(cell: Cell) -> N
 
 def test_an_agent_that_does_nothing_gets_nothing() -> None:
     generator = TargetGenerator(PAIRS[0])
-    environment = played(generator, WORLD)
+    environment = ScenarioEnvironment(generator, WORLD)
     environment.reset(3)
     while not environment.step(generator.shortcut(environment.task)[0]).done:
         pass

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_trace2evolve.cli import main
-from pytest_trace2evolve.environments import admit as required
+from pytest_trace2evolve.environments import admission as required
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.errors import ConfigError, InfrastructureError
 from pytest_trace2evolve.improve import environments as own
@@ -17,7 +17,6 @@ from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.environment import AdmissionReport, Calibration, CheckLine, Outcome
 from pytest_trace2evolve.records.improvement import Ready
 from pytest_trace2evolve.serving.folder import read_model
-from pytest_trace2evolve.training.recipe import Recipe
 from pytest_trace2evolve.utils.resources import embedded_model
 from tests.gate_helpers import write_candidate
 
@@ -141,11 +140,3 @@ def test_another_base_is_calibrated_once(
     assert len(played) == 2, "each is kept, and counted, before the next can fail"
     ready(NAME, NAME_2)
     assert len(played) == 2
-
-
-def test_scenarios_are_looked_at_that_are_trained_in_and_nobody_knows() -> None:
-    recipe = Recipe()
-    drawn = {required.a_first(recipe) for _ in range(50)}
-    assert len(drawn) > 40
-    assert all(100_000 <= one <= 200_000 - required.CHECKED for one in drawn)
-    assert required.a_first(Recipe(scenarios=8)) == 100_000

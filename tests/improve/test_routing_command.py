@@ -8,7 +8,7 @@ import pytest
 
 from pytest_trace2evolve.cli import main
 from pytest_trace2evolve.engine.live import LiveSettings
-from pytest_trace2evolve.environments import generated_store as generated
+from pytest_trace2evolve.environments import generated
 from pytest_trace2evolve.environments.generators.precondition import PreconditionVerification
 from pytest_trace2evolve.environments.registry import Environments, Offer
 from pytest_trace2evolve.improve.routing import Opening, Routed, opening_of, openings_of, table_of

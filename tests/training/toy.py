@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pytest_trace2evolve.environments.methods import Rollouts, rollout_class
+from pytest_trace2evolve.environments.trl_environment import TrlEnvironment, rollout_class
 from pytest_trace2evolve.records.environment import Reaction
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import ToolSchema
@@ -60,9 +60,9 @@ def by_letters(trace: Sequence[Message]) -> float:
     return sum(map(ord, said)) % 7 / 6
 
 
-def toy_class(worth: Callable[[Sequence[Message]], float] = by_letters) -> type[Rollouts]:
+def toy_class(worth: Callable[[Sequence[Message]], float] = by_letters) -> type[TrlEnvironment]:
     """The class that trl gets."""
-    make: Any = lambda: ToyEnvironment(worth)  # noqa: E731 - plays, and is no `PlayedEnvironment`
+    make: Any = lambda: ToyEnvironment(worth)  # noqa: E731 - plays, and is no `ScenarioEnvironment`
     return rollout_class(SCHEMAS, make, "Toy")
 
 

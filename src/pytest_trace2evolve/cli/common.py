@@ -87,7 +87,7 @@ def environments_of(project: Project | None) -> "Environments":
         GeneratorError: a synthesized one is damaged, or was changed after it was admitted.
         WorldError: the target of one cannot be opened.
     """
-    from pytest_trace2evolve.environments.generated_store import project_environments
+    from pytest_trace2evolve.environments.generated import project_environments
     from pytest_trace2evolve.environments.registry import Environments
 
     return Environments() if project is None else project_environments(project)

@@ -270,7 +270,7 @@ def _train(options: argparse.Namespace) -> int:
 
     # Before torch is loaded.
     os.environ.update({name: os.environ.get(name, value) for name, value in QUIET_THREADS.items()})
-    from pytest_trace2evolve.environments.admit import a_first, require_admitted
+    from pytest_trace2evolve.environments.admission import draw_first_seed, require_admitted
     from pytest_trace2evolve.training.request import orders_of
     from pytest_trace2evolve.training.train import refuse
 
@@ -282,7 +282,8 @@ def _train(options: argparse.Namespace) -> int:
         for order in orders:
             refuse(order)
             if project is not None:
-                require_admitted(environments, order.capabilities, project, a_first(order.recipe))
+                first = draw_first_seed(order.recipe.first_scenario, order.recipe.scenarios)
+                require_admitted(environments, order.capabilities, project, first)
         for order in orders:
             _trained(environments, order)
     return 0

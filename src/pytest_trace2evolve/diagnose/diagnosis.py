@@ -6,6 +6,7 @@ Which capabilities the failures of a run lack: what there is to train.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_trace2evolve.diagnose.behavior_features import Conduct
 from pytest_trace2evolve.diagnose.capabilities import BUILT_IN
@@ -13,7 +14,6 @@ from pytest_trace2evolve.diagnose.contrast import STANDARD, Thresholds, assess
 from pytest_trace2evolve.diagnose.labels import label_by_rules
 from pytest_trace2evolve.diagnose.taxonomy import taxonomy
 from pytest_trace2evolve.diagnose.traces import Gathered, gather
-from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.capability import (
@@ -25,6 +25,9 @@ from pytest_trace2evolve.records.capability import (
     Shown,
 )
 from pytest_trace2evolve.records.improvement import Missing
+
+if TYPE_CHECKING:
+    from pytest_trace2evolve.environments.registry import Environments
 
 RULES = "rules"
 """The labeller that needs no model."""
@@ -139,7 +142,7 @@ class Learnt:
         return found
 
 
-def missing_of(project: Project, run: str, here: Path, environments: Environments) -> Learnt:
+def missing_of(project: Project, run: str, here: Path, environments: "Environments") -> Learnt:
     """What the failures of a run lack, by rules, on the tasks that may be learnt from.
 
     Raises:

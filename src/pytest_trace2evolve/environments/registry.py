@@ -1,40 +1,39 @@
-"""Environments by name: the built-in ones, those of installed packages, and those that a hook brings."""
+"""Environments by name: built-in, installed, registered by a hook, and written by a model."""
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_trace2evolve.environments.environment import Customer, PlayedEnvironment
+from pytest_trace2evolve.environments.environment import ScenarioEnvironment
 from pytest_trace2evolve.environments.generators.address import AccountAddressInference
 from pytest_trace2evolve.environments.generators.conditional import ConditionalDetailRetrieval
 from pytest_trace2evolve.environments.generators.multi_step import MultiStepTaskCompletion
 from pytest_trace2evolve.environments.generators.precision import ToolCallingPrecision
 from pytest_trace2evolve.environments.generators.precondition import PreconditionVerification
-from pytest_trace2evolve.environments.generators.scenario import SupportGenerator
 from pytest_trace2evolve.environments.generators.structured import StructuredDataReasoning
-from pytest_trace2evolve.errors import CaseError, ConfigError, GeneratorError, nearest
+from pytest_trace2evolve.environments.generators.support import SupportGenerator
+from pytest_trace2evolve.errors import ConfigError, GeneratorError, nearest
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.protocols import Generator, World
-from pytest_trace2evolve.records.task import Content, Task, script_of
-from pytest_trace2evolve.users.scripted import ScriptedUser
+from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.utils.optional import described, entry_points
 from pytest_trace2evolve.worlds.registry import WorldName, Worlds
 
 ENTRY_POINTS = "trace2evolve.environments"
-"""Entry-point group in which an installed package offers an environment: its capability and an `Offer`."""
+"""The entry-point group of installed environments: the name is the capability, the value an `Offer`."""
 
 
 @dataclass(frozen=True)
 class Offer:
-    """What a project or a package offers for one capability.
+    """An environment that a project or a package offers for one capability.
 
     Attributes:
-        make: Makes the generator of a difficulty from 1 (easiest) to 5, of a content.
-        pays: What it pays, in one line.
-        provider: Who provides the world that it is played in.
+        make: Makes the generator of a difficulty, from 1 (easiest) to 5, and of a content.
+        pays: What is paid for, in one line.
+        provider: The provider of the world in which it is played.
         domain: That world's domain.
-        elsewhere: Makes the generator in another process; None where a new process of ours does that.
-        close: Ends the processes that its generators hold; what is asked later starts them anew.
+        elsewhere: Makes the generator in another process; None if a new process of ours does that.
+        close: Ends the processes of its generators; they start again when needed.
     """
 
     make: Callable[[int, Content], Generator]
@@ -60,14 +59,12 @@ BUILT_IN_NAMES = frozenset(kind.capability for kind in BUILT_IN)
 
 
 class Environments:
-    """All environments that are known.
+    """All known environments.
 
     Args:
-        extra: Further ones by capability: those of the hook `pytest_t2e_environments`, and those that a model
-            wrote.
-        worlds: Opens the worlds that they are played in.
-        project: The project whose hooks registered some of `extra`; another process that makes the same
-            environments loads its hooks.
+        extra: Further ones by capability: those of the hook `pytest_t2e_environments`, and synthesized ones.
+        worlds: Opens the worlds in which they are played.
+        project: The project whose hooks registered some of `extra`, for processes that make the same ones.
     """
 
     def __init__(
@@ -82,7 +79,7 @@ class Environments:
         self.project = project
 
     def close(self) -> None:
-        """End the processes that environments hold."""
+        """End the processes of environments."""
         for offer in self._offers.values():
             offer.close()
 
@@ -92,60 +89,39 @@ class Environments:
         return list(self._offers)
 
     def with_tools_of(self, worlds: Iterable[WorldName]) -> tuple[str, ...]:
-        """Names of the environments that have the tools of every one of some worlds."""
-        wanted = {self._worlds.interface(*world) for world in worlds}
+        """Names of the environments that have the tools of every given world."""
+        interfaces = {self._worlds.interface(*world) for world in worlds}
         return tuple(
             name
             for name, offer in self._offers.items()
-            if wanted <= {self._worlds.interface(offer.provider, offer.domain)}
+            if interfaces <= {self._worlds.interface(offer.provider, offer.domain)}
         )
 
     def require_tools_of(self, what: str, world: WorldName) -> None:
-        """Check that some environment has the tools of a world; see `require_same_tools`.
-
-        Raises:
-            ConfigError: none has.
-        """
+        """Check that some environment has the tools of a world; see `require_same_tools`."""
         played_in = dict.fromkeys((offer.provider, offer.domain) for offer in self._offers.values())
         require_same_tools(what, world, list(played_in), self._worlds)
 
     def offer(self, name: str) -> Offer:
-        """What is offered for a capability.
-
-        Raises:
-            GeneratorError: nothing is; the message names the nearest.
-        """
+        """The offer for a capability; a `GeneratorError` that names the nearest if there is none."""
         if name not in self._offers:
             raise GeneratorError(f"unknown environment {name!r}; {nearest(name, self.names)}")
         return self._offers[name]
 
     def generator(self, name: str, difficulty: int, content: Content = Content.TRAIN) -> Generator:
-        """The generator of a capability.
-
-        Raises:
-            GeneratorError: it is unknown, or has no such difficulty.
-        """
+        """The generator of a capability."""
         return self.offer(name).make(difficulty, content)
 
     def world(self, name: str) -> World:
-        """The world in which a capability's scenarios are played.
-
-        Raises:
-            GeneratorError: nothing is offered for it.
-            WorldError: that world cannot be opened.
-        """
+        """The world in which a capability's scenarios are played."""
         offer = self.offer(name)
         return self._worlds.open(offer.provider, offer.domain)
 
     def environment(
         self, name: str, difficulty: int, content: Content = Content.TRAIN, *, early: bool = True
-    ) -> PlayedEnvironment:
-        """A new environment; many can be played at once.
-
-        Raises:
-            GeneratorError: it is unknown, or has no such difficulty.
-        """
-        return played(self.generator(name, difficulty, content), self.world(name), early=early)
+    ) -> ScenarioEnvironment:
+        """A new environment; many can be played at once."""
+        return ScenarioEnvironment(self.generator(name, difficulty, content), self.world(name), early=early)
 
 
 def require_same_tools(what: str, world: WorldName, played_in: Sequence[WorldName], worlds: Worlds) -> None:
@@ -155,23 +131,19 @@ def require_same_tools(what: str, world: WorldName, played_in: Sequence[WorldNam
 
     Args:
         what: What is of the world, such as `run 7c2f`.
-        world: The world of a run or of a suite.
         played_in: The worlds in which the environments are played.
-        worlds: Says which worlds have the same tools.
-
-    Raises:
-        ConfigError: no environment has the tools of the world.
     """
-    if worlds.interface(*world) in {worlds.interface(*one) for one in played_in}:
+    if worlds.interface(*world) in {worlds.interface(*other) for other in played_in}:
         return
     raise ConfigError(
-        f"{what} is of {_named(world, worlds)}, and no environment has its tools: environments are played in "
-        f"{', '.join(_named(one, worlds) for one in played_in)}; name a run or a suite of such a world, or "
-        "offer an environment that is played in this one (docs/environments.md, 'Your own')"
+        f"{what} is of {_described_world(world, worlds)}, and no environment has its tools: environments are "
+        f"played in {', '.join(_described_world(other, worlds) for other in played_in)}; name a run or a "
+        "suite of such a world, or offer an environment that is played in this one (docs/environments.md, "
+        "'Your own')"
     )
 
 
-def _named(world: WorldName, worlds: Worlds) -> str:
+def _described_world(world: WorldName, worlds: Worlds) -> str:
     """A world for a message, with the world whose tools it has if that is another one."""
     provider, domain = world
     owner, same = worlds.interface(provider, domain)
@@ -179,29 +151,8 @@ def _named(world: WorldName, worlds: Worlds) -> str:
     return f"{domain} (provider {provider}{tools})"
 
 
-def played(generator: Generator, world: World, *, early: bool = True) -> PlayedEnvironment:
-    """A new environment of a generator, its customers scripted."""
-    return PlayedEnvironment(generator, world, scripted, early=early)
-
-
-def scripted(task: Task, seed: int) -> Customer:
-    """The customer of a scenario.
-
-    Raises:
-        CaseError: the scenario has no customer script.
-    """
-    script = script_of(task)
-    if script is None:
-        raise CaseError(f"scenario {task.id!r} has no customer script: write user_scenario.script")
-    return ScriptedUser(script, seed=seed)
-
-
 def registered() -> dict[str, str]:
-    """The environments that no hook registers, with their owners.
-
-    Raises:
-        ConfigError: a capability is registered twice.
-    """
+    """The environments that no hook registers, with their owners."""
     installed = entry_points(ENTRY_POINTS, "environment", BUILT_IN_NAMES)
     own = dict.fromkeys(BUILT_IN_NAMES, "pytest-trace2evolve")
     return own | {name: described(point) for name, point in installed.items()}
@@ -209,19 +160,16 @@ def registered() -> dict[str, str]:
 
 @functools.cache
 def _installed() -> Mapping[str, Offer]:
-    found: dict[str, Offer] = {}
+    offers: dict[str, Offer] = {}
     for point in entry_points(ENTRY_POINTS, "environment", BUILT_IN_NAMES).values():
+        what = f"environment {point.name!r} of entry point {point.value!r}"
         try:
             offer = point.load()
         except Exception as error:
             raise GeneratorError(
-                f"environment {point.name!r} of entry point {point.value!r} cannot be loaded: "
-                f"{type(error).__name__}: {error}; mend or remove its package"
+                f"{what} cannot be loaded: {type(error).__name__}: {error}; fix or remove its package"
             ) from None
         if not isinstance(offer, Offer):
-            raise GeneratorError(
-                f"environment {point.name!r} of entry point {point.value!r} is a {type(offer).__name__}; "
-                "an Offer is wanted"
-            )
-        found[point.name] = offer
-    return found
+            raise GeneratorError(f"{what} is a {type(offer).__name__}; must be an Offer")
+        offers[point.name] = offer
+    return offers

@@ -3,10 +3,15 @@
 import asyncio
 from collections.abc import Callable, Sequence
 
-from pytest_trace2evolve.environments.admit import a_first, require_admitted
-from pytest_trace2evolve.environments.calibrate import SEED, Ask, calibrate
-from pytest_trace2evolve.environments.calibration_store import fitting, keep
-from pytest_trace2evolve.environments.generators.scenario import EASIEST
+from pytest_trace2evolve.environments.admission import draw_first_seed, require_admitted
+from pytest_trace2evolve.environments.calibration import (
+    FIRST_ROLLOUT_SEED,
+    CalibrationSpec,
+    calibrate,
+    fitting,
+    keep,
+)
+from pytest_trace2evolve.environments.environment import EASIEST
 from pytest_trace2evolve.environments.registry import BUILT_IN_NAMES, Environments
 from pytest_trace2evolve.improve.plan import CALIBRATION, EvolutionPlan
 from pytest_trace2evolve.models.chat import ChatModel
@@ -42,7 +47,7 @@ def prepare_environments(
         ConfigError: an environment is not admitted, so nothing may be trained in it.
         InfrastructureError: too many rollouts were lost.
     """
-    require_admitted(environments, names, project, a_first(plan.recipe))
+    require_admitted(environments, names, project, draw_first_seed(plan.recipe))
     weights = folder_digest(plan.base.path)
     folder = project.root / ".trace2evolve" / "environments"
     found: dict[str, Ready] = {}
@@ -56,7 +61,7 @@ def prepare_environments(
 
     async def calibrate_all(settings: ModelSettings, missing: Sequence[str]) -> None:
         instruction = project.candidates[plan.candidate].instruction
-        ask = Ask(settings, instruction=instruction, seeds=seeds, rollouts=rollouts)
+        ask = CalibrationSpec(settings, instruction=instruction, seeds=seeds, rollouts=rollouts)
         model = ChatModel(settings)
         try:
             for name in missing:
@@ -64,7 +69,7 @@ def prepare_environments(
                 def report(difficulty: int, done: int, name: str = name) -> None:
                     on_progress(f"{name} {done}/{seeds * rollouts}")
 
-                calibration = await calibrate(environments, name, model, ask, told=report)
+                calibration = await calibrate(environments, name, model, ask, on_progress=report)
                 keep(folder, calibration)
                 found[name] = _ready(calibration)
                 on_calibrated(calibration.seeds * calibration.group * len(calibration.tried))
@@ -72,7 +77,7 @@ def prepare_environments(
             await model.close()
 
     if missing := [name for name in names if name not in found]:
-        with served(plan.base, seed=SEED) as settings:
+        with served(plan.base, seed=FIRST_ROLLOUT_SEED) as settings:
             asyncio.run(calibrate_all(settings, missing))
     return [found[name] for name in names]
 

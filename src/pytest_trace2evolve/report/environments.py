@@ -1,7 +1,7 @@
 """Environments in the terminal: their list, what admission found, and calibrations."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 from rich.text import Text
@@ -10,31 +10,11 @@ from pytest_trace2evolve.records.environment import AdmissionReport, Calibration
 from pytest_trace2evolve.report.score import terminal
 from pytest_trace2evolve.report.terminal import rendered
 
-
-@dataclass(frozen=True)
-class Listed:
-    """One environment of the list; `calibrations` are those that are kept of it."""
-
-    name: str
-    pays: str
-    digest: str
-    calibrations: Sequence[Calibration]
-    stale: bool = False
-
-    @property
-    def record(self) -> dict[str, object]:
-        """The same as JSON."""
-        return {
-            "environment": self.name,
-            "capability": self.name,
-            "digest": self.digest,
-            "pays": self.pays,
-            "stale": self.stale,
-            "calibrations": [one.model_dump(mode="json") for one in self.calibrations],
-        }
+if TYPE_CHECKING:
+    from pytest_trace2evolve.environments.calibration import EnvironmentStatus
 
 
-def environments_text(listed: Sequence[Listed]) -> str:
+def environments_text(listed: "Sequence[EnvironmentStatus]") -> str:
     """All environments, a line each."""
     target = terminal()
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
@@ -46,7 +26,7 @@ def environments_text(listed: Sequence[Listed]) -> str:
     return rendered(target)
 
 
-def state_of(one: Listed) -> str:
+def state_of(one: "EnvironmentStatus") -> str:
     """What is known of an environment's calibration, in a few words."""
     if not one.calibrations:
         return "no"

@@ -15,8 +15,9 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from pytest_trace2evolve.agents.chat import ChatAgent, system_prompt
-from pytest_trace2evolve.environments.calibration import LOST_MOST
-from pytest_trace2evolve.environments.registry import Environments, played
+from pytest_trace2evolve.environments.calibration import MAX_LOST
+from pytest_trace2evolve.environments.environment import ScenarioEnvironment
+from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.environments.rollouts import Group, roll_groups
 from pytest_trace2evolve.errors import ConfigError, InfrastructureError
 from pytest_trace2evolve.models.chat import ChatModel
@@ -256,12 +257,12 @@ async def _played(asked: _Asked, told: Callable[[int], None]) -> HeldOut:
 
     try:
         groups = await roll_groups(
-            lambda: played(generator, world),
+            lambda: ScenarioEnvironment(generator, world),
             agent,
             range(asked.wanted.scenarios_of(asked.capability)),
             asked.wanted.rollouts,
             at_once=AT_ONCE,
-            told=told,
+            on_progress=told,
         )
     finally:
         await model.close()
@@ -289,10 +290,10 @@ def lost_of(capability: str, groups: Sequence[Group]) -> int:
     """
     rollouts = [one for group in groups for one in group.rollouts]
     lost = [one for one in rollouts if one.reward is None]
-    if len(lost) > LOST_MOST * len(rollouts):
+    if len(lost) > MAX_LOST * len(rollouts):
         raise InfrastructureError(
             f"held-out {capability!r}: {len(lost)} of {len(rollouts)} rollouts were lost, more than "
-            f"{LOST_MOST:.0%}, and nothing is said of the others; first: {lost[0].trouble}"
+            f"{MAX_LOST:.0%}, and nothing is said of the others; first: {lost[0].trouble}"
         )
     return len(lost)
 

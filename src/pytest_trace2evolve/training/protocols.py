@@ -8,7 +8,7 @@ from pytest_trace2evolve.records.message import Message
 
 
 class Played(Protocol):
-    """An environment as `environments.methods.rollout_class` makes it; its public methods are the tools."""
+    """An environment as `rollout_class` makes it; its public methods are the tools."""
 
     _done: bool
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_trace2evolve.diagnose.diagnosis import missing_of
-from pytest_trace2evolve.environments.calibration_store import fitting
-from pytest_trace2evolve.environments.generators.scenario import EASIEST
+from pytest_trace2evolve.environments.calibration import fitting
+from pytest_trace2evolve.environments.environment import EASIEST
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.project.candidates import ROUTED, Candidates

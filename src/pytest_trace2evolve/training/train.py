@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pytest_trace2evolve.agents.chat import system_prompt
-from pytest_trace2evolve.environments.methods import rollout_class
-from pytest_trace2evolve.environments.registry import Environments, played
+from pytest_trace2evolve.environments.environment import ScenarioEnvironment
+from pytest_trace2evolve.environments.registry import Environments
+from pytest_trace2evolve.environments.trl_environment import rollout_class
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.project.adapters import unfinished
 from pytest_trace2evolve.records.adapter import ADAPTER_WEIGHTS, MANIFEST, AdapterManifest, HeldOut, Measured
@@ -196,7 +198,7 @@ def plan_of(environments: Environments, order: Order, unfinished: Path) -> Plan:
         world = environments.world(name)
         tools = world.tools("assistant")
         agents[name] = system_prompt(world.policy(), order.instruction), tools
-        classes[name] = rollout_class(tools, lambda g=generator, w=world: played(g, w), "Rollout")  # type: ignore[misc]
+        classes[name] = rollout_class(tools, partial(ScenarioEnvironment, generator, world), "Rollout")
         digests[name] = generator.digest
         prompts[name] = agent_digest(*agents[name])
     return Plan(

@@ -15,7 +15,7 @@ from pytest_trace2evolve.environments.sandbox import box as module
 from pytest_trace2evolve.environments.sandbox import jail
 from pytest_trace2evolve.environments.sandbox.box import Sandbox, missing
 from pytest_trace2evolve.errors import SandboxEndedError, SandboxError
-from tests.environments.boxes import FINE, LOOP, Locked
+from tests.environments.sandbox.layers import FINE, LOOP, LockAlone
 from tests.patience import gone
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
@@ -133,7 +133,7 @@ def test_a_lock_that_does_not_hold_is_found(main: str, told: str, monkeypatch: p
 def test_the_interpreter_of_the_child_brings_little() -> None:
     """Whatever is loaded is there for who breaks out of the names: nothing of ours but the child."""
     source = "import sys\ndef seen():\n    return sorted(sys.modules)\n"
-    with Locked(source) as one:
+    with LockAlone(source) as one:
         seen = one.call("seen")
     assert [name for name in seen if name.startswith("pytest_trace2evolve.")] == [
         "pytest_trace2evolve.environments",

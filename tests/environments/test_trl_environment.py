@@ -1,12 +1,12 @@
-"""The class that trl makes tools of: the world's own schemas, and nothing else that is public."""
+"""The class of which trl makes tools: the world's own schemas, and nothing else that is public."""
 
 import inspect
 from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.environments.methods import OVER, rollout_class
 from pytest_trace2evolve.environments.registry import Environments
+from pytest_trace2evolve.environments.trl_environment import OVER, rollout_class
 from pytest_trace2evolve.errors import GeneratorError
 from pytest_trace2evolve.records.protocols import ToolSchema
 from pytest_trace2evolve.worlds.support.world import SupportWorld
@@ -18,13 +18,14 @@ def make() -> Any:
     return Environments().environment("precondition_verification", 5)
 
 
-@pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
-def test_a_methods_schema_is_the_worlds(tool: ToolSchema) -> None:
+def test_the_methods_schemas_are_the_worlds() -> None:
     utils = pytest.importorskip("transformers.utils")
-    found = utils.get_json_schema(getattr(rollout_class(TOOLS, make)(), tool.name))["function"]
-    found["parameters"].setdefault("required", [])  # what nothing is required of has no such key
-    wanted = {key: value for key, value in tool.parameters.items() if key != "additionalProperties"}
-    assert found == {"name": tool.name, "description": tool.description, "parameters": wanted}
+    made = rollout_class(TOOLS, make)()
+    for tool in TOOLS:
+        found = utils.get_json_schema(getattr(made, tool.name))["function"]
+        found["parameters"].setdefault("required", [])  # left out if nothing is required
+        parameters = {key: value for key, value in tool.parameters.items() if key != "additionalProperties"}
+        assert found == {"name": tool.name, "description": tool.description, "parameters": parameters}
 
 
 def test_numbers_choices_and_what_may_be_left_out_can_be_said() -> None:
@@ -65,12 +66,10 @@ def test_tools_answer_as_in_the_target_and_nothing_after_the_end() -> None:
         == "Error: Order not found"
     )
     assert rollout.get_order_details(number="#W0").startswith("Error: ")
-    assert rollout._say("What is your name?")
     rollout.cancel_pending_order(order_id="#W0", reason="no longer needed")
     assert rollout._done
     assert rollout._reward() == 0.0
     assert rollout.get_order_details("#W0") == OVER
-    assert rollout._say("Hello?") is None
     rollout.reset(seed=3)
     assert rollout.get_order_details("#W0") == "Error: Order not found"
 
@@ -85,7 +84,7 @@ def test_tools_answer_as_in_the_target_and_nothing_after_the_end() -> None:
             {"properties": {"x": {"type": "null"}}},
             (
                 "tool 'put': parameter 'x' has type 'null'; "
-                "methods can say string, integer, number, boolean, object, array"
+                "must be one of string, integer, number, boolean, object, array"
             ),
         ),
     ],

@@ -14,8 +14,8 @@ import pytest
 from pytest_trace2evolve.environments.sandbox.box import missing
 from pytest_trace2evolve.environments.sandbox.rules import check
 from pytest_trace2evolve.errors import SandboxEndedError, SourceRefusedError
-from tests.environments.attempts import SYSTEM, WALKS, Attempt
-from tests.environments.boxes import Locked, Unlocked
+from tests.environments.sandbox.attempts import SYSTEM, WALKS, Attempt
+from tests.environments.sandbox.layers import LockAlone, Unprotected
 
 ATTEMPTS = SYSTEM | WALKS
 SECRET = "secret"
@@ -81,7 +81,7 @@ def outside(tmp_path: Path) -> Iterator[Outside]:
 
 
 def test_there_are_as_many_attempts_as_the_docs_say() -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs" / "decisions" / "0012-sandbox.md").read_text("utf-8")
+    page = (Path(__file__).resolve().parents[3] / "docs" / "decisions" / "0012-sandbox.md").read_text("utf-8")
     assert f"{len(ATTEMPTS)} attempts" in page
 
 
@@ -98,7 +98,7 @@ def test_the_rules_refuse_it_and_name_line_and_cause(attempt: Attempt) -> None:
 @each
 def test_the_kernel_alone_holds_it(attempt: Attempt, outside: Outside) -> None:
     answer = None
-    with pytest.raises(SandboxEndedError) as ended, Locked(attempt.source) as box:
+    with pytest.raises(SandboxEndedError) as ended, LockAlone(attempt.source) as box:
         answer = box.call("attack", outside.facts())
     assert outside.harm(answer) == []
     told = "stopped at attack(): it made a system call that is forbidden, and the kernel killed it (SIGSYS)"
@@ -118,10 +118,10 @@ class Anything:
 
     def __init__(self) -> None:
         self._loads = "\n".join(attempt.source for attempt in ATTEMPTS.values())
-        self._box: Unlocked | None = None
+        self._box: Unprotected | None = None
 
     def attack(self, attempt: Attempt, facts: dict[str, Any]) -> object:
-        self._box = self._box or Unlocked(RUNS_ANY, loads=self._loads)
+        self._box = self._box or Unprotected(RUNS_ANY, loads=self._loads)
         try:
             return self._box.call("attack", attempt.source, facts)
         except SandboxEndedError:

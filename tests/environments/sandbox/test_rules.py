@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_trace2evolve.environments.sandbox.rules import MOST_BYTES, check
+from pytest_trace2evolve.environments.sandbox.rules import MAX_BYTES, check
 from pytest_trace2evolve.errors import SourceRefusedError
 
 FAIR = '''
@@ -112,7 +112,7 @@ REFUSED = {
     "another direction": ("x = '\u202e'", "line 1: the invisible character U+202E"),
     "half of a character": ("x = '\ud800'", "half of a character"),
     "another alphabet": ("x = 1\nｘ = 2", "line 2: the name '\\uff58'"),
-    "long": ("x = 1\n" * MOST_BYTES, f"allowed are {MOST_BYTES}"),
+    "long": ("x = 1\n" * MAX_BYTES, f"allowed are {MAX_BYTES}"),
     "many nodes": ("x = [" + "1," * 25_000 + "]", "more than 20000 nodes"),
     "deep": ("x = " + "1 + " * 200 + "1", "nested more than 100 levels"),
     "brackets": ("(" * 500 + ")" * 500, "no Python: too many nested parentheses"),

@@ -1,66 +1,57 @@
-"""Sandboxes with layers taken off, for tests: what one layer holds is seen only where the others are gone."""
+"""Sandboxes with layers taken off, for tests: what one layer holds shows only if the others are gone."""
 
 import re
 from dataclasses import replace
 
 from pytest_trace2evolve.environments.sandbox.box import Limits, Sandbox
-from pytest_trace2evolve.environments.sandbox.jail import Jail
+from pytest_trace2evolve.environments.sandbox.jail import MAIN, Jail
 from tests.patience import HANG_SECONDS
 
 CHILD = "import builtins, unicodedata; from pytest_trace2evolve.environments.sandbox import child, views"
-BARE = "views.preload = dict; views.namespace = lambda known: {'__builtins__': builtins}"
-OPEN = "child.lock = lambda *given: False"
+NO_VIEWS = "views.preload = dict; views.namespace = lambda known: {'__builtins__': builtins}"
+NO_LOCK = "child.lock = lambda *given: False"
 
 PATIENT = Limits(seconds=HANG_SECONDS)
 
 
 def hurried(sandbox: Sandbox, seconds: float) -> Sandbox:
-    """A sandbox whose further calls may take so long. Its module is loaded: that may take longer on a busy
-    machine."""
-    sandbox._limits = replace(sandbox._limits, seconds=seconds)
+    """A sandbox whose further calls may take so long; loading its module may have taken longer."""
+    sandbox.limits = replace(sandbox.limits, seconds=seconds)
     return sandbox
 
 
-def _imports(source: str) -> list[str]:
-    """What a source imports at its top: loaded before the lock, so that its calls are what is tried."""
-    return [
-        f"import {names}"
-        for names in re.findall(r"(?m)^(?:import|from) ([\w, ]+?)(?: import .*| as .*)?$", source)
-    ]
+class WithoutRules(Sandbox):
+    """No rules; the builtins and modules are the listed ones, and the lock holds.
 
+    What the source, or `loads`, imports at its top is loaded before the lock, so that its calls are tried.
+    """
 
-class _Opened(Sandbox):
-    """A sandbox that asks no rules; `before` says what its child changes before its main."""
-
-    before: tuple[str, ...] = ()
+    patches: tuple[str, ...] = ()
+    """What the child changes before its main."""
 
     def __init__(self, source: str, limits: Limits = PATIENT, loads: str = "") -> None:
-        self._loads = _imports(loads or source)
+        imported = re.findall(r"(?m)^(?:import|from) ([\w, ]+?)(?: import .*| as .*)?$", loads or source)
+        self._loads = [f"import {names}" for names in imported]
         super().__init__(source, "attempt", limits)
 
-    def _check(self, source: str) -> None:
-        """Nothing is refused."""
+    def check_source(self, source: str) -> None:
+        """Nothing is rejected."""
 
-    def _start(self) -> Jail:
-        limits = self._limits
-        main = "; ".join((CHILD, *self._loads, *self.before, "child.main()"))
-        return Jail(limits.memory_mib << 20, limits.cpu_seconds, limits.answer_bytes, main)
-
-
-class Viewed(_Opened):
-    """No rules; the builtins and modules are the listed ones, and the lock holds."""
+    def start_process(self, main: str = MAIN) -> Jail:
+        """Start a child without some layers."""
+        return super().start_process("; ".join((CHILD, *self._loads, *self.patches, "child.main()")))
 
 
-class Locked(_Opened):
+class LockAlone(WithoutRules):
     """No rules and all of Python: the lock alone holds."""
 
-    before = (BARE,)
+    patches = (NO_VIEWS,)
 
 
-class Unlocked(_Opened):
+class Unprotected(WithoutRules):
     """Nothing holds. Only for attempts whose harm is harmless: it shows that they do one."""
 
-    before = (BARE, OPEN)
+    patches = (NO_VIEWS, NO_LOCK)
 
 
 FINE = """
@@ -112,6 +103,6 @@ def fails(x):
     y = 1 // x
     return y
 """.replace("\\\\", "\\")
-"""A module that uses what a fair one may."""
+"""A module that uses what an honest one may."""
 
 LOOP = "def attack():\n    while True:\n        pass\n"

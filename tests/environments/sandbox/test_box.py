@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from pytest_trace2evolve.environments.sandbox.box import Json, Limits, Sandbox, missing
+from pytest_trace2evolve.environments.sandbox.box import Limits, Sandbox, missing
 from pytest_trace2evolve.errors import GeneratedCodeError, SandboxEndedError, SourceRefusedError
-from tests.environments.boxes import FINE, LOOP, PATIENT, Locked, hurried
-from tests.environments.test_rules import FAIR
+from tests.environments.sandbox.layers import FINE, LOOP, PATIENT, LockAlone, hurried
+from tests.environments.sandbox.test_rules import FAIR
 from tests.patience import HANG_SECONDS, gone
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
@@ -48,10 +48,9 @@ def test_calls_share_one_process_and_no_state(fine: Sandbox) -> None:
 def test_what_goes_in_comes_out(fine: Sandbox) -> None:
     values = [None, True, -1, 1.5, "Zoë\n\ud83d\ude00", [{"a": []}], 10**40, "x" * 300_000]
     assert fine.call("echo", *values) == [*values[:4], "Zoë\n😀", *values[5:]]
-    assert fine.call("echo", Json('{"a":[1,2]}'), 1) == [{"a": [1, 2]}, 1]
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), {1, 2}, Json('{"a":\n1}')])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), {1, 2}])
 def test_what_is_no_json_does_not_go_in(fine: Sandbox, value: object) -> None:
     with pytest.raises((TypeError, ValueError)):
         fine.call("echo", value)
@@ -142,9 +141,9 @@ def test_processor_time_is_bounded_over_all_calls() -> None:
         for _ in range(1000):
             one.call("attack")
 
-    told = r"it used more than 2 s of processor time \(SIGXCPU\)"
+    told = r"it used more than 1 s of processor time \(SIGXCPU\)"
     with (
-        Sandbox(source, "busy", Limits(HANG_SECONDS, cpu_seconds=2)) as one,
+        Sandbox(source, "busy", Limits(HANG_SECONDS, cpu_seconds=1)) as one,
         pytest.raises(SandboxEndedError, match=told),
     ):
         attack_often()
@@ -222,7 +221,7 @@ ENDS = {
 
 @pytest.mark.parametrize(("source", "told"), ENDS.values(), ids=ENDS)
 def test_an_end_is_told_and_told_again(source: str, told: str) -> None:
-    with Locked(source) as one:
+    with LockAlone(source) as one:
         with pytest.raises(SandboxEndedError, match=rf"^attempt: stopped at attack\(\): .*{told}") as first:
             one.call("attack")
         with pytest.raises(SandboxEndedError) as second:
@@ -233,7 +232,7 @@ def test_an_end_is_told_and_told_again(source: str, told: str) -> None:
 
 @pytest.mark.parametrize("raised", ["SystemExit(0)", "KeyboardInterrupt()", "GeneratorExit()"])
 def test_raising_the_end_is_an_error_like_others(raised: str) -> None:
-    with Locked(f"def attack():\n    raise {raised}\ndef fine():\n    return 1\n") as one:
+    with LockAlone(f"def attack():\n    raise {raised}\ndef fine():\n    return 1\n") as one:
         with pytest.raises(GeneratedCodeError, match=raised.partition("(")[0]):
             one.call("attack")
         assert one.call("fine") == 1
@@ -266,7 +265,7 @@ FORGED = {
 def test_a_forged_answer_ends_it(line: str, told: str) -> None:
     source = f"import os, sys\ndef attack():\n    rest = {line}\n    while rest:\n"
     source += "        rest = rest[os.write(int(sys.argv[2]), rest):]\n    while True: pass\n"
-    with Locked(source) as one, pytest.raises(SandboxEndedError, match=told):
+    with LockAlone(source) as one, pytest.raises(SandboxEndedError, match=told):
         one.call("attack")
 
 
@@ -276,7 +275,7 @@ def test_an_answer_before_the_question_ends_it() -> None:
         '    os.write(int(sys.argv[2]), b\'{"id":1,"value":1}\\n\')\n'
         "    x = sum(range(3_000_000))\n    return 2\n"
     )
-    with Locked(source) as one:
+    with LockAlone(source) as one:
         assert one.call("attack") == 1, "the forger may answer for itself"
         time.sleep(0.3)
         with pytest.raises(SandboxEndedError, match=r"it answered (before it was asked|what was not asked)"):
@@ -296,8 +295,144 @@ def test_patches_inside_do_not_reach_the_parent() -> None:
         "import builtins, json, random\ndef attack():\n"
         "    json.loads = json.dumps = random.Random = builtins.sum = lambda *a, **k: 'evil'\n    return 1\n"
     )
-    with Locked(source) as one:
+    with LockAlone(source) as one:
         assert one.call("attack") == 1
         with pytest.raises(SandboxEndedError, match="it ended by itself with status 70"):
             one.call("attack")
     assert (sum([1]), json.loads("[1]"), random.Random(1).random() < 1) == (1, [1], True)
+
+
+KEPT_TEXT = """
+count = [0]
+def grade():
+    count[0] += 1
+    return count[0]
+---
+count = {}
+def grade():
+    count[len(count)] = 1
+    return len(count)
+---
+from itertools import count
+numbers = count()
+def grade(): return next(numbers)
+---
+numbers = iter(range(9))
+def grade(): return next(numbers)
+---
+def made():
+    n = 0
+    def inner():
+        nonlocal n
+        n += 1
+        return n
+    return inner
+grade = made()
+---
+def grade(seen=[]):
+    seen.append(1)
+    return len(seen)
+---
+class Grade:
+    n = 0
+def grade():
+    Grade.n += 1
+    return Grade.n
+---
+def grade():
+    grade.n = grade.n + 1
+    return grade.n
+grade.n = 0
+---
+from functools import lru_cache
+seen = []
+@lru_cache
+def once(): seen.append(1)
+def grade():
+    once()
+    seen.append(1)
+    return len(seen)
+---
+from random import Random
+rng = Random(1)
+def grade(): return rng.random()
+---
+from collections import deque
+kept = deque([0])
+def grade():
+    kept.append(kept[-1] + 1)
+    return kept[-1]
+---
+def numbers():
+    n = 0
+    while True:
+        n += 1
+        yield n
+made = numbers()
+def grade(): return next(made)
+---
+from dataclasses import dataclass
+@dataclass
+class Kept:
+    n: int = 0
+kept = Kept()
+def grade():
+    kept.n += 1
+    return kept.n
+---
+import random
+place = random
+try:
+    n = place.n
+except AttributeError:
+    n = 0
+place.n = n + 1
+def grade(): return n
+---
+from collections import Counter
+try:
+    n = Counter.n
+except AttributeError:
+    n = 0
+Counter.n = n + 1
+def grade(): return n
+---
+from random import Random
+try:
+    n = Random.n
+except AttributeError:
+    n = 0
+Random.n = n + 1
+def grade(): return n
+---
+import re
+try:
+    n = re.ASCII.n
+except AttributeError:
+    n = 0
+re.ASCII.n = n + 1
+def grade(): return n
+---
+from statistics import mean
+try:
+    n = mean.n
+except AttributeError:
+    n = 0
+mean.n = n + 1
+def grade(): return n
+"""
+KEPT = KEPT_TEXT.split("---\n")
+
+
+@pytest.mark.parametrize("source", KEPT)
+def test_nothing_is_kept_between_calls(source: str) -> None:
+    with Sandbox(source, "module", PATIENT) as box:
+        assert len({box.call("grade") for _ in range(4)}) == 1
+
+
+def test_what_a_module_does_to_itself_while_loading_does_not_last() -> None:
+    source = "import json\nkept = []\ndef scenario(n):\n    kept.append(n)\n    return kept"
+    with Sandbox(source, "module", PATIENT) as box:
+        assert [box.call("scenario", n) for n in (3, 4, 3)] == [[3], [4], [3]]
+        with pytest.raises(GeneratedCodeError, match="it has no such function"):
+            box.call("grade")

@@ -1,4 +1,4 @@
-"""Environments are played as suites are, from the same rules, and end early where nothing can be gained."""
+"""Environments are played as suites are, and end early if nothing can be gained."""
 
 import asyncio
 from collections.abc import Sequence
@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from pytest_trace2evolve.agents.reference import CaseOracle, NopAgent
 from pytest_trace2evolve.engine.conversation import Limits, converse
-from pytest_trace2evolve.environments.environment import Play, PlayedEnvironment
-from pytest_trace2evolve.environments.registry import Environments, played, scripted
+from pytest_trace2evolve.environments.environment import Episode, ScenarioEnvironment
+from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.environments.reward_hacking_probes import WRONG
 from pytest_trace2evolve.errors import GeneratorError
 from pytest_trace2evolve.records.environment import GRADES, TOP
@@ -27,7 +27,7 @@ WRITES = [name for name, kind in WORLD.tool_types().items() if kind is ToolType.
 NAMES = st.sampled_from(ENVIRONMENTS.names)
 LEVELS = st.integers(1, 5)
 SEEDS = st.integers(0, 10_000)
-few = settings(max_examples=20, deadline=None)
+few = settings(max_examples=12, deadline=None)
 
 
 class Listed:
@@ -53,7 +53,7 @@ def said(trace: Sequence[Message]) -> list[object]:
     return [{name: getattr(one, name) for name in kept} for one in trace]
 
 
-def rolled(environment: PlayedEnvironment, agent: object, seed: int) -> list[float]:
+def rolled(environment: ScenarioEnvironment, agent: object, seed: int) -> list[float]:
     """All rewards of a rollout, that before its first step too."""
     environment.reset(seed)
     rewards = [environment.reward()]
@@ -82,13 +82,13 @@ def test_an_environment_is_played_as_a_suite_is(name: str, level: int, seed: int
         user = ScriptedUser(script, seed=seed)
         limits = Limits(max_steps=steps)
         simulation = asyncio.run(converse(task, WORLD, agent_of(who, task), user, limits=limits))
-        play, agent = Play(task, WORLD, scripted(task, seed), max_steps=steps), agent_of(who, task)
-        while play.end is None:
-            play.step(asyncio.run(agent.respond(play.trace)))
-        assert said(play.trace) == said(simulation.trace)
-        assert play.end == simulation.termination_reason
-        assert play.solved() is (score(simulation, task, WORLD).reward == 1.0)
-    environment = played(generator, WORLD)
+        episode, agent = Episode(task, WORLD, seed, max_steps=steps), agent_of(who, task)
+        while episode.end is None:
+            episode.step(asyncio.run(agent.respond(episode.trace)))
+        assert said(episode.trace) == said(simulation.trace)
+        assert episode.end == simulation.termination_reason
+        assert episode.solved() is (score(simulation, task, WORLD).reward == 1.0)
+    environment = ScenarioEnvironment(generator, WORLD)
     rolled(environment, agent_of(who, task), seed)
     assert said(simulation.trace[: len(environment.trace)]) == said(
         environment.trace[: len(simulation.trace)]
@@ -99,7 +99,7 @@ def test_an_environment_is_played_as_a_suite_is(name: str, level: int, seed: int
 @given(name=NAMES, level=LEVELS, seed=SEEDS, content=st.sampled_from(Content))
 def test_the_expert_reaches_the_top_step_by_step(name: str, level: int, seed: int, content: Content) -> None:
     generator = ENVIRONMENTS.generator(name, level, content)
-    rewards = rolled(played(generator, WORLD), oracle(generator.scenario(seed)), seed)
+    rewards = rolled(ScenarioEnvironment(generator, WORLD), oracle(generator.scenario(seed)), seed)
     assert rewards[0] == 0
     assert rewards == sorted(rewards)
     assert rewards[-1] == TOP
@@ -110,12 +110,12 @@ def test_the_expert_reaches_the_top_step_by_step(name: str, level: int, seed: in
 @given(name=NAMES, level=LEVELS, seed=SEEDS)
 def test_who_does_nothing_gets_nothing_and_the_shortcut_hardly_more(name: str, level: int, seed: int) -> None:
     generator = ENVIRONMENTS.generator(name, level)
-    environment = played(generator, WORLD)
+    environment = ScenarioEnvironment(generator, WORLD)
     assert set(rolled(environment, NopAgent(), seed)) == {0.0}
     shortcut = list(generator.shortcut(generator.scenario(seed)))
     assert rolled(environment, Listed(shortcut), seed)[-1] <= 0.2
     # Played on to its end, and with the expert's work after it, it is worth no more.
-    late = played(generator, WORLD, early=False)
+    late = ScenarioEnvironment(generator, WORLD, early=False)
     more = [
         Message(role="assistant", tool_calls=[ToolCall(name=one.name, arguments=one.arguments)])
         for one in generator.scenario(seed).actions
@@ -135,7 +135,7 @@ def test_the_same_seed_gives_the_same_scenario_and_another_seed_another(
     assert task == other.scenario(seed)
     assert Task.model_validate_json(task.model_dump_json()) == task
     assert task.digest != one.scenario(seed + 1).digest
-    environment = played(one, WORLD)
+    environment = ScenarioEnvironment(one, WORLD)
     first = environment.reset(seed)
     environment.step(Message(role="assistant", content="Hello?"))
     assert environment.reset(seed) == first
@@ -147,7 +147,7 @@ def test_reading_once_more_what_was_read_is_worth_nothing(name: str, level: int,
     generator = ENVIRONMENTS.generator(name, level)
     known = [call for one in generator.scenario(seed).history for call in one.tool_calls or ()]
     again = [Message(role="assistant", tool_calls=[call]) for call in known if call.name not in WRITES]
-    rewards = rolled(played(generator, WORLD), Listed([*again[:3]]), seed)
+    rewards = rolled(ScenarioEnvironment(generator, WORLD), Listed([*again[:3]]), seed)
     assert set(rewards) == {0.0}
 
 
@@ -179,7 +179,7 @@ def test_whatever_a_model_writes_is_graded(name: str, level: int, seed: int, dat
     place = data.draw(st.sampled_from(sorted(right.arguments)))
     value = data.draw(st.one_of(VALUES, st.lists(st.sampled_from([["1"], {"a": 1}, 7, "7"]), max_size=3)))
     arguments = {**right.arguments, place: value}
-    environment = played(generator, WORLD)
+    environment = ScenarioEnvironment(generator, WORLD)
     call = ToolCall(name=right.name, arguments=arguments)
     reward = rolled(environment, Listed([Message(role="assistant", tool_calls=[call])]), seed)[-1]
     assert reward < TOP or value == right.arguments[place] or not changes
@@ -204,14 +204,14 @@ class Broken:
 
 
 def test_what_breaks_its_promise_is_told_in_one_line() -> None:
-    environment = played(Broken(), WORLD)
+    environment = ScenarioEnvironment(Broken(), WORLD)
     with pytest.raises(
-        GeneratorError, match=r"^environment 'broken' plays nothing yet: reset\(seed\) begins$"
+        GeneratorError, match=r"^environment 'broken' has no scenario yet: call reset\(seed\)$"
     ):
         environment.reward()
     environment.reset(1)
     with pytest.raises(
-        GeneratorError, match=r"^environment 'broken': a reward of 0\.3; one of 0\.0, 0\.2, 0\.5"
+        GeneratorError, match=r"^environment 'broken': a reward of 0\.3; must be one of 0\.0, 0\.2"
     ):
         environment.reward()
     with pytest.raises(GeneratorError, match=r"^environment '.*': difficulty 6: must be from 1 to 5$"):
