@@ -17,6 +17,7 @@ from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.environment import AdmissionReport, Calibration, CheckLine, Outcome
 from pytest_trace2evolve.records.improvement import Ready
 from pytest_trace2evolve.serving.folder import read_model
+from pytest_trace2evolve.training.recipe import Recipe
 from pytest_trace2evolve.utils.resources import embedded_model
 from tests.gate_helpers import write_candidate
 

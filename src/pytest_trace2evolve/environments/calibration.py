@@ -19,6 +19,7 @@ from statistics import fmean, pstdev
 from pydantic import ValidationError
 
 from pytest_trace2evolve.agents.chat import ChatAgent, system_prompt
+from pytest_trace2evolve.engine.live import model_folder, names_folder
 from pytest_trace2evolve.environments.environment import DIFFICULTIES, EASIEST, ScenarioEnvironment
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.environments.rollouts import roll_groups
@@ -30,7 +31,6 @@ from pytest_trace2evolve.records.base import complaint
 from pytest_trace2evolve.records.environment import TOP, Calibration, Figures, Outcome, Tried
 from pytest_trace2evolve.records.protocols import Agent, Model
 from pytest_trace2evolve.records.task import Content
-from pytest_trace2evolve.session.live import model_folder, names_folder
 from pytest_trace2evolve.utils.files import write_atomic
 from pytest_trace2evolve.utils.reading import read_json
 from pytest_trace2evolve.utils.resources import embedded_model, template

@@ -5,8 +5,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 
 from pytest_trace2evolve.cases.case import read_cases
-from pytest_trace2evolve.cases.content import foreign, vocabulary
-from pytest_trace2evolve.cases.phrasing import training_words
+from pytest_trace2evolve.cases.content import find_foreign_mark, training_words, vocabulary
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.project.suites import CasesOf, Role
 from pytest_trace2evolve.records.task import Content, Task
@@ -58,7 +57,7 @@ def found_held_out(task: Task, held_out: Sequence[str]) -> str:
     record["initial_state"]["message_history"] = [entry for entry in history if entry["role"] != "tool"]
     texts = list(dict.fromkeys(texts_in(record)))
     whole = "\n".join(texts)
-    if mark := foreign(whole, Content.HELDOUT):
+    if mark := find_foreign_mark(whole, Content.HELDOUT):
         return f"held-out content: {mark!r}"
     words = set(re.findall(r"[\w#@.+-]+", whole))
     for identifier in held_out:

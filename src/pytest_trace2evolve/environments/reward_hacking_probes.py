@@ -13,7 +13,7 @@ from pytest_trace2evolve.cases.expert import (
     RETURN,
     STATUS_FOR,
 )
-from pytest_trace2evolve.cases.phrasing import CLAIM, MORE
+from pytest_trace2evolve.cases.teacher import CLAIM, MORE
 from pytest_trace2evolve.environments.generators.trajectory import (
     call_message,
     opening_of,

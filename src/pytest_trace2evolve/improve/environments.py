@@ -47,7 +47,9 @@ def prepare_environments(
         ConfigError: an environment is not admitted, so nothing may be trained in it.
         InfrastructureError: too many rollouts were lost.
     """
-    require_admitted(environments, names, project, draw_first_seed(plan.recipe))
+    require_admitted(
+        environments, names, project, draw_first_seed(plan.recipe.first_scenario, plan.recipe.scenarios)
+    )
     weights = folder_digest(plan.base.path)
     folder = project.root / ".trace2evolve" / "environments"
     found: dict[str, Ready] = {}

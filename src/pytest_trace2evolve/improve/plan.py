@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 
-from pytest_trace2evolve.environments.generators.scenario import EASIEST, HARDEST
+from pytest_trace2evolve.environments.environment import EASIEST, HARDEST
 from pytest_trace2evolve.environments.registry import BUILT_IN_NAMES
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.improve.arguments import decisive_values, run_values

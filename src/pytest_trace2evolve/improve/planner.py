@@ -9,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from pytest_trace2evolve.engine.live import names_folder
-from pytest_trace2evolve.environments.generators.scenario import EASIEST
+from pytest_trace2evolve.environments.environment import EASIEST
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.errors import ConfigError, LockError, MissingExtraError, PolicyError, ResultsError
 from pytest_trace2evolve.evidence.integrity import edited_run

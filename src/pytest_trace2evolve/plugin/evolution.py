@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_trace2evolve.engine.live import names_folder
-from pytest_trace2evolve.environments.generated_store import project_environments
+from pytest_trace2evolve.environments.generated import project_environments
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.errors import Trace2EvolveError
 from pytest_trace2evolve.improve.arguments import parse_evolve_options, run_arguments, run_values

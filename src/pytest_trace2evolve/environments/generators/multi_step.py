@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from pytest_trace2evolve.cases import phrasing
+from pytest_trace2evolve.cases import teacher
 from pytest_trace2evolve.cases.content import one_of, some_of
 from pytest_trace2evolve.cases.expert import Intent
 from pytest_trace2evolve.cases.scene import Scene, Sketch, UserTurn, address_text
@@ -103,7 +103,7 @@ class MultiStepTaskCompletion(SupportGenerator):
                 messages.append(call_message(action, number))
                 if is_write(action.name):
                     break
-        return [*messages, *[say(f"{phrasing.CLAIM} {phrasing.MORE}")] * 3]
+        return [*messages, *[say(f"{teacher.CLAIM} {teacher.MORE}")] * 3]
 
 
 def _draw_request(scene: Scene, kind: str) -> tuple[str, Intent]:

@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_trace2evolve.cases.content import SeededDraws
+from pytest_trace2evolve.cases.content import SeededDraws, lesson_words
 from pytest_trace2evolve.cases.expert import Intent
-from pytest_trace2evolve.cases.phrasing import lesson_words
 from pytest_trace2evolve.cases.scene import Scene, Sketch, UserTurn, assemble
 from pytest_trace2evolve.cases.teacher import Teacher, every_habit
 from pytest_trace2evolve.environments.environment import EASIEST, HARDEST, Episode, check_difficulty

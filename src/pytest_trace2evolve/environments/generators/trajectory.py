@@ -8,7 +8,7 @@ from functools import cached_property
 from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.task import SCRIPT, Action, Task
-from pytest_trace2evolve.worlds.support.schemas import TOOL_TYPES
+from pytest_trace2evolve.worlds.support.tools import TOOL_TYPES
 
 SPARE_CALLS = 3
 """Calls beyond the expert's that an agent may make: reading everything, or repeating calls, is not paid."""
