@@ -14,7 +14,7 @@ from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.capability import Assessment, CapabilityReport
-from pytest_trace2evolve.training.request import orders_of
+from pytest_trace2evolve.training.train import orders_of
 
 SUPPORT = ("trace2evolve", "support")
 

@@ -35,7 +35,9 @@ def refusal(what: str, domain: str, provider: str = "inspect_evals") -> str:
 def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the adapters that a command trains; nothing is trained."""
     names: list[str] = []
-    monkeypatch.setattr(course, "make", lambda environments, order, **callbacks: names.append(order.name))
+    monkeypatch.setattr(
+        course, "train_adapter", lambda environments, order, **callbacks: names.append(order.name)
+    )
     return names
 
 

@@ -270,9 +270,8 @@ def _train(options: argparse.Namespace) -> int:
 
     # Before torch is loaded.
     os.environ.update({name: os.environ.get(name, value) for name, value in QUIET_THREADS.items()})
-    from pytest_trace2evolve.environments.admission import draw_first_seed, require_admitted
-    from pytest_trace2evolve.training.request import orders_of
-    from pytest_trace2evolve.training.train import refuse
+    from pytest_trace2evolve.environments.admit import a_first, require_admitted
+    from pytest_trace2evolve.training.train import check_order, orders_of
 
     project = nearest_project(options)
     with contextlib.closing(environments_of(project)) as environments:
@@ -280,7 +279,7 @@ def _train(options: argparse.Namespace) -> int:
         if options.from_run is not None:
             orders = _left(orders)
         for order in orders:
-            refuse(order)
+            check_order(order)
             if project is not None:
                 first = draw_first_seed(order.recipe.first_scenario, order.recipe.scenarios)
                 require_admitted(environments, order.capabilities, project, first)
@@ -301,7 +300,7 @@ def _left(orders: "list[Order]") -> "list[Order]":
 
 def _trained(environments: "Environments", order: "Order") -> None:
     from pytest_trace2evolve.report.training import heldout_text, step_word
-    from pytest_trace2evolve.training.train import make
+    from pytest_trace2evolve.training.train import train_adapter
 
     recipe = order.recipe
     print(
@@ -311,18 +310,18 @@ def _trained(environments: "Environments", order: "Order") -> None:
         file=sys.stderr,
     )
     curve: list[dict[str, Any]] = []
-    total = 2 * order.measured.count
+    total = 2 * order.measurement().count
     with progress_bar(order.name, recipe.steps) as show:
 
         def stepped(step: Any) -> None:
             curve.append({"reward": step.reward, "informative": step.informative, "kl": step.kl})
             show(step.step, step_word(curve))
 
-        made = make(
+        made = train_adapter(
             environments,
             order,
-            stepped=stepped,
-            told=lambda done: show(done, "held out", total),
+            on_step=stepped,
+            on_progress=lambda done: show(done, "held out", total),
         )
     if made is None:
         return
