@@ -61,7 +61,7 @@ def _lesson(seed: str, wordings: int | None, world: World) -> Lesson:
     rules = _draw_rules(draws)
     instruction = _draw_instruction(rules, draws, wordings)
     family = draws.choice(list(FAMILIES))
-    sketch = sketched(family, SeededDraws(seed), Content.TRAIN, lesson_words(draws))
+    sketch = sketch_case(family, SeededDraws(seed), Content.TRAIN, lesson_words(draws))
     case = case_of(assemble(family, sketch))
     teacher = Teacher(sketch, draw_habits(rules, draws), draws, family)
     customer = ScriptedUser(case.script, seed=draws.randrange(99))

@@ -63,8 +63,8 @@ def build_tokenizer(texts: Iterable[str], size: int) -> Any:
         initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    core.train_from_iterator(texts, trainer)  # type: ignore[no-untyped-call]
-    tokenizer = transformers.PreTrainedTokenizerFast(
+    core.train_from_iterator(texts, trainer)
+    tokenizer = transformers.PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=core,
         eos_token=END,
         pad_token=PAD,

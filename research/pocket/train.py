@@ -264,7 +264,7 @@ def group_loss(
     if start:
         beginning = transformers.DynamicCache(config=network.config)
         ids = torch.tensor([list(group[0].ids[:start])])
-        network.model(input_ids=ids, past_key_values=beginning, use_cache=True)
+        network.model(input_ids=ids, cache=beginning, use_cache=True)
     total, weight = torch.zeros(()), torch.zeros(())
     ordered = sorted(group, key=lambda dialogue: len(dialogue.ids))
     for first in range(0, len(ordered), batch):
@@ -292,7 +292,7 @@ def _batch_loss(
         ids[number, : len(tail)] = torch.tensor(tail)
         own = torch.tensor(row.weights[start:], dtype=torch.float32)
         weights[number, : len(tail)] = torch.where(own > 0, own, others[number, : len(tail)])
-    hidden = network.model(input_ids=ids[:, :-1], past_key_values=cache).last_hidden_state
+    hidden = network.model(input_ids=ids[:, :-1], cache=cache).last_hidden_state
     weights = weights[:, 1:]
     learned = weights > 0
     logits = network.lm_head(hidden[learned])

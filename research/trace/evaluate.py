@@ -8,10 +8,12 @@ from itertools import groupby
 from statistics import fmean
 from typing import Self
 
-from pytest_trace2evolve.agents.chat import ChatAgent, RoutedAgent, Router, system_prompt
+from pytest_trace2evolve.agents.chat import ChatAgent, system_prompt
+from pytest_trace2evolve.agents.router import RoutedAgent, Router
 from pytest_trace2evolve.engine.conversation import converse
-from pytest_trace2evolve.environments.generators.trajectory import Deeds, is_write
-from pytest_trace2evolve.environments.registry import Environments, played
+from pytest_trace2evolve.environments.environment import ScenarioEnvironment
+from pytest_trace2evolve.environments.generators.trajectory import Trajectory, is_write
+from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.environments.rollouts import roll_groups
 from pytest_trace2evolve.errors import InfrastructureError
 from pytest_trace2evolve.models.chat import ChatModel
@@ -264,7 +266,7 @@ def subgoal_success(target: Target, trace: Sequence[Message]) -> float:
     A wish is fulfilled if the changes made to its records are its gold ones and no others, and its answers
     were given. This says nothing of other records, and includes conversations without an end: it is a second
     figure next to the reward, never a replacement."""
-    trajectory = Deeds(target.case.task, trace)
+    trajectory = Trajectory(target.case.task, trace)
     texts = [message.content or "" for message in trace if message.role == "assistant"]
     said = " ".join(texts).replace(",", "").lower()
     actions = list(target.case.task.actions)
@@ -280,14 +282,14 @@ def subgoal_success(target: Target, trace: Sequence[Message]) -> float:
     return fmean(fulfilled)
 
 
-def _changed_as_wished(trajectory: Deeds, turns: Sequence[Turn], gold: Sequence[Action]) -> bool:
+def _changed_as_wished(trajectory: Trajectory, turns: Sequence[Turn], gold: Sequence[Action]) -> bool:
     records = {record for turn in turns for request in turn.requests for record in request.about}
     wanted = [action for action in gold if is_write(action.name)]
     by_order = all("order_id" in action.arguments for action in wanted)
     keys = ("order_id",) if by_order else ("order_id", "user_id")
     made = [
         call
-        for call in trajectory.writes
+        for call in trajectory.changes
         if not call.failed and any(call.arguments.get(key) in records for key in keys)
     ]
     return len(made) == len(wanted) and all(any(call.does(action) for call in made) for action in wanted)

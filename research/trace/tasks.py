@@ -81,7 +81,7 @@ def target_of(cell: Cell, seed: str, content: Content) -> Target:
     scene = _LongScene(SeededDraws(name), content, methods, words, wishes=len(families))
     if len(families) > 1 and scene.chance():
         families.reverse()
-    turns: list[Spoken] = []
+    turns: list[UserTurn] = []
     labels: list[str] = []
     for family in families:
         scene.begin()

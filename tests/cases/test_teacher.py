@@ -6,9 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from pytest_trace2evolve.cases.case import FAMILIES, Case, case_of, sketched
-from pytest_trace2evolve.cases.content import SeededDraws
-from pytest_trace2evolve.cases.phrasing import lesson_words
+from pytest_trace2evolve.cases.case import FAMILIES, Case, case_of, sketch_case
+from pytest_trace2evolve.cases.content import SeededDraws, lesson_words
 from pytest_trace2evolve.cases.scene import assemble
 from pytest_trace2evolve.cases.teacher import Teacher, draw_habits, every_habit, rulebook
 from pytest_trace2evolve.engine.conversation import Limits, converse
@@ -25,7 +24,7 @@ def taught(
     family: str, seed: int, habits: Mapping[str, bool], content: Content = Content.HELDOUT
 ) -> tuple[Case, Simulation]:
     words = lesson_words(random.Random(f"{family}/{seed}")) if content is Content.TRAIN else None
-    sketch = sketched(family, SeededDraws(f"teacher/{family}/{seed}"), content, words)
+    sketch = sketch_case(family, SeededDraws(f"teacher/{family}/{seed}"), content, words)
     case = case_of(assemble(family, sketch))
     teacher = Teacher(sketch, habits, random.Random(seed), family)
     talk = converse(

@@ -270,7 +270,7 @@ def _train(options: argparse.Namespace) -> int:
 
     # Before torch is loaded.
     os.environ.update({name: os.environ.get(name, value) for name, value in QUIET_THREADS.items()})
-    from pytest_trace2evolve.environments.admit import a_first, require_admitted
+    from pytest_trace2evolve.environments.admission import draw_first_seed, require_admitted
     from pytest_trace2evolve.training.train import check_order, orders_of
 
     project = nearest_project(options)

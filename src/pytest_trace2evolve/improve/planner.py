@@ -30,7 +30,7 @@ from pytest_trace2evolve.session.settings import Context, check_values, read_jud
 from pytest_trace2evolve.session.sides import expand, mode_of, provenance
 from pytest_trace2evolve.session.traces import find_run
 from pytest_trace2evolve.session.verdicts import deciding, refuse_edited, refuse_incomparable
-from pytest_trace2evolve.training.recipe import MOST, read_recipe
+from pytest_trace2evolve.training.recipe import MAX_COUNT, read_recipe
 from pytest_trace2evolve.utils.canonical import digest
 from pytest_trace2evolve.utils.reading import parse_toml, read_text
 from pytest_trace2evolve.utils.resources import embedded_model
@@ -140,8 +140,8 @@ def _check_numbers(asked: argparse.Namespace) -> None:
     ):
         if value is not None and value < least:
             raise ConfigError(f"{option} {value}: must be {least} or more")
-        if value is not None and value > MOST and option != "--max-rollouts":
-            raise ConfigError(f"{option} {value}: must be {MOST} or less")
+        if value is not None and value > MAX_COUNT and option != "--max-rollouts":
+            raise ConfigError(f"{option} {value}: must be {MAX_COUNT} or less")
     if asked.max_minutes is not None and not 0 < asked.max_minutes < float("inf"):
         raise ConfigError(f"--max-minutes {asked.max_minutes:g}: must be more than 0")
 

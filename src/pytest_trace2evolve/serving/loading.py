@@ -87,7 +87,7 @@ class Decoder:
             logits: torch.Tensor = self._model(
                 input_ids=tokens,
                 attention_mask=mask,
-                past_key_values=past,
+                cache=past,
                 use_cache=True,
                 **self._last_logits,
                 **positional,

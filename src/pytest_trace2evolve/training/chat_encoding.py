@@ -92,5 +92,5 @@ def _reported(what: str) -> Iterator[None]:
 def _read(prompt: str | None, history: Sequence[Message], tools: Sequence[ToolSchema]) -> ChatRequest:
     """A request as the server reads it."""
     system = [] if prompt is None else [{"role": "system", "content": prompt}]
-    messages = [*system, *(to_wire(message) for message in history if heard(message))]
+    messages = [*system, *(to_wire(message) for message in history if is_visible(message))]
     return ChatRequest.read(json.dumps(request_body(_SETTINGS, messages, tools, 0)).encode())

@@ -182,12 +182,12 @@ async def _measure_environment(
     model = ChatModel(settings)
     try:
         groups = await roll_groups(
-            lambda: played(generator, world),
+            lambda: ScenarioEnvironment(generator, world),
             lambda number: ChatAgent(model, prompt, tools, trial=number),
             range(scenarios),
             measurement.rollouts,
             at_once=AT_ONCE,
-            told=on_progress,
+            on_progress=on_progress,
         )
     finally:
         await model.close()
@@ -218,10 +218,10 @@ def count_lost(capability: str, groups: Sequence[Group]) -> int:
     """
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     lost = [rollout for rollout in rollouts if rollout.reward is None]
-    if len(lost) > LOST_MOST * len(rollouts):
+    if len(lost) > MAX_LOST * len(rollouts):
         raise InfrastructureError(
             f"held-out {capability!r}: {len(lost)} of {len(rollouts)} rollouts were lost, more than "
-            f"{LOST_MOST:.0%}, so the others are not reported; first: {lost[0].trouble}"
+            f"{MAX_LOST:.0%}, so the others are not reported; first: {lost[0].trouble}"
         )
     return len(lost)
 

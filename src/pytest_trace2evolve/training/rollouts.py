@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from trl.trainer.utils import pad
 
-from pytest_trace2evolve.environments.methods import Rollouts
+from pytest_trace2evolve.environments.trl_environment import TrlEnvironment
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.training.chat_encoding import ChatEncoder
 from pytest_trace2evolve.training.recipe import Recipe
@@ -170,7 +170,7 @@ class RolloutPlayer:
 
     recipe: Recipe
     encoder: ChatEncoder
-    environments: Sequence[Rollouts]
+    environments: Sequence[TrlEnvironment]
     names: Sequence[str]
     ends: Sequence[int]
     context: int | None

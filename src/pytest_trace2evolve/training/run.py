@@ -2,7 +2,9 @@
 
 import contextlib
 import gc
+import math
 import os
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

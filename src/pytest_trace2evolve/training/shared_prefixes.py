@@ -164,7 +164,7 @@ def _extended(network: Any, tokens: Sequence[int], past: Any) -> Any:
     """The keys and values of `past` and of further tokens."""
     cache = _copy(network, past)
     ids = torch.tensor([list(tokens)], device=network.device)
-    network.base_model(input_ids=ids, past_key_values=cache, use_cache=True)
+    network.base_model(input_ids=ids, cache=cache, use_cache=True)
     return cache
 
 
@@ -195,7 +195,7 @@ def _hidden_states(network: Any, tree: Tree, past: Any) -> torch.Tensor:
         input_ids=torch.tensor([list(tree.tokens)], device=device),
         position_ids=held + torch.tensor([list(tree.depths)], device=device),
         attention_mask=mask[None, None],
-        past_key_values=cache,
+        cache=cache,
         use_cache=True,
     ).last_hidden_state[0]
     return states

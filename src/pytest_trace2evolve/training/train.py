@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_trace2evolve.agents.chat import system_prompt
 from pytest_trace2evolve.diagnose.diagnosis import missing_of
-from pytest_trace2evolve.environments.calibration_store import fitting
-from pytest_trace2evolve.environments.generators.scenario import EASIEST
-from pytest_trace2evolve.environments.methods import rollout_class
-from pytest_trace2evolve.environments.registry import Environments, played
+from pytest_trace2evolve.environments.calibration import fitting
+from pytest_trace2evolve.environments.environment import EASIEST, ScenarioEnvironment
+from pytest_trace2evolve.environments.registry import Environments
+from pytest_trace2evolve.environments.trl_environment import rollout_class
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.project.adapters import unfinished
 from pytest_trace2evolve.project.candidates import ROUTED, Candidates

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from trl import GRPOTrainer
 
-from pytest_trace2evolve.environments.methods import Rollouts
+from pytest_trace2evolve.environments.trl_environment import TrlEnvironment
 from pytest_trace2evolve.errors import TrainingError
 from pytest_trace2evolve.training.chat_encoding import ChatEncoder
 from pytest_trace2evolve.training.recipe import Recipe
@@ -101,7 +101,7 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl exports it, and
         """The current step, from 0, over all processes."""
         return self._steps_done + int(self.state.global_step)
 
-    def _rewards(self, environments: Sequence[Rollouts], **columns: object) -> list[float]:
+    def _rewards(self, environments: Sequence[TrlEnvironment], **columns: object) -> list[float]:
         """The environments' rewards, as trl's reward function."""
         rewards = [environment._reward() for environment in environments]
         for name, reward in zip(self._batch_environments, rewards, strict=True):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from pytest_trace2evolve.cases.case import case_of, sketched
+from pytest_trace2evolve.cases.case import case_of, sketch_case
 from pytest_trace2evolve.cases.content import SeededDraws
 from pytest_trace2evolve.cases.scene import assemble
 from pytest_trace2evolve.cases.teacher import Teacher, every_habit, rulebook
@@ -24,7 +24,7 @@ WORLD = SupportWorld()
 
 def followed(rule: str, family: str, seed: int, habits: Mapping[str, bool]) -> bool | None:
     """Whether the behavior of a rule shows in a dialogue of a teacher with these habits."""
-    sketch = sketched(family, SeededDraws(f"teacher/{family}/{seed}"), Content.HELDOUT, None)
+    sketch = sketch_case(family, SeededDraws(f"teacher/{family}/{seed}"), Content.HELDOUT, None)
     case = case_of(assemble(family, sketch))
     teacher = Teacher(sketch, habits, random.Random(seed), family)
     user = ScriptedUser(case.script, seed=seed)

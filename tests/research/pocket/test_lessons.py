@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.cases.content import foreign
+from pytest_trace2evolve.cases.content import find_foreign_mark
 from pytest_trace2evolve.cases.teacher import rulebook
 from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.worlds.support.world import SupportWorld
@@ -35,7 +35,7 @@ def test_lessons_follow_from_their_seed_and_hold_no_heldout_content() -> None:
     for lesson in first:
         assert lesson.instruction in lesson.messages[0]["content"]
         for message in lesson.messages[1:]:
-            assert foreign(str(message.get("content") or ""), Content.HELDOUT) == ""
+            assert find_foreign_mark(str(message.get("content") or ""), Content.HELDOUT) == ""
 
 
 def test_a_stage_shows_its_part_of_the_prompt(tokenizer: Any) -> None:

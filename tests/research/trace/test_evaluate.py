@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.agents.chat import RoutedAgent
 from pytest_trace2evolve.agents.reference import CaseOracle, NopAgent
+from pytest_trace2evolve.agents.router import RoutedAgent
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.errors import InfrastructureError
 from pytest_trace2evolve.models.settings import ModelSettings
