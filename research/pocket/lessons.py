@@ -15,9 +15,9 @@ from pytest_trace2evolve.cases.content import SeededDraws, lesson_words
 from pytest_trace2evolve.cases.scene import assemble
 from pytest_trace2evolve.cases.teacher import Teacher, draw_habits, rulebook
 from pytest_trace2evolve.engine.conversation import Limits, converse
+from pytest_trace2evolve.records.completion import to_wire
 from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.records.task import Content
-from pytest_trace2evolve.records.wire import to_wire
 from pytest_trace2evolve.users.scripted import ScriptedUser
 from research.pocket.recipe import Prompt, Stage
 

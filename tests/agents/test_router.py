@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pytest_trace2evolve.agents.router import LETTERS, Order, orders_of, question, routing_of
 from pytest_trace2evolve.improve.routing import accuracy, confusion_of
-from pytest_trace2evolve.records.routing import NONE, Routing, Skill
+from pytest_trace2evolve.records.adapter import NONE, Routing, Skill
 
 NAMES = st.lists(st.from_regex(r"[a-z]{3,8}", fullmatch=True), min_size=1, max_size=7, unique=True).filter(
     lambda names: NONE not in names

@@ -11,7 +11,7 @@ from pytest_trace2evolve.cases.case import FAMILIES, build, case_line, case_of, 
 from pytest_trace2evolve.cases.content import SeededDraws
 from pytest_trace2evolve.cases.strategies import cases, pressure, stores
 from pytest_trace2evolve.errors import CaseError
-from pytest_trace2evolve.evidence.tau2_format import header
+from pytest_trace2evolve.evidence.run_folder import header
 from pytest_trace2evolve.records.evidence import Provenance
 from pytest_trace2evolve.records.task import Content, Task, script_of
 from pytest_trace2evolve.report.cases import case_text

@@ -9,8 +9,8 @@ import pytest
 from pytest_trace2evolve.agents.router import RoutedAgent, Router
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.improve.routing import openings_of, route_all, skills_of, table_of
+from pytest_trace2evolve.records.adapter import NONE, Skill
 from pytest_trace2evolve.records.message import Message
-from pytest_trace2evolve.records.routing import NONE, Skill
 from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.serving.folder import read_model
 from pytest_trace2evolve.utils.resources import embedded_model

@@ -14,8 +14,7 @@ from pytest_trace2evolve.environments.registry import Environments, Offer
 from pytest_trace2evolve.improve.routing import Opening, Routed, opening_of, openings_of, table_of
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.project.project import Project
-from pytest_trace2evolve.records.adapter import AdapterState
-from pytest_trace2evolve.records.routing import NONE, Routing
+from pytest_trace2evolve.records.adapter import NONE, AdapterState, Routing
 from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.report.improvement import routed_json, routed_text
 from pytest_trace2evolve.serving.folder import folder_digest, read_model

@@ -1,10 +1,7 @@
-"""Keys of answers, the models that keep or play them, the file that holds them, and the cassette's text."""
+"""Keys of answers, and the models that store or play them."""
 
 import asyncio
 import dataclasses
-import multiprocessing
-import sqlite3
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,38 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_trace2evolve.errors import CassetteError, ConfigError, ContextWindowError, InfrastructureError
-from pytest_trace2evolve.evidence.answers import AnswerFile, remove
-from pytest_trace2evolve.evidence.cassettes import read_cassette, render
+from pytest_trace2evolve.errors import ContextWindowError, InfrastructureError
+from pytest_trace2evolve.evidence.answers import AnswerFile
 from pytest_trace2evolve.models.answers import KeyedRequests, PlayedModel, StoredModel, answer_key
 from pytest_trace2evolve.models.settings import ModelSettings
-from pytest_trace2evolve.records.answer import Answer
-from pytest_trace2evolve.records.completion import Completion, RequestedCall, Usage
-from pytest_trace2evolve.records.evidence import CandidateRef, Settings
+from pytest_trace2evolve.records.completion import Answer, Completion, Usage, from_completion
 from pytest_trace2evolve.records.protocols import ToolSchema
-from pytest_trace2evolve.records.wire import from_completion
 
 ASK = [{"role": "user", "content": "Hello"}]
 TOOL = ToolSchema(name="look", description="Look.", parameters={"type": "object", "properties": {}})
 SETTINGS = ModelSettings("m", base_url="http://host/v1", seed=1, extra_body={"top_k": 1, "api_key": "k" * 20})
-
-texts = st.text(st.characters(exclude_categories=["Cs"]))
-calls = st.builds(RequestedCall, id=texts, name=texts, arguments=texts)
-completions = st.builds(
-    Completion,
-    content=st.none() | texts,
-    tool_calls=st.lists(calls, max_size=2).map(tuple),
-    finish_reason=st.none() | texts,
-    usage=st.builds(Usage, prompt_tokens=st.integers(0, 1 << 53), cost=st.none() | st.floats(0, 1e9)),
-    seconds=st.floats(0, 1e6),
-)
-answers = st.builds(
-    Answer,
-    trial=st.integers(0, 9),
-    side=st.sampled_from(["agent", "user"]),
-    model=texts,
-    completion=completions,
-) | st.builds(Answer, trial=st.just(0), side=st.just("agent"), model=texts, context_window=texts)
 
 
 class ScriptedModel:

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.models.prices import Price, read_prices
-from pytest_trace2evolve.records.completion import NOTHING_USED, Usage
+from pytest_trace2evolve.records.completion import NOTHING_USED, Usage, usage_of
 from pytest_trace2evolve.records.message import Message
-from pytest_trace2evolve.records.wire import usage_of
 from tests.conftest import RECORDED
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_trace2evolve.errors import PolicyError
 from pytest_trace2evolve.evidence.baselines import render_evidence, write_evidence
-from pytest_trace2evolve.evidence.compact import read_columns
+from pytest_trace2evolve.evidence.columns import read_columns
 from pytest_trace2evolve.gate.columns import columns
 from pytest_trace2evolve.gate.decide import decide
 from pytest_trace2evolve.gate.judgement import Question

@@ -12,10 +12,9 @@ from pytest_trace2evolve.cases import families
 from pytest_trace2evolve.cases.content import Draws, SeededDraws, Vocabulary
 from pytest_trace2evolve.cases.scene import Scene, Sketch, assemble
 from pytest_trace2evolve.errors import CaseError
-from pytest_trace2evolve.records.base import complaint
 from pytest_trace2evolve.records.task import Content, Script, Task, script_of
 from pytest_trace2evolve.utils.canonical import canonical_json
-from pytest_trace2evolve.utils.reading import parse_json, read_lines, reported
+from pytest_trace2evolve.utils.reading import parse_json, problem_in, read_lines, reported
 
 MAX_TRIES = 1_000
 """Draws in a row without a new case, after which a family counts as used up."""
@@ -201,7 +200,7 @@ def _parse_line(line: str, place: str) -> Case:
     try:
         return case_of(Task.model_validate(record))
     except ValidationError as error:
-        raise CaseError(f"{place}: {complaint(error, 'task')}") from None
+        raise CaseError(f"{place}: {problem_in(error, 'task')}") from None
     except CaseError as error:
         raise CaseError(f"{place}: {error}") from None
 

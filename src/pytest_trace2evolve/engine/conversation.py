@@ -31,15 +31,15 @@ from pytest_trace2evolve.errors import (
     ParticipantError,
     WorldError,
 )
+from pytest_trace2evolve.records.completion import dollars
 from pytest_trace2evolve.records.message import (
     Message,
     storable_message,
-    storable_text,
 )
 from pytest_trace2evolve.records.protocols import Agent, User, World
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation, TerminationReason
-from pytest_trace2evolve.records.wire import dollars
+from pytest_trace2evolve.utils.canonical import storable_text
 
 T = TypeVar("T")
 

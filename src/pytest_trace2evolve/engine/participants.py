@@ -28,7 +28,8 @@ from pytest_trace2evolve.models.answers import (
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.project.candidates import Candidate
 from pytest_trace2evolve.project.project import LockedSuite
-from pytest_trace2evolve.records.answer import Side
+from pytest_trace2evolve.records.adapter import NONE
+from pytest_trace2evolve.records.completion import Side
 from pytest_trace2evolve.records.evidence import (
     CHAT,
     DUMMY_USER,
@@ -51,7 +52,6 @@ from pytest_trace2evolve.records.protocols import (
     User,
     World,
 )
-from pytest_trace2evolve.records.routing import NONE
 from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.task import Task, script_of
 from pytest_trace2evolve.users.chat import ChatUser

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 
 from pytest_trace2evolve.environments.environment import ScenarioEnvironment
 from pytest_trace2evolve.errors import InfrastructureError, ParticipantError
-from pytest_trace2evolve.records.completion import Usage
+from pytest_trace2evolve.records.completion import Usage, usage_of
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import Agent
-from pytest_trace2evolve.records.wire import usage_of
 from pytest_trace2evolve.utils.concurrency import all_of
 
 

@@ -156,6 +156,22 @@ class ColumnsBuilder:
         # Few patterns of gold actions stand for all simulations: shares are worked out once for each.
         self._kinds.extend([self._patterns.setdefault(one, len(self._patterns)) for one in patterns])
 
+    def add(self, records: Sequence[SimulationEvidence]) -> None:
+        """Take in records."""
+        used = [_used(record) for record in records]
+        self.extend(
+            ids=[record.id for record in records],
+            tasks=[record.task_id for record in records],
+            trials=[record.trial for record in records],
+            digests=[record.task_digest for record in records],
+            rewards=[math.nan if record.reward is None else record.reward for record in records],
+            ends=[record.termination_reason for record in records],
+            patterns=[_pattern(record) for record in records],
+            costs=[cost for cost, _ in used],
+            tokens=[tokens for _, tokens in used],
+            breaches=[breaches_of(record.invariants) for record in records],
+        )
+
     @property
     def size(self) -> int:
         """How many simulations were taken in."""
@@ -202,21 +218,8 @@ class ColumnsBuilder:
 
 def columns(records: Iterable[SimulationEvidence]) -> Columns:
     """The columns of some records."""
-    everything = list(records)
-    used = [_used(record) for record in everything]
     builder = ColumnsBuilder()
-    builder.extend(
-        ids=[record.id for record in everything],
-        tasks=[record.task_id for record in everything],
-        trials=[record.trial for record in everything],
-        digests=[record.task_digest for record in everything],
-        rewards=[math.nan if record.reward is None else record.reward for record in everything],
-        ends=[record.termination_reason for record in everything],
-        patterns=[_pattern(record) for record in everything],
-        costs=[cost for cost, _ in used],
-        tokens=[tokens for _, tokens in used],
-        breaches=[breaches_of(record.invariants) for record in everything],
-    )
+    builder.add(list(records))
     return builder.build()
 
 

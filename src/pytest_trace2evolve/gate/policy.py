@@ -30,10 +30,10 @@ from pytest_trace2evolve.gate.judgement import Judgement, Policy, Question
 from pytest_trace2evolve.gate.pairs import Pairs
 from pytest_trace2evolve.gate.strict import REWARD_IMPROVED, REWARD_NOT_WORSE, WATCHED, Check, RowCheck, ask
 from pytest_trace2evolve.gate.tally import MAX_STEPS, METRICS, REGRESSIONS, REWARD, Comparisons
-from pytest_trace2evolve.records.base import Record, complaint
+from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.verdict import Goal
 from pytest_trace2evolve.utils.canonical import digest
-from pytest_trace2evolve.utils.reading import read_toml
+from pytest_trace2evolve.utils.reading import problem_in, read_toml
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ def read_policy(path: Path, further: Mapping[str, Check]) -> Policy:
     try:
         settings = _Settings.model_validate(record)
     except ValidationError as error:
-        raise PolicyError(f"{path}: {complaint(error)}") from None
+        raise PolicyError(f"{path}: {problem_in(error)}") from None
     for name in settings.checks.keys() & further.keys():
         if name in _OWN or further[name].id != name:
             other = "is built in" if name in _OWN else f"calls itself {further[name].id!r}"

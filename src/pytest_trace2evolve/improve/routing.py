@@ -12,8 +12,8 @@ from pytest_trace2evolve.errors import AdapterError
 from pytest_trace2evolve.models.chat import ChatModel
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.project.project import Project
+from pytest_trace2evolve.records.adapter import NONE, Confusion, Routing, Skill
 from pytest_trace2evolve.records.protocols import FirstTokens
-from pytest_trace2evolve.records.routing import NONE, Confusion, Routing, Skill
 from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.serving.folder import ModelFolder, folder_digest
 from pytest_trace2evolve.serving.process import served

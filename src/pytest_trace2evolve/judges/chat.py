@@ -8,9 +8,9 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pytest_trace2evolve.errors import JudgeError
-from pytest_trace2evolve.records.base import complaint
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.score import Check, JudgeUse
+from pytest_trace2evolve.utils.reading import problem_in
 from pytest_trace2evolve.utils.secrets import Secrets
 
 PROMPT_VERSION = "1"
@@ -123,7 +123,7 @@ class ChatJudge:
             answers = _Answers.model_validate_json(content if isinstance(content, str) else "").answers
         except ValidationError as error:
             raise JudgeError(
-                f"judge {self.model!r} answered outside its schema: {complaint(error)}"
+                f"judge {self.model!r} answered outside its schema: {problem_in(error)}"
             ) from None
         numbers = [answer.number for answer in answers]
         if numbers != list(range(1, len(assertions) + 1)):

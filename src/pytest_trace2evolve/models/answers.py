@@ -11,8 +11,7 @@ from typing import Any
 from pytest_trace2evolve.errors import ContextWindowError, InfrastructureError
 from pytest_trace2evolve.models.api import request_body
 from pytest_trace2evolve.models.settings import ModelSettings
-from pytest_trace2evolve.records.answer import Answer, JournalEntry, Side
-from pytest_trace2evolve.records.completion import Completion
+from pytest_trace2evolve.records.completion import Answer, Completion, JournalEntry, Side
 from pytest_trace2evolve.records.protocols import Answers, FirstTokens, Journal, Model, ToolSchema
 from pytest_trace2evolve.utils.canonical import canonical_json, digest, digest_text
 from pytest_trace2evolve.utils.secrets import without_secrets

@@ -9,10 +9,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pytest_trace2evolve.models.settings import ModelSettings
-from pytest_trace2evolve.records.completion import Completion, RequestedCall, Usage
-from pytest_trace2evolve.records.message import is_deep, storable_text
+from pytest_trace2evolve.records.completion import (
+    Completion,
+    RequestedCall,
+    Usage,
+    cached_tokens,
+    dollars,
+    token_count,
+)
+from pytest_trace2evolve.records.message import MAX_DEPTH
 from pytest_trace2evolve.records.protocols import ToolSchema
-from pytest_trace2evolve.records.wire import cached_tokens, dollars, token_count
+from pytest_trace2evolve.utils.canonical import is_deeper, storable_text
 
 MAX_DIGITS = 4_000
 """Digits of a whole number that is read; Python reads at most 4,300."""

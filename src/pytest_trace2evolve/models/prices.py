@@ -14,9 +14,9 @@ from typing import Annotated
 from pydantic import Field, ValidationError
 
 from pytest_trace2evolve.errors import ConfigError
-from pytest_trace2evolve.records.base import Record, complaint
+from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.completion import Usage
-from pytest_trace2evolve.utils.reading import read_toml
+from pytest_trace2evolve.utils.reading import problem_in, read_toml
 
 PRICES_NAME = "prices.toml"
 """The table's file, in a project's top folder."""
@@ -59,7 +59,7 @@ def read_prices(path: Path) -> dict[str, Price]:
             prices[model] = Price.model_validate(entry)
         except ValidationError as error:
             raise ConfigError(
-                f"{path}: [{model!r}] {complaint(error, 'price')}; a price is input, output and, if it "
+                f"{path}: [{model!r}] {problem_in(error, 'price')}; a price is input, output and, if it "
                 "differs, cached_input, in US dollars a million tokens (quote names that hold a dot)"
             ) from None
     return prices

@@ -9,13 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 
 from pytest_trace2evolve.records.base import Record
+from pytest_trace2evolve.records.completion import usage_of
 from pytest_trace2evolve.records.evidence import ActionCount, SimulationEvidence
 from pytest_trace2evolve.records.message import Requestor
 from pytest_trace2evolve.records.rules import Finding, Invariant
 from pytest_trace2evolve.records.score import UNKNOWN_TOOL, Score, Status, ToolType
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation
-from pytest_trace2evolve.records.wire import usage_of
 from pytest_trace2evolve.scoring.invariants import counts
 
 SUCCESS_TOLERANCE = 1e-6

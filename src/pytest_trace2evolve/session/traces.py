@@ -18,8 +18,7 @@ from pytest_trace2evolve.errors import (
     nearest,
 )
 from pytest_trace2evolve.evidence.ledger import Ledger
-from pytest_trace2evolve.evidence.results import ResultsFile, combine, read_results
-from pytest_trace2evolve.evidence.tau2_format import written_findings
+from pytest_trace2evolve.evidence.results import ResultsFile, combine, read_results, written_findings
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.project.suites import Role
 from pytest_trace2evolve.records.evidence import Provenance

@@ -9,7 +9,7 @@ from pytest_trace2evolve.agents.chat import is_visible
 from pytest_trace2evolve.errors import TrainingError
 from pytest_trace2evolve.models.api import request_body
 from pytest_trace2evolve.models.settings import ModelSettings
-from pytest_trace2evolve.records.completion import Completion, RequestedCall
+from pytest_trace2evolve.records.completion import Completion, RequestedCall, from_completion, to_wire
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import ToolSchema
 from pytest_trace2evolve.records.wire import from_completion, to_wire

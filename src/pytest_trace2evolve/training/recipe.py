@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from pytest_trace2evolve.errors import ConfigError
-from pytest_trace2evolve.records.base import Record, complaint
-from pytest_trace2evolve.utils.reading import read_toml
+from pytest_trace2evolve.records.base import Record
+from pytest_trace2evolve.utils.reading import problem_in, read_toml
 
 MAX_COUNT = 1_000_000
 """The largest count of a recipe or an order: of steps, rollouts or scenarios."""

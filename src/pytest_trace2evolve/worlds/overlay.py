@@ -14,7 +14,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from pytest_trace2evolve.errors import WorldError
-from pytest_trace2evolve.records.base import complaint
+from pytest_trace2evolve.utils.reading import problem_in
 
 _ATOMS = frozenset({str, int, float, bool, type(None)})
 
@@ -269,7 +269,7 @@ def merge(database: Database, update: Mapping[str, Any]) -> None:
         try:
             _merge_field(database, name, field.annotation, value)
         except ValidationError as error:
-            raise WorldError(f"initialization data do not fit {name!r}: {complaint(error, 'it')}") from None
+            raise WorldError(f"initialization data do not fit {name!r}: {problem_in(error, 'it')}") from None
 
 
 def _merge_field(database: Database, name: str, annotation: Any, value: Any) -> None:

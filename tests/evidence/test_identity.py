@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_trace2evolve.evidence.identity import MAX_DATA_FILES, code_of
+from pytest_trace2evolve.evidence.code_files import MAX_DATA_FILES
+from pytest_trace2evolve.evidence.identity import code_of
 from pytest_trace2evolve.records.evidence import Code, Settings, code_differences
 
 FILES = {

@@ -1,30 +1,32 @@
 """The ledger's folder: what is found wrong with it, many writers at once, and branches."""
 
+import errno
 import json
+import multiprocessing
 import os
 import subprocess
-import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import filelock
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from pytest_trace2evolve.errors import ResultsError
-from pytest_trace2evolve.evidence import ledger as module
 from pytest_trace2evolve.evidence.ledger import CLOCK_TOLERANCE, Ledger, render
-from pytest_trace2evolve.evidence.scoreboard import COLUMNS, read
-from pytest_trace2evolve.records.ledger import Dated, Entry, Root, Seen
-from tests.ledger_helpers import ROOT, at, chained, judged, seen
+from pytest_trace2evolve.records.ledger import Dated, Entry, Evaluation, Root, Seen
+from tests.ledger_helpers import ROOT, at, chained, judged, ledgers, seen
 from tests.patience import HANG_SECONDS
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 NOW = at(days=30)
 
 
 def write(folder: Path, *entries: Entry) -> Path:
-    """Lay entries down as they are, the root too."""
+    """Write entries as they are, and the root."""
     folder.mkdir(exist_ok=True)
     for entry in (ROOT, *entries):
         (folder / f"{entry.name}.json").write_text(render(entry), encoding="utf-8")
@@ -284,37 +286,35 @@ def test_a_damaged_ledger_can_be_written_and_stays_damaged(folder: Path, three: 
     assert len(problems(folder, entry.at)) == 1
 
 
-WRITER = """
-import sys
-from pathlib import Path
-from pytest_trace2evolve.evidence.ledger import Ledger
-from tests.ledger_helpers import judged
+def append_five(folder: Path, writer: int, has_locks: bool) -> None:
+    if not has_locks:
 
-for number in range(5):
-    Ledger(Path(sys.argv[1])).append(
-        lambda root, parents, moment: judged(
-            moment, root=root, parents=parents, run=f"{sys.argv[2]}-{number}"
-        )
-    )
-"""
+        def lock(*_: object, **__: object) -> bool:
+            raise OSError(errno.ENOTSUP, "Operation not supported")
+
+        filelock.lock_descriptor = lock
+    for number in range(5):
+        add(folder, run=f"{writer}-{number}")
 
 
-@pytest.mark.parametrize("locks", [True, False])
-def test_eight_writers_at_once_lose_nothing(folder: Path, locks: bool) -> None:
-    folder.mkdir()
-    script = WRITER if locks else "import sys; sys.modules['fcntl'] = None\n" + WRITER
-    if not locks:
-        write(folder)  # where no lock is to be had, two could begin two ledgers at the same moment
-    writers = [
-        subprocess.Popen([sys.executable, "-c", script, str(folder), str(one)], cwd=REPOSITORY)
-        for one in range(8)
-    ]
-    assert [writer.wait(HANG_SECONDS) for writer in writers] == [0] * 8
+@pytest.mark.parametrize("has_locks", [True, False])
+def test_six_writers_at_once_lose_nothing(folder: Path, has_locks: bool) -> None:
+    if has_locks:
+        folder.mkdir()
+    else:
+        write(folder)  # without locks, two writers could begin two ledgers at the same moment
+    context = multiprocessing.get_context("fork")
+    writers = [context.Process(target=append_five, args=(folder, one, has_locks)) for one in range(6)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(HANG_SECONDS)
+    assert [writer.exitcode for writer in writers] == [0] * 6
     history = Ledger(folder).read()
     assert history.problems == ()
     runs = sorted(entry.run for entry in history.in_time)  # type: ignore[attr-defined]
-    assert runs == sorted(f"{one}-{number}" for one in range(8) for number in range(5))
-    if locks:
+    assert runs == sorted(f"{one}-{number}" for one in range(6) for number in range(5))
+    if has_locks:
         assert len(history.heads) == 1
 
 
@@ -385,26 +385,94 @@ def test_a_shallow_clone_begins_a_ledger_of_its_own(repository: Path, tmp_path_f
     commit(repository)
     clone = tmp_path_factory.mktemp("clone")
     git(clone, "clone", "-q", "--depth", "1", f"file://{repository}", "c")
-    assert module._first_commit(clone / "c") is None
-    assert module._first_commit(repository) is not None
-    assert add(clone / "c" / "ledger").root != add(repository / "ledger").root
-
-
-def test_the_scoreboard_is_read_line_by_line(tmp_path: Path) -> None:
-    path = tmp_path / "scoreboard.tsv"
-    assert list(read(path)) == []
-    heading, line = "\t".join(COLUMNS), "\t".join(f"<{name}>" for name in COLUMNS)
-    path.write_text(f"{heading}\n{line}\n{heading}\n{line}\n", encoding="utf-8")
-    assert [one["run"] for one in read(path)] == ["<run>", "<run>"]
-    path.write_text(f"{heading}\n{line}\tmore\n", encoding="utf-8")
-    with pytest.raises(ResultsError, match=r"\.tsv:2: 20 columns, not 19; restore the line from git"):
-        list(read(path))
-    path.write_bytes(b"\xff")
-    with pytest.raises(ResultsError, match=r"scoreboard.tsv: cannot be read: .*; restore it from git"):
-        list(read(path))
+    roots = {add(folder / "ledger").root for folder in (clone / "c", repository)}
+    assert len(roots) == 2
 
 
 def test_an_entrys_file_reads_well_in_a_diff() -> None:
     text = render(seen())
     assert text.startswith('{\n "at": "2026-11-20T10:00:00Z",\n "day": "2026-11-20",\n "domain": "desk",\n')
     assert json.loads(text)["who"] == "ann"
+
+
+@contextmanager
+def written(entries: Sequence[Dated]) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as name:
+        yield write(Path(name), *entries)
+
+
+LAW = settings(max_examples=25)
+
+
+@LAW
+@given(ledgers())
+def test_what_was_written_in_order_is_sound_and_comes_back(entries: list[Dated]) -> None:
+    with written(entries) as folder:
+        history = Ledger(folder).read(NOW)
+        assert history.problems == ()
+        assert sorted(entry.name for entry in history.in_time) == sorted(entry.name for entry in entries)
+        assert [entry.at for entry in history.in_time] == sorted(entry.at for entry in entries)
+
+
+@LAW
+@given(ledgers(), st.data())
+def test_any_edited_sign_is_found(entries: list[Dated], data: st.DataObject) -> None:
+    with written(entries) as folder:
+        victim = data.draw(st.sampled_from([ROOT, *entries]))
+        path = folder / f"{victim.name}.json"
+        text = path.read_text(encoding="utf-8")
+        place = data.draw(st.integers(0, len(text) - 1))
+        sign = data.draw(st.sampled_from('0aZ" ,{}\n').filter(lambda one: one != text[place]))
+        path.write_text(text[:place] + sign + text[place + 1 :], encoding="utf-8")
+        assert any(line.startswith(f"{folder.name}/{path.name}: ") for line in problems(folder))
+
+
+@LAW
+@given(ledgers(), st.data())
+def test_any_changed_field_is_found(entries: list[Dated], data: st.DataObject) -> None:
+    with written(entries) as folder:
+        path = folder / f"{data.draw(st.sampled_from(entries)).name}.json"
+        record = json.loads(path.read_text(encoding="utf-8"))
+        field = data.draw(st.sampled_from(sorted(record)))
+        value = data.draw(
+            st.sampled_from([None, "x", 7, "discard", "hold"]).filter(lambda v: v != record[field])
+        )
+        path.write_text(json.dumps({**record, field: value}, indent=1, sort_keys=True), encoding="utf-8")
+        assert any(line.startswith(f"{folder.name}/{path.name}: ") for line in problems(folder))
+
+
+@LAW
+@given(ledgers(), st.data())
+def test_any_deleted_entry_that_others_name_is_found(entries: list[Dated], data: st.DataObject) -> None:
+    with written(entries) as folder:
+        named = sorted({parent for entry in entries for parent in entry.parents})
+        victim = data.draw(st.sampled_from(named))
+        (folder / f"{victim}.json").unlink()
+        (line,) = problems(folder)
+        assert line.startswith(f"{folder.name}/{victim}.json: was deleted, and entry ")
+
+
+@LAW
+@given(ledgers(), st.integers(0, 5000))
+def test_any_entry_written_into_the_past_is_found(entries: list[Dated], minutes: int) -> None:
+    last = max(entries, key=lambda entry: entry.at)
+    late = seen(last.at - (at(minutes) - at()), parents=(last.name,), who="bob")
+    with written([*entries, late]) as folder:
+        (line,) = problems(folder)
+        assert line.startswith(f"{folder.name}/{late.name}.json: is dated ")
+
+
+@LAW
+@given(ledgers(), st.data())
+def test_any_replayed_entry_is_found(entries: list[Dated], data: st.DataObject) -> None:
+    victim = data.draw(st.sampled_from(entries))
+    with written(entries) as folder:
+        (folder / "copy.json").write_text(render(victim), encoding="utf-8")
+        (line,) = problems(folder)
+        assert line.startswith(f"{folder.name}/copy.json: is a copy of entry {victim.name} ")
+    if not isinstance(victim, Evaluation):
+        return
+    again = victim.model_copy(update={"at": at(days=5), "parents": (victim.name,)})
+    with written([*entries, again]) as folder:
+        (line,) = problems(folder)
+        assert line.startswith(f"{folder.name}/{again.name}.json: records run {victim.run} on ")

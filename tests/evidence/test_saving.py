@@ -4,14 +4,9 @@ The disk is made to fail at any one step (the flush of a file, a link, a rename)
 baseline must be as it was before the step or as the step was to leave it, never anything in between.
 """
 
-import contextlib
-import errno
-import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -34,8 +29,8 @@ from pytest_trace2evolve.records.verdict import (
     SuiteVerdict,
 )
 from pytest_trace2evolve.session.promote import promote
-from pytest_trace2evolve.utils.files import write_together
 from pytest_trace2evolve.worlds.registry import Worlds
+from tests.failing_disk import failing_disk
 from tests.fake_world import FakeWorld
 from tests.gate_helpers import sim, write_candidate
 from tests.ledger_helpers import judged
@@ -66,29 +61,6 @@ STEPS = st.builds(
     reward=st.sampled_from([0.0, 1.0]),
     fails=st.integers(0, 8),
 )
-
-
-@contextlib.contextmanager
-def failing(step: int) -> Iterator[None]:
-    """Let the disk be full at one call: the flush of a file, a link or a rename."""
-    calls = 0
-
-    def counted(real: object) -> object:
-        def call(*arguments: object, **further: object) -> object:
-            nonlocal calls
-            calls += 1
-            if calls == step:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            return real(*arguments, **further)  # type: ignore[operator]
-
-        return call
-
-    with (
-        mock.patch.object(os, "fsync", counted(os.fsync)),
-        mock.patch.object(os, "link", counted(os.link)),
-        mock.patch.object(Path, "replace", counted(Path.replace)),
-    ):
-        yield
 
 
 class Desk:
@@ -132,7 +104,7 @@ class Desk:
         """Ask for a baseline as a session does: look before the run, write after it."""
         mode, path = SaveMode(step.what), self.project.baseline_path(step.suite, step.candidate)
         saving = settle(step.candidate, mode, {step.suite: path})
-        with failing(step.fails):
+        with failing_disk(step.fails):
             save(
                 path,
                 evidence,
@@ -211,7 +183,7 @@ def check_save(step: Step, new: Evidence, before: dict[str, Evidence], after: di
     assert now is old or now == old or now.provenance.replaces == evidence_digest(old)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(steps=st.lists(STEPS, min_size=1, max_size=8))
 def test_baselines_are_whole_and_as_asked(
     tmp_path_factory: pytest.TempPathFactory, steps: list[Step]
@@ -227,7 +199,7 @@ def test_baselines_are_whole_and_as_asked(
                 check_save(step, new, before, desk.on_disk())
                 continue
             folder = desk.judged(step, before)
-            with failing(step.fails):
+            with failing_disk(step.fails):
                 done = promote(desk.project, str(folder), here=desk.project.root)
         except (Trace2EvolveError, OSError) as error:
             if "the ledger" in str(error):
@@ -250,31 +222,3 @@ def test_baselines_are_whole_and_as_asked(
         again = promote(desk.project, str(folder), here=desk.project.root)
         assert again.done
         assert desk.on_disk() == after
-
-
-@settings(max_examples=200)
-@given(
-    old=st.sets(st.sampled_from("abcd")).map(lambda names: dict.fromkeys(names, "öld\r\n")),
-    new=st.sets(st.sampled_from("abcd"), min_size=1).map(lambda names: dict.fromkeys(names, "néw\n")),
-    fails=st.integers(0, 14),
-)
-def test_files_that_are_written_together_are_all_new_or_all_old(
-    tmp_path_factory: pytest.TempPathFactory, old: dict[str, str], new: dict[str, str], fails: int
-) -> None:
-    root = tmp_path_factory.mktemp("together")
-    files = {name: root / f"in-{name}" / "file" for name in "abcd"}
-    for name, text in old.items():
-        files[name].parent.mkdir()
-        files[name].write_text(text, encoding="utf-8", newline="")
-    before = {path.relative_to(root).as_posix() for path in root.rglob("*")}
-    try:
-        with failing(fails):
-            write_together({files[name]: text for name, text in new.items()})
-    except OSError:
-        assert {path.relative_to(root).as_posix() for path in root.rglob("*")} == before
-        wanted = old
-    else:
-        wanted = old | new
-    there = {name: path.read_bytes().decode("utf-8") for name, path in files.items() if path.exists()}
-    assert there == wanted
-    assert not list(root.rglob(".*")), "something was left behind"

@@ -1,9 +1,12 @@
 """Candidates: reading a file, what each mistake is answered with, and lineage."""
 
+import tempfile
 from datetime import date
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pytest_trace2evolve.errors import CandidateError
 from pytest_trace2evolve.project.candidates import Candidate, Candidates, read_candidate
@@ -79,9 +82,12 @@ def test_indented_lines_continue_a_text(tmp_path, start):
     assert candidate.hypothesis == "Ask first, then act, then stop."
 
 
-@pytest.mark.parametrize("quoted", ["'a: b'", '"a: b"', "a: b"])
-def test_quotes_around_a_text_are_taken_off(tmp_path, quoted):
-    assert read(tmp_path, f"---\nid: v2\nhypothesis: {quoted}\n---\n").hypothesis == "a: b"
+@pytest.mark.parametrize(
+    "text", ["a: b", "a #b", "*a", "{a", "no", "1.0", "2026-01-10", "😀", "a\\nb", "it's"]
+)
+@pytest.mark.parametrize("form", ["{}", "'{}'", '"{}"'])
+def test_texts_are_literal_with_and_without_quotes(tmp_path, text, form):
+    assert read(tmp_path, f"---\nid: v2\nhypothesis: {form.format(text)}\n---\n").hypothesis == text
 
 
 HEAD = "---\nid: v2\n"
@@ -91,12 +97,18 @@ BROKEN = [
     (HEAD + "Ask first.\n", "the front matter is not closed; put '---' on a line of its own after it"),
     (HEAD + "Ask first\n---\n", "line 3 is not 'key: value': 'Ask first'"),
     (HEAD + "parent:v1\n---\n", "line 3 is not 'key: value': 'parent:v1'"),
-    ("---\n  id: v2\n---\n", "line 2 is not 'key: value': 'id: v2'"),
+    (HEAD + "&a parent: v1\n---\n", "line 3 is not 'key: value': '&a parent: v1'"),
+    (HEAD + "!!str parent: v1\n---\n", "line 3 is not 'key: value': '!!str parent: v1'"),
+    (HEAD + "*id: v1\n---\n", "line 3 is not 'key: value': '*id: v1'"),
+    (HEAD + "parent: {a: b}\n---\n", "parent: "),
+    (HEAD + "informed_by:\n  -\n    - a::b\n---\n", "informed_by: "),
+    (HEAD + "{a: " * 2_000 + "\n---\n", "line 3 is not 'key: value'"),
+    (HEAD + "? " * 2_000 + "\n---\n", "line 3 is not 'key: value'"),
     (HEAD + "parent: v1\n\nid: v3\n---\n", "line 5 gives 'id' a second time"),
     (HEAD + "author: me\n---\n", "author: "),
     (HEAD + "instruction: Ask first.\n---\nAct.\n", "instruction: "),
     ("---\nparent: v1\n---\n", "id: Field required"),
-    ("---\nid: v3\n---\n", "its id is 'v3'; name the file v3.md or mend the id"),
+    ("---\nid: v3\n---\n", "its id is 'v3'; name the file v3.md or correct the id"),
     ("---\nid: v 2\n---\n", "id: "),
     (HEAD + "parent: ../v1\n---\n", "parent: "),
     (HEAD + "frozen_at: 2026-02-30\n---\n", "frozen_at: "),
@@ -225,3 +237,109 @@ def test_a_broken_file_does_not_hide_the_others(family, tmp_path):
     assert family["v2"].id == "v2"
     with pytest.raises(CandidateError, match=r"v9\.md: line 1"):
         family["v9"]
+
+
+LAW = settings(max_examples=50)
+NEW_LINES = "\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
+NUL = "\0"  # the reader rejects it
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters=NEW_LINES + NUL), max_size=60)
+WORD = st.text(st.sampled_from("abc:,#-'é码."), min_size=1, max_size=6).filter(
+    lambda word: word[0] not in "#-'"
+)
+PART = st.text("abcde_|.é", min_size=1, max_size=5)
+PLACES = st.lists(st.tuples(PART, PART, st.none() | PART), max_size=4)
+IDS = st.text(st.sampled_from("abcXYZ019._-"), min_size=1, max_size=6).filter(
+    lambda name: name[0] not in "._-"
+)
+
+
+def read_with(name: str, *header: str, text: str = "") -> Candidate:
+    with tempfile.TemporaryDirectory() as folder:
+        return read_candidate(write_candidate(Path(folder), name, *header, text=text))
+
+
+def entry(place: tuple[str, str, str | None]) -> str:
+    return "::".join(part for part in place if part is not None)
+
+
+@LAW
+@given(TEXT)
+def test_an_instruction_reaches_the_agent_as_it_was_written(text):
+    candidate = read_with("v1", "hypothesis: h", text=text)
+    assert candidate.instruction == text.strip()
+    assert candidate.digest == Candidate(id="other", instruction=text.strip()).digest
+
+
+@LAW
+@given(TEXT, TEXT)
+def test_digests_are_equal_exactly_where_instructions_are(first, second):
+    one, other = Candidate(id="v1", instruction=first), Candidate(id="v1", instruction=second)
+    assert (one.digest == other.digest) is (first == second)
+
+
+@LAW
+@given(IDS, IDS)
+def test_an_id_is_the_name_of_its_file(name, other):
+    if name == other:
+        assert read_with(name).id == name
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = write_candidate(Path(folder), name)
+        with pytest.raises(CandidateError, match="its id is "):
+            read_candidate(path.rename(path.with_name(f"{other}.md")))
+
+
+@LAW
+@given(PLACES.filter(bool))
+def test_both_forms_of_a_list_say_the_same(places):
+    entries = [entry(place) for place in places]
+    inline = read_with("v1", f"informed_by: [{', '.join(entries)}]")
+    block = read_with("v1", "informed_by:", *(f"  - {one}" for one in entries))
+    assert inline.informed_by == block.informed_by == tuple(entries)
+
+
+@LAW
+@given(st.lists(WORD, min_size=1, max_size=6), st.data())
+def test_a_text_broken_between_any_words_reads_as_one_line(words, data):
+    joins = [data.draw(st.sampled_from([" ", "\n  "])) for _ in words[1:]]
+    broken = words[0] + "".join(join + word for join, word in zip(joins, words[1:], strict=True))
+    whole = " ".join(words)
+    assert read_with("v1", f"hypothesis: a {broken}").hypothesis == f"a {whole}"
+
+
+@LAW
+@given(PLACES, PART, PART)
+def test_a_split_was_seen_exactly_where_an_entry_lies_in_it(places, suite, split):
+    candidate = Candidate(id="v1", informed_by=tuple(entry(place) for place in places))
+    for where in {(suite, split), *((place[0], place[1]) for place in places)}:
+        assert candidate.saw(*where) is any((place[0], place[1]) == where for place in places)
+
+
+@LAW
+@given(st.lists(st.integers(-1, 6), min_size=1, max_size=7))
+def test_a_lineage_is_a_chain_of_parents_up_to_a_root_or_an_error(parents):
+    known = {f"v{n}": None if parent < 0 else f"v{parent}" for n, parent in enumerate(parents)}
+    known = {name: None if parent == name else parent for name, parent in known.items()}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, parent in known.items():
+            write_candidate(Path(folder), name, f"parent: {parent or ''}")
+        candidates = Candidates(Path(folder))
+        for name in known:
+            wanted, ends = follow(known, name)
+            if ends:
+                assert [candidate.id for candidate in candidates.lineage(name)] == wanted
+                continue
+            with pytest.raises(CandidateError, match=r"turn in a circle|unknown parent"):
+                candidates.lineage(name)
+
+
+def follow(parents: dict[str, str | None], name: str) -> tuple[list[str], bool]:
+    """The chain of parents from a name, and whether it ends at a root."""
+    chain: list[str] = []
+    at: str | None = name
+    while at is not None:
+        if at in chain or at not in parents:
+            return chain, False
+        chain.append(at)
+        at = parents[at]
+    return chain, True

@@ -19,7 +19,7 @@ from pytest_trace2evolve.records.task import (
     normalised,
 )
 
-LAW = settings(deadline=None, max_examples=150)
+LAW = settings(max_examples=60)
 Json = dict[str, Any]
 Place = tuple[str | int, ...]
 

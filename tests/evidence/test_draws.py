@@ -4,12 +4,12 @@ import json
 import multiprocessing
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from pytest_trace2evolve.errors import ResultsError
-from pytest_trace2evolve.evidence import draws
 from pytest_trace2evolve.evidence.draws import DrawStore, accounts_in
 from pytest_trace2evolve.records.trace import Simulation
 
@@ -123,29 +123,24 @@ def test_a_kill_between_two_writes_is_no_accusation(
 ) -> None:
     """A process that dies before, between and after the writes of one simulation."""
     key = store.key("a")
-    reach = {"staged": 1, "account": 2, "file": 3}[last]
+    reach = {"staged": 2, "account": 3, "file": 4}[last]  # after the flush of the file itself
     pid = os.fork()
-    if pid == 0:  # this process is killed for real, at the chosen write
+    if pid == 0:  # this process is really killed, after the chosen write
         done = 0
-        real_replace, real_append = Path.replace, DrawStore._append
 
-        def count() -> None:
-            nonlocal done
-            done += 1
-            if done == reach:
-                os.kill(os.getpid(), 9)
+        def killing(real: Callable[..., object]) -> Callable[..., object]:
+            def call(*arguments: object) -> object:
+                nonlocal done
+                found = real(*arguments)
+                done += 1
+                if done == reach:
+                    os.kill(os.getpid(), 9)
+                return found
 
-        def replace(self: Path, target: Path) -> Path:
-            found = real_replace(self, target)
-            count()
-            return found
+            return call
 
-        def append(self: DrawStore, record: dict[str, object]) -> None:
-            real_append(self, record)
-            count()
-
-        monkeypatch.setattr(Path, "replace", replace)
-        monkeypatch.setattr(DrawStore, "_append", append)
+        monkeypatch.setattr(Path, "replace", killing(Path.replace))
+        monkeypatch.setattr(os, "fsync", killing(os.fsync))
         opened(tmp_path).put(key, simulation("killed"))
         os._exit(1)
     _, status = os.waitpid(pid, 0)
@@ -179,7 +174,7 @@ def test_a_full_disk_leaves_nothing_behind(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as there:
-        there.setattr(draws.os, "fsync", full)
+        there.setattr(os, "fsync", full)
         with pytest.raises(OSError, match="No space"):
             store.put(key, simulation())
     assert not opened(tmp_path).holds(key)

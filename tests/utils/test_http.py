@@ -3,12 +3,13 @@
 import gzip
 import itertools
 import json
+import os
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, suppress
 from typing import Self
 
 import pytest
@@ -128,107 +129,6 @@ def deep() -> Iterator[bytes]:
     yield HEAD + b"Content-Length: 1000000\r\n\r\n" + b"[" * 1_000_000
 
 
-HOSTILE: list[Body] = [
-    bomb,
-    double_bomb,
-    endless_chunks,
-    endless_body,
-    long_body,
-    endless_error,
-    single_bytes,
-    other_encoding,
-    broken_gzip,
-    cut_gzip,
-    deep,
-]
-
-CLIENT = """
-import asyncio, resource, sys
-which, url = sys.argv[1:3]
-def most(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-def model(timeout=600.0):
-    from pytest_trace2evolve.models.chat import ChatModel
-    from pytest_trace2evolve.models.settings import ModelSettings, Retries
-    settings = ModelSettings("m", base_url=url, timeout=timeout, retries=Retries(attempts=2, first=0.001))
-    chat = ChatModel(settings)
-    async def ask():
-        try:
-            await chat.complete([{"role": "user", "content": "?"}], ())
-        finally:
-            await chat.close()
-    return lambda: asyncio.run(ask())
-def judge(timeout=600.0):
-    from pytest_trace2evolve.judges.chat import ChatJudge
-    from pytest_trace2evolve.records.message import Message
-    import pytest_trace2evolve.utils.http
-    asked = ChatJudge("m", base_url=url, api_key="key", timeout=timeout)
-    return lambda: asked.judge(["a"], [Message(role="user", content="?")])
-def github(timeout=30.0):
-    from pytest_trace2evolve.report.comments import GitHub
-    import pytest_trace2evolve.utils.http
-    asked = GitHub("a/b", "token", api_url=url, sleep=lambda pause: None, timeout=timeout)
-    return lambda: asked.pull_request("a:b", "c")
-made = {"model": model, "judge": judge, "github": github}[which](*map(float, sys.argv[3:]))
-from pytest_trace2evolve.errors import GitHubError, InfrastructureError, JudgeError
-before = most()
-try:
-    made()
-except (GitHubError, InfrastructureError, JudgeError) as error:
-    print(most() - before, type(error).__name__, str(error))
-"""
-
-ERRORS = {"model": "InfrastructureError", "judge": "JudgeError", "github": "GitHubError"}
-
-
-@contextmanager
-def asked(body: Body, client: str, *timeout: str) -> Iterator[tuple[int, str, str]]:
-    """Growth of memory in KiB, the kind of the error and its text."""
-    with RawServer(body) as server:
-        done = subprocess.run(
-            [sys.executable, "-c", CLIENT, client, server.url, *timeout],
-            capture_output=True,
-            text=True,
-            check=False,
-            env={"OPENAI_API_KEY": "key", "NO_PROXY": "127.0.0.1", "PYTHONWARNINGS": "error"},
-        )
-    assert done.returncode == 0, done.stderr
-    grown, kind, said = done.stdout.rstrip("\n").split(" ", 2)
-    yield int(grown), kind, said
-
-
-@pytest.mark.parametrize(
-    ("body", "client"),
-    [
-        *((body, "model") for body in HOSTILE if body is not deep),  # a deep answer is what the model said
-        *((body, client) for body in (bomb, endless_error, deep) for client in ("judge", "github")),
-    ],
-    ids=lambda part: part if isinstance(part, str) else part.__name__,
-)
-def test_no_answer_costs_more_memory_than_the_limit_or_more_than_one_line(body: Body, client: str) -> None:
-    with asked(body, client) as (grown, kind, said):
-        assert kind == ERRORS[client]
-        assert "\n" not in said
-        assert len(said) < 2_000
-        limit = 64 if client == "github" else 16
-        # The parts, and their join; and what the libraries load for the first request.
-        assert grown < (2 * limit + 48) * 1024, f"{grown >> 10} MiB more"
-
-
-@pytest.mark.parametrize(
-    ("body", "told"),
-    [
-        (bomb, "the answer is larger than 16 MiB once it is expanded"),
-        (endless_chunks, "the answer is larger than 16 MiB"),
-        (other_encoding, "the answer is encoded as 'zstd'; only gzip is read"),
-        (cut_gzip, "the answer is gzip and ends in the middle"),
-    ],
-    ids=["bomb", "endless", "encoding", "cut"],
-)
-def test_the_error_says_which_limit_was_broken(body: Body, told: str) -> None:
-    with asked(body, "judge") as (_, _, said):
-        assert said.endswith(told)
-
-
 def drops() -> Iterator[bytes]:
     yield CHUNKED + b"\r\n"
     while True:
@@ -249,12 +149,103 @@ def endless_informational() -> Iterator[bytes]:
         yield b"HTTP/1.1 102 Processing\r\n\r\n"
 
 
-@pytest.mark.parametrize(
-    ("body", "client"),
-    [(drops, "model"), (endless_informational, "judge"), (dropped_head, "github")],
-    ids=["body", "informational", "head"],
-)
-def test_a_dripping_answer_ends_at_the_deadline(body: Body, client: str) -> None:
-    with asked(body, client, "1.5") as (_, kind, said):
+CLIENT = """
+import asyncio, json, resource, sys
+from pytest_trace2evolve.errors import GitHubError, InfrastructureError, JudgeError
+from pytest_trace2evolve.judges.chat import ChatJudge
+from pytest_trace2evolve.models.chat import ChatModel
+from pytest_trace2evolve.models.settings import ModelSettings, Retries
+from pytest_trace2evolve.records.message import Message
+from pytest_trace2evolve.report.comments import GitHub
+
+def ask_model(url, timeout):
+    settings = ModelSettings("m", base_url=url, timeout=timeout, retries=Retries(attempts=1))
+    async def ask():
+        chat = ChatModel(settings)
+        try:
+            await chat.complete([{"role": "user", "content": "?"}], ())
+        finally:
+            await chat.close()
+    asyncio.run(ask())
+
+def ask_judge(url, timeout):
+    judge = ChatJudge("m", base_url=url, api_key="key", timeout=timeout)
+    judge.judge(["a"], [Message(role="user", content="?")])
+
+def ask_github(url, timeout):
+    GitHub("a/b", "token", api_url=url, sleep=lambda pause: None, timeout=timeout).pull_request("a:b", "c")
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+ask = {"model": ask_model, "judge": ask_judge, "github": ask_github}[sys.argv[1]]
+before = peak()
+for url, timeout in json.loads(sys.argv[2]):
+    try:
+        ask(url, timeout)
+    except (GitHubError, InfrastructureError, JudgeError) as error:
+        print(json.dumps([peak() - before, type(error).__name__, str(error)]))
+"""
+
+ERRORS = {"model": "InfrastructureError", "judge": "JudgeError", "github": "GitHubError"}
+
+HOSTILE: dict[str, list[Body]] = {
+    "model": [
+        bomb,
+        double_bomb,
+        endless_chunks,
+        endless_body,
+        long_body,
+        endless_error,
+        single_bytes,
+        other_encoding,
+        broken_gzip,
+        cut_gzip,
+    ],  # a deep answer is what the model said
+    "judge": [bomb, endless_chunks, endless_error, other_encoding, cut_gzip, deep],
+    "github": [bomb, endless_error, deep],
+}
+DRIPPING: dict[str, Body] = {"model": drops, "judge": endless_informational, "github": dropped_head}
+
+CAUSES = {
+    bomb: "the answer is larger than 16 MiB once it is expanded",
+    endless_chunks: "the answer is larger than 16 MiB",
+    other_encoding: "the answer is encoded as 'zstd'; only gzip is read",
+    cut_gzip: "the answer is gzip and ends in the middle",
+}
+
+
+def errors_of(client: str, bodies: list[Body], timeout: float) -> list[tuple[int, str, str]]:
+    """Of each answer: growth of the client's memory so far in KiB, the kind of the error and its text."""
+    with ExitStack() as stack:
+        urls = [(stack.enter_context(RawServer(body)).url, timeout) for body in bodies]
+        done = subprocess.run(
+            [sys.executable, "-c", CLIENT, client, json.dumps(urls)],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "OPENAI_API_KEY": "key", "NO_PROXY": "127.0.0.1", "PYTHONWARNINGS": "error"},
+        )
+    assert done.returncode == 0, done.stderr
+    return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("client", ["model", "judge", "github"])
+def test_no_answer_costs_more_memory_than_the_limit_or_more_than_one_line(client: str) -> None:
+    found = errors_of(client, HOSTILE[client], 600.0)
+    limit = 64 if client == "github" else 16
+    for body, (grown, kind, text) in zip(HOSTILE[client], found, strict=True):
         assert kind == ERRORS[client]
-        assert "within 1.5 seconds" in said
+        assert "\n" not in text
+        assert len(text) < 2_000
+        # The parts, and their join; and what the libraries load for the first request.
+        assert grown < (2 * limit + 48) * 1024, f"{body.__name__}: {grown >> 10} MiB more"
+        if client == "judge":
+            assert text.endswith(CAUSES.get(body, ""))
+
+
+@pytest.mark.parametrize("client", ["model", "judge", "github"])
+def test_a_dripping_answer_ends_at_the_deadline(client: str) -> None:
+    ((_, kind, text),) = errors_of(client, [DRIPPING[client]], 1.5)
+    assert kind == ERRORS[client]
+    assert "within 1.5 seconds" in text

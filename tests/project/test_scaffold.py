@@ -8,7 +8,7 @@ import pytest
 
 from pytest_trace2evolve.cli import main
 from pytest_trace2evolve.project.scaffold import WORKFLOW
-from pytest_trace2evolve.utils import resources as shipped
+from pytest_trace2evolve.utils import resources
 
 ALL = {
     ".github/workflows/agents.yml",
@@ -57,10 +57,10 @@ def test_an_empty_folder_gets_a_whole_project(folder: Path, capsys: pytest.Captu
     lines = init(capsys)
     found = contents(folder)
     assert set(found) == ALL
-    template = shipped.template()
+    template = resources.template()
     copied = ALL - {"suites/suites.lock", "pytest.ini", ".gitignore", WORKFLOW}
     assert {name: found[name] for name in copied} == {name: (template / name).read_bytes() for name in copied}
-    assert found[WORKFLOW] == (template / shipped.WORKFLOW).read_bytes()
+    assert found[WORKFLOW] == (template / resources.WORKFLOW).read_bytes()
     assert found["pytest.ini"] == b"[pytest]\nt2e_suites = suites\n"
     assert found[".gitignore"] == b".trace2evolve/\n"
     assert "written suites/support.toml" in lines
@@ -104,7 +104,7 @@ def test_files_of_the_user_are_left_alone_and_named(folder: Path, capsys: pytest
     (folder / "candidates").mkdir()
     (folder / "candidates" / "v6.md").write_text("mine\n")
     (folder / "candidates" / "v5.md").symlink_to(folder / "nowhere")
-    template = (shipped.template() / "candidates" / "v0.md").read_bytes()
+    template = (resources.template() / "candidates" / "v0.md").read_bytes()
     (folder / "candidates" / "v0.md").write_bytes(template.replace(b"\n", b"\r\n"))
     lines = init(capsys)
     assert [line for line in lines if line.startswith("left alone ")] == [
@@ -125,7 +125,7 @@ def test_suites_come_when_they_are_asked_for_and_the_lock_grows(
     assert lines[-1].endswith(" --t2e-suite support -n 2")
     init(capsys, "--suites", "all")
     assert (folder / "suites/suites.lock").read_bytes() == (
-        shipped.template() / "suites/suites.lock"
+        resources.template() / "suites/suites.lock"
     ).read_bytes()
     assert main(["lint"]) == 0
 
@@ -157,11 +157,11 @@ def with_baseline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     template = tmp_path / "template"
     template.mkdir()
     for name in ("suites", "candidates", "synthetic", "prices.toml", "docs"):
-        (template / name).symlink_to(shipped.template() / name)
+        (template / name).symlink_to(resources.template() / name)
     baseline = template / "baselines" / "support" / "v0.json"
     baseline.parent.mkdir(parents=True)
     baseline.write_text("{}\n")
-    monkeypatch.setattr(shipped, "template", lambda *_: template)
+    monkeypatch.setattr(resources, "template", lambda *_: template)
     monkeypatch.chdir(tmp_path)
     return tmp_path / "project"
 
@@ -186,29 +186,43 @@ def test_a_baseline_of_something_else_is_left_out(
     assert not (with_baseline / "baselines").exists()
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        (b"", b".trace2evolve/\n"),
-        (b"*.pyc\n", b"*.pyc\n.trace2evolve/\n"),
-        (b"*.pyc", b"*.pyc\n.trace2evolve/\n"),
-        (b"*.pyc\r\n", b"*.pyc\r\n.trace2evolve/\r\n"),
-        (b"/.trace2evolve\nx\n", b"/.trace2evolve\nx\n"),
-        (b"caf\xe9\n", b"caf\xe9\n"),
-    ],
-)
-def test_gitignore_gets_one_line(
-    folder: Path, before: bytes, after: bytes, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("text", ["", "*.pyc\n", "/.trace2evolve\nx\r\n", "caf\xe9"])
+def test_gitignore_of_the_user_is_never_changed(
+    folder: Path, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = folder / ".gitignore"
-    path.write_bytes(before)
-    path.chmod(0o600)
-    for _ in range(2):
-        lines = init(capsys)
-        assert path.read_bytes() == after
-    assert path.stat().st_mode & 0o777 == 0o600
-    told = "note: .gitignore was left alone; add .trace2evolve/ to it" in lines
-    assert told == (b".trace2evolve" not in after)
+    path.write_bytes(text.encode("latin-1"))
+    lines = init(capsys)
+    assert path.read_bytes() == text.encode("latin-1")
+    assert ("note: add to .gitignore: .trace2evolve/" in lines) == (".trace2evolve" not in text)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "line"),
+    [
+        ("pytest.ini", "[pytest]\ntestpaths = tests\n", "t2e_suites = suites"),
+        ("pyproject.toml", "[tool.pytest.ini_options]\ntestpaths = ['tests']\n", 't2e_suites = "suites"'),
+        ("pytest.ini", "[pytest]\ntestpaths = tests\nt2e_suites = ./suites/\n", ""),
+    ],
+)
+def test_settings_of_the_user_are_never_changed(
+    folder: Path, name: str, text: str, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / name).write_text(text)
+    lines = init(capsys)
+    assert (folder / name).read_text() == text
+    notes = [note for note in lines if note.startswith("note: add")]
+    assert notes == ([f"note: add to pytest's settings in {name}: {line}"] if line else [])
+    assert states(capsys)[name] == ("left alone" if line else "there")
+
+
+def test_settings_that_cannot_be_read_are_reported(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "pyproject.toml").write_text("[tool")
+    lines = init(capsys)
+    start = "note: pytest's settings cannot be read (not valid TOML: "
+    (note,) = [line for line in lines if line.startswith(start)]
+    assert note.endswith("): correct them, and run this again")
+    assert not (folder / "pytest.ini").exists()
 
 
 def test_the_workflow_is_added_where_github_reads_it(
@@ -229,7 +243,7 @@ def test_the_workflow_is_added_where_github_reads_it(
 def test_the_next_command_is_for_where_one_stands(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(shipped, "embedded_model", lambda: folder)
+    monkeypatch.setattr(resources, "embedded_model", lambda: folder)
     assert init(capsys, "a b")[-1] == "next: cd 'a b' && pytest --candidate v6 -n 2"
     capsys.readouterr()
     assert main(["--root", "c", "init"]) == 0
@@ -242,14 +256,14 @@ def test_the_next_command_is_for_where_one_stands(
     [
         (["--suites", "suport"], "no suite 'suport' ships with pytest-trace2evolve; did you mean 'support'?"),
         (["--suites", "support,"], "--suites 'support,' leaves a name empty; give suites like *, or all"),
-        (["taken"], "*taken is a file; name a folder, which is made where it does not exist"),
+        (["taken"], "*taken is a file; name a folder, which is made if it does not exist"),
         (
             ["taken/in"],
-            "*taken/in/*: cannot be read (Not a directory), and nothing was laid out; mend that *",
+            "*taken/in/*: cannot be read (Not a directory), and nothing was laid out; correct that *",
         ),
         (
             ["/proc/none"],
-            "*: cannot be written (*), and nothing was laid out; mend that or name another folder",
+            "*: cannot be written (*), and nothing was laid out; correct that or name another folder",
         ),
         (
             ["odd"],

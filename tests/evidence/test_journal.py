@@ -1,18 +1,21 @@
-"""Journals of simulations: taken in order, held by one process, and every edit is named."""
+"""Journals of simulations: taken in order, held by one process, and every edit is reported."""
 
 import multiprocessing
+import os
 import shutil
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pytest_trace2evolve.errors import ResultsError, StorageError
-from pytest_trace2evolve.evidence import journal as journals
 from pytest_trace2evolve.evidence.draws import DrawStore, FinishedStore
-from pytest_trace2evolve.evidence.journal import Journal
-from pytest_trace2evolve.records.answer import Answer, JournalEntry
-from pytest_trace2evolve.records.completion import Completion
-from tests.unit.test_draws import opened, simulation, store
+from pytest_trace2evolve.evidence.journal import Journal, read
+from pytest_trace2evolve.records.completion import Answer, Completion, JournalEntry, Usage
+from tests.evidence.test_draws import opened, simulation, store
 
 __all__ = ["store"]
 
@@ -74,17 +77,24 @@ def test_another_request_leaves_the_rest_unused_for_ever(killed: Path, store: Dr
 def test_the_account_names_a_simulation_after_its_journal_is_there_and_before_any_answer(
     tmp_path: Path, store: DrawStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = []
-    append = DrawStore._append
+    key = store.key("a")
+    before = store.path.read_bytes()
+    real = Path.open
 
-    def noted(self: DrawStore, record: dict[str, object], *, durable: bool = True) -> None:
-        seen.append((sorted(record)[0], [one.stat().st_size for one in tmp_path.rglob("*.journal")]))
-        append(self, record, durable=durable)
+    def full(self: Path, mode: str = "r", **further: Any) -> Any:
+        if self == store.path and "+" in mode:
+            raise OSError(28, "No space left on device")
+        return real(self, mode, **further)
 
-    monkeypatch.setattr(DrawStore, "_append", noted)
-    begun(store, store.key("a"), "1").close()
-    begun(store, store.key("a")).close()
-    assert seen == [("begun", [0])]
+    with monkeypatch.context() as context:
+        context.setattr(Path, "open", full)
+        with pytest.raises(OSError, match="No space"):
+            store.begin(key)
+    assert [path.read_bytes() for path in tmp_path.rglob("*.journal")] == [b""]
+    for _ in range(2):
+        begun(store, key).close()
+        added = store.path.read_bytes().removeprefix(before)
+        assert added.count(b"\n") == added.count(b'"begun"') == 1
 
 
 def test_a_part_of_a_line_is_cut_off(killed: Path, store: DrawStore) -> None:
@@ -168,7 +178,7 @@ def test_one_process_at_a_time_makes_a_simulation(tmp_path: Path, store: DrawSto
 
 def test_a_full_disk_ends_the_run(store: DrawStore, monkeypatch: pytest.MonkeyPatch) -> None:
     with begun(store, store.key("a")) as journal:
-        monkeypatch.setattr(journals.os, "write", lambda handle, line: len(line) // 2)
+        monkeypatch.setattr(os, "write", lambda handle, line: len(line) // 2)
         with pytest.raises(
             StorageError, match=r"\.journal: cannot be written .*; make room or allow writing"
         ):
@@ -212,3 +222,75 @@ def test_processes_write_the_journals_of_a_draw_together(tmp_path: Path) -> None
         assert process.exitcode == 0
     assert list(opened(tmp_path).problems()) == []
     assert opened(tmp_path).path.read_text().count('"begun"') == 6
+
+
+KEY = "0123456789abcdef"
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+completions = st.builds(
+    Completion,
+    content=st.none() | texts,
+    usage=st.builds(Usage, prompt_tokens=st.integers(0, 9), cost=st.none() | st.floats(0, 9)),
+    seconds=st.floats(0, 9),
+)
+answers = st.builds(
+    Answer, trial=st.just(0), side=st.sampled_from(["agent", "user"]), model=texts, completion=completions
+) | st.builds(Answer, trial=st.just(0), side=st.just("agent"), model=texts, context_window=texts)
+drawn_entries = st.builds(JournalEntry, request=st.sampled_from("abc"), answer=answers) | st.builds(
+    JournalEntry,
+    request=st.sampled_from("abc"),
+    first_tokens=st.dictionaries(st.text(max_size=3), st.floats(max_value=0, allow_nan=False), max_size=3),
+)
+operations = st.lists(
+    st.one_of(
+        st.tuples(st.just("ask"), drawn_entries),
+        st.tuples(st.just("resume")),
+        st.tuples(st.just("cut"), st.integers(0, 400)),
+    ),
+    max_size=30,
+)
+
+
+def journal_at(path: Path) -> Journal:
+    return Journal(path, KEY, must_exist=False, remedy="restore it")
+
+
+@given(operations)
+def test_what_was_drawn_stays_drawn(operations: list[tuple[Any, ...]]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "one.journal"
+        journal = journal_at(path)
+        held: list[JournalEntry] = []
+        # After each whole line: the size of the file, the answers that are held, whether some are unused.
+        lines: list[tuple[int, list[JournalEntry], bool]] = [(0, [], False)]
+        place = 0
+        for name, *given_ in operations:
+            if name == "ask":
+                (asked,) = given_
+                kept = journal.take(asked.request)
+                if place < len(held) and held[place].request == asked.request:
+                    assert kept == held[place]
+                else:
+                    assert kept is None
+                    if place < len(held):
+                        held = held[:place]
+                        lines.append((lines[-1][0], held, True))
+                    journal.add(asked)
+                    held = [*held, asked]
+                    lines.append((path.stat().st_size, held, journal.redrawn))
+                place += 1
+                continue
+            journal.close()
+            if name == "cut":
+                size = max(0, path.stat().st_size - given_[0])
+                os.truncate(path, size)
+                whole = read(path, KEY, "restore it")
+                lines = [line for line in lines if line[0] <= whole.size]
+                assert whole.entries in [line[1] for line in lines]
+                held = whole.entries
+            journal = journal_at(path)
+            assert path.read_bytes().endswith(b"\n") or not path.stat().st_size
+            assert journal.redrawn == read(path, KEY, "restore it").redrawn
+            place = 0
+        journal.close()
+        assert read(path, KEY, "restore it").entries == held

@@ -1,4 +1,4 @@
-"""Evidence read as columns: the same as read whole, and refused where it is damaged."""
+"""Evidence read as columns: the same as read whole, and rejected if it is damaged."""
 
 import json
 from pathlib import Path
@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.errors import ResultsError
-from pytest_trace2evolve.evidence import compact
 from pytest_trace2evolve.evidence.baselines import read_evidence, write_evidence
-from pytest_trace2evolve.evidence.compact import is_compact, read_both, read_columns
+from pytest_trace2evolve.evidence.columns import is_in_lines, read_both, read_columns
 from pytest_trace2evolve.gate.columns import columns
 from pytest_trace2evolve.records.completion import Usage
 from pytest_trace2evolve.records.evidence import Evidence, Provenance
@@ -56,15 +55,13 @@ def evidence(draw: st.DrawFn) -> Side:
     return records
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(evidence(), st.sampled_from([0, 20_000]))
 def test_columns_of_a_file_are_those_of_its_records(
     tmp_path_factory: pytest.TempPathFactory, records: Side, priced: int
 ) -> None:
     path = written(tmp_path_factory.mktemp("e") / "one.json", records)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compact, "_PRICED", priced)
-        provenance, found = read_columns(path)
+    provenance, found = read_columns(path, priced=priced)
     wanted = columns(read_evidence(path).simulations)
     assert provenance == read_evidence(path).provenance
     assert (found.tasks, found.digests, found.ids) == (wanted.tasks, wanted.digests, wanted.ids)
@@ -82,8 +79,8 @@ def test_a_file_laid_out_otherwise_is_read_whole(tmp_path: Path) -> None:
     path = written(tmp_path / "one.json", side(1, 0))
     other = tmp_path / "other.json"
     other.write_text(json.dumps(json.loads(path.read_text()), indent=2), encoding="utf-8")
-    assert is_compact(path)
-    assert not is_compact(other)
+    assert is_in_lines(path)
+    assert not is_in_lines(other)
     assert read_columns(other)[1].ids == read_columns(path)[1].ids
 
 
@@ -96,7 +93,7 @@ DAMAGE = [
     ('"task_id":"0"', '"task_idd":"0"', "at line 4: task_id: Field required"),
     ('"trial":0}', '"trial":0,"shoe_size":9}', "at line 4: shoe_size: Extra inputs are not permitted"),
     ('"task_id":"1"', '"task_id":"0"', "two simulations of task '0', trial 0"),
-    ('"matched":1,', '"matched":3,', "at line 4: 3 read actions matched of 2"),
+    ('"matched":1,', '"matched":3,', "at line 4: actions.read: 3 actions matched of 2"),
     (
         '"trial":0}',
         '"trial":1000000000000000000000000}',
@@ -110,17 +107,14 @@ DAMAGE = [
 
 @pytest.mark.parametrize("priced", [0, 20_000])
 @pytest.mark.parametrize(("good", "bad", "told"), DAMAGE, ids=[f"{d[1][:20]}" for d in DAMAGE])
-def test_damage_is_told_by_its_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, good: str, bad: str, told: str, priced: int
-) -> None:
-    monkeypatch.setattr(compact, "_PRICED", priced)
+def test_damage_is_told_by_its_line(tmp_path: Path, good: str, bad: str, told: str, priced: int) -> None:
     records = [sim(task, 1.0, read=(2, 1)) for task in range(2)]
     path = written(tmp_path / "one.json", records)
     text = path.read_text(encoding="utf-8")
     assert good in text
     path.write_text(text.replace(good, bad, 1), encoding="utf-8")
     with pytest.raises(ResultsError, match=r"^[^\n]*one\.json: damaged[^\n]*; restore the file$") as error:
-        read_columns(path)
+        read_columns(path, priced=priced)
     assert told in str(error.value)
 
 
@@ -140,22 +134,22 @@ def test_a_missing_file_is_told(tmp_path: Path) -> None:
         read_columns(tmp_path / "none.json")
 
 
-def test_two_large_files_are_read_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_large_files_are_read_in_parallel(tmp_path: Path) -> None:
     paths = written(tmp_path / "a.json", side(1, 0)), written(tmp_path / "b.json", side(1, 1))
     alone = read_both(paths)
-    monkeypatch.setattr(compact, "_LARGE", 0)
-    beside = read_both(paths)
+    beside = read_both(paths, parallel_from=0)
     for one, other in zip(alone, beside, strict=True):
         assert (one[0], one[1].ids) == (other[0], other[1].ids)
         np.testing.assert_array_equal(one[1].reward, other[1].reward)
     paths[1].write_text(paths[1].read_text().replace("]}", ""), encoding="utf-8")
     with pytest.raises(ResultsError, match=r"b\.json: damaged: the file ends too early"):
-        read_both(paths)
+        read_both(paths, parallel_from=0)
 
 
-def test_plain_lines_are_those_that_are_written(tmp_path: Path) -> None:
-    plain = [sim(task, 1.0, read=(2, 1), write=(1, 0)) for task in range(3)]
-    text = written(tmp_path / "one.json", plain).read_bytes().partition(b"[\n")[2].rpartition(b"\n]}")[0]
-    assert len(compact._plain_lines(text)) == 3
-    assert compact._plain_lines(text.replace(b"  {", b" x{", 1)) == []
-    assert compact._plain_lines(text.replace(b'"reward":1.0', b'"reward":NaN', 1)) == []
+def test_lines_as_they_are_written_skip_validation_beyond_the_priced_ones(tmp_path: Path) -> None:
+    records = [sim(task, 1.0, read=(2, 1)).model_copy(update={"cost": 0.5}) for task in range(3)]
+    path = written(tmp_path / "one.json", records)
+    assert np.isnan(read_columns(path, priced=0)[1].cost).all()
+    lost = sim(3, None, read=(2, 0))
+    path = written(tmp_path / "two.json", [*records, lost])
+    assert not np.isnan(read_columns(path, priced=0)[1].cost[:3]).any()
