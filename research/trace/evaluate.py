@@ -18,10 +18,10 @@ from pytest_trace2evolve.environments.rollouts import roll_groups
 from pytest_trace2evolve.errors import InfrastructureError
 from pytest_trace2evolve.models.chat import ChatModel
 from pytest_trace2evolve.models.settings import ModelSettings
+from pytest_trace2evolve.records.adapter import NONE, Skill
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import Agent, World
-from pytest_trace2evolve.records.routing import NONE, Skill
 from pytest_trace2evolve.records.score import Unit
 from pytest_trace2evolve.records.task import Action, Content, Script, Turn
 from pytest_trace2evolve.records.trace import TerminationReason

@@ -17,9 +17,8 @@ from pydantic import Field
 from scipy.stats import norm, t
 
 from pytest_trace2evolve.errors import ConfigError, TrainingError
-from pytest_trace2evolve.records.adapter import MANIFEST, AdapterManifest
+from pytest_trace2evolve.records.adapter import MANIFEST, NONE, AdapterManifest, Confusion
 from pytest_trace2evolve.records.base import Record
-from pytest_trace2evolve.records.routing import NONE, Confusion
 from research.common import read_record
 from research.trace.evaluate import Environmental, Evaluation
 from research.trace.identity import tasks_digest

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pytest_trace2evolve.errors import ParticipantError, RequestRefusedError
+from pytest_trace2evolve.records.completion import from_completion, to_wire, uncommon_part
 from pytest_trace2evolve.records.message import STOP, Message, Requestor
 from pytest_trace2evolve.records.protocols import Model, ToolSchema
-from pytest_trace2evolve.records.wire import from_completion, to_wire, uncommon_part
 
 # τ²'s own wording: part of the benchmark's protocol, without which runs of two tools would not compare.
 _INSTRUCTIONS = """\

@@ -11,9 +11,9 @@ import random
 import string
 from collections.abc import Mapping, Sequence
 
+from pytest_trace2evolve.records.adapter import NONE, Routing, Skill
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import Agent, FirstTokens
-from pytest_trace2evolve.records.routing import NONE, Routing, Skill
 
 LETTERS = string.ascii_uppercase
 

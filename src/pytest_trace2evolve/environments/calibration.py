@@ -27,12 +27,11 @@ from pytest_trace2evolve.errors import ConfigError, GeneratorError, Infrastructu
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.project.candidates import Candidates
 from pytest_trace2evolve.project.project import Project
-from pytest_trace2evolve.records.base import complaint
 from pytest_trace2evolve.records.environment import TOP, Calibration, Figures, Outcome, Tried
 from pytest_trace2evolve.records.protocols import Agent, Model
 from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.utils.files import write_atomic
-from pytest_trace2evolve.utils.reading import read_json
+from pytest_trace2evolve.utils.reading import problem_in, read_json
 from pytest_trace2evolve.utils.resources import embedded_model, template
 
 SEEDS, ROLLOUTS = 100, 16  # scenarios of a full calibration, and rollouts of each
@@ -258,7 +257,7 @@ def kept_in(folder: Path, capability: str) -> list[Calibration]:
     try:
         return [Calibration.model_validate(record) for record in records]
     except ValidationError as error:
-        raise GeneratorError(f"{path}: {complaint(error)}; {remedy}") from None
+        raise GeneratorError(f"{path}: {problem_in(error)}; {remedy}") from None
 
 
 def fitting(environments: Environments, capability: str, weights: str, folder: Path) -> Calibration | None:

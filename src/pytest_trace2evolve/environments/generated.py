@@ -21,7 +21,7 @@ from pytest_trace2evolve.environments.registry import BUILT_IN_NAMES, Environmen
 from pytest_trace2evolve.environments.sandbox.box import Sandbox
 from pytest_trace2evolve.errors import GeneratorError, refuse_taken
 from pytest_trace2evolve.project.project import Project
-from pytest_trace2evolve.records.base import Record, complaint
+from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.capability import CapabilityName
 from pytest_trace2evolve.records.environment import GRADES
 from pytest_trace2evolve.records.message import Message, ToolCall
@@ -29,7 +29,7 @@ from pytest_trace2evolve.records.protocols import Generator, World
 from pytest_trace2evolve.records.task import SCRIPT, Content, Replies, Request, Said, Script, Slot, Task, Turn
 from pytest_trace2evolve.utils.canonical import digest, digest_text
 from pytest_trace2evolve.utils.files import write_together
-from pytest_trace2evolve.utils.reading import SETTINGS, read_bytes, read_record, reported
+from pytest_trace2evolve.utils.reading import SETTINGS, problem_in, read_bytes, read_record, reported
 from pytest_trace2evolve.worlds.registry import Worlds
 
 MAX_STEPS = 40  # of a history or of a shortcut, and calls of the expert in a turn
@@ -175,7 +175,7 @@ class GeneratedGenerator:
         try:
             found = GeneratedScenario.model_validate(raw)
         except ValidationError as error:
-            raise GeneratorError(f"{call} is invalid: {complaint(error, 'scenario')}") from None
+            raise GeneratorError(f"{call} is invalid: {problem_in(error, 'scenario')}") from None
         return self._task(found, seed), found.goal
 
     def grade(self, task: Task, trace: Sequence[Message], *, solved: bool) -> float:
@@ -196,7 +196,7 @@ class GeneratedGenerator:
             steps = [Step.model_validate(step) for step in (raw if isinstance(raw, list) else [raw])]
         except ValidationError as error:
             raise GeneratorError(
-                f"{self._what}: shortcut is no list of steps: {complaint(error, 'step')}"
+                f"{self._what}: shortcut is no list of steps: {problem_in(error, 'step')}"
             ) from None
         if any(step.customer is not None for step in steps):
             raise GeneratorError(f"{self._what}: in shortcut the customer speaks")

@@ -32,7 +32,6 @@ from pytest_trace2evolve.judges.environments import (
     synthesis_messages,
 )
 from pytest_trace2evolve.project.project import Project
-from pytest_trace2evolve.records.base import complaint
 from pytest_trace2evolve.records.capability import Capability, Presence
 from pytest_trace2evolve.records.environment import AdmissionReport, Calibration, Outcome
 from pytest_trace2evolve.records.message import Message
@@ -40,6 +39,7 @@ from pytest_trace2evolve.records.protocols import Model, World
 from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.utils.canonical import digest_text
 from pytest_trace2evolve.utils.files import write_together
+from pytest_trace2evolve.utils.reading import problem_in
 from pytest_trace2evolve.worlds.registry import WorldName, Worlds
 
 ROUNDS = 5  # by default
@@ -224,7 +224,7 @@ def synthesis_task(
     try:
         capability = Capability(name=name, description=description)
     except ValidationError as error:
-        raise ConfigError(f"{name!r} is no name of a capability: {complaint(error, 'name')}") from None
+        raise ConfigError(f"{name!r} is no name of a capability: {problem_in(error, 'name')}") from None
     worlds = project.open_worlds()
     [sample] = generate("sample", 1, Content.TRAIN, ("multi_step_task_completion",))
     return SynthesisTask(

@@ -78,7 +78,7 @@ def read_body(body: bytes) -> Any:
         record = json.loads(text, parse_int=_whole_number)
     except RecursionError:
         return _EMPTY_ANSWER
-    return _EMPTY_ANSWER if is_deep(record) else record
+    return _EMPTY_ANSWER if is_deeper(record, MAX_DEPTH) else record
 
 
 def read_completion(record: Any, seconds: float) -> Completion:

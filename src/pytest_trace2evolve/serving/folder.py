@@ -16,10 +16,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from pytest_trace2evolve.errors import ModelFolderError
 from pytest_trace2evolve.records.adapter import ADAPTER_WEIGHTS, MANIFEST
-from pytest_trace2evolve.records.base import complaint
 from pytest_trace2evolve.utils.canonical import DIGEST_LENGTH, digest
 from pytest_trace2evolve.utils.optional import require
-from pytest_trace2evolve.utils.reading import check_regular, open_regular, read_json
+from pytest_trace2evolve.utils.reading import check_regular, open_regular, problem_in, read_json
 
 CONFIG = "config.json"
 ADAPTER_CONFIG = "adapter_config.json"
@@ -159,7 +158,7 @@ def read_adapter(name: str, path: Path, base: ModelFolder) -> AdapterFolder:
     try:
         _AdapterSettings.model_validate(config)
     except ValidationError as error:
-        cause = complaint(error)
+        cause = problem_in(error)
         raise ModelFolderError(f"adapter {name!r}: {file}: {cause}; train the adapter again") from None
     if not (path / ADAPTER_WEIGHTS).exists():
         _reject_pickle(path)

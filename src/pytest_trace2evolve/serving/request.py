@@ -14,7 +14,7 @@ from pydantic import (
     model_validator,
 )
 
-from pytest_trace2evolve.records.base import complaint
+from pytest_trace2evolve.utils.reading import problem_in
 
 MAX_CONTAINERS = 500_000
 """Lists and objects of a body, including brackets in texts; 32 MiB could hold eleven million, which take a
@@ -99,7 +99,7 @@ def _check_tool(tool: dict[str, Any]) -> dict[str, Any]:
     try:
         _Tool.model_validate(tool)
     except ValidationError as error:
-        raise ValueError(complaint(error)) from None
+        raise ValueError(problem_in(error)) from None
     return tool
 
 
@@ -235,7 +235,7 @@ class ChatRequest(BaseModel):
             place = error.errors(include_url=False)[0]["loc"]
             name = str(place[0])
             code = "invalid_value" if name in fields else "missing_required_parameter"
-            raise ApiError(complaint(error), name, code) from None
+            raise ApiError(problem_in(error), name, code) from None
 
     @model_validator(mode="after")
     def _check_support(self) -> Self:

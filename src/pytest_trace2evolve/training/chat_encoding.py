@@ -12,7 +12,6 @@ from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.records.completion import Completion, RequestedCall, from_completion, to_wire
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import ToolSchema
-from pytest_trace2evolve.records.wire import from_completion, to_wire
 from pytest_trace2evolve.serving.chat_format import ChatFormat, Prompt, call_id
 from pytest_trace2evolve.serving.request import ApiError, ChatRequest
 

@@ -190,4 +190,4 @@ def read_recipe(preset: str, config: Path | None = None, **overrides: object) ->
     try:
         return Recipe.model_validate({**PRESETS[preset], **table, **given})
     except ValidationError as error:
-        raise ConfigError(f"{config or f'preset {preset}'}: {complaint(error, 'recipe')}") from None
+        raise ConfigError(f"{config or f'preset {preset}'}: {problem_in(error, 'recipe')}") from None

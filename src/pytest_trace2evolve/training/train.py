@@ -27,8 +27,7 @@ from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.project.adapters import unfinished
 from pytest_trace2evolve.project.candidates import ROUTED, Candidates
 from pytest_trace2evolve.project.project import Project
-from pytest_trace2evolve.records.adapter import ADAPTER_WEIGHTS, MANIFEST, AdapterManifest, HeldOut
-from pytest_trace2evolve.records.routing import NONE
+from pytest_trace2evolve.records.adapter import ADAPTER_WEIGHTS, MANIFEST, NONE, AdapterManifest, HeldOut
 from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.serving.folder import ModelFolder, folder_digest, read_model
 from pytest_trace2evolve.training.heldout import (

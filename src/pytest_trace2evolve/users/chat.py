@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytest_trace2evolve.agents.chat import complete_message
+from pytest_trace2evolve.records.completion import to_wire
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import Model, ToolSchema
-from pytest_trace2evolve.records.wire import to_wire
 
 _HEADINGS = {
     "reason_for_call": "Reason for call",

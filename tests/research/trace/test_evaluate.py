@@ -11,9 +11,9 @@ from pytest_trace2evolve.agents.router import RoutedAgent
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.errors import InfrastructureError
 from pytest_trace2evolve.models.settings import ModelSettings
+from pytest_trace2evolve.records.adapter import NONE, Routing, Skill
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import Agent
-from pytest_trace2evolve.records.routing import NONE, Routing, Skill
 from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.testing.server import ChatServer, Reply
 from pytest_trace2evolve.worlds.support.world import SupportWorld

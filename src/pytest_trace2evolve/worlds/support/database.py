@@ -164,4 +164,4 @@ class RetailDB(Shape):
         try:
             return cls.model_validate(content)
         except ValidationError as error:
-            raise WorldError(f"the store has another shape: {complaint(error, 'it')}") from None
+            raise WorldError(f"the store has another shape: {problem_in(error, 'it')}") from None
