@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_trace2evolve.diagnose.capabilities import BUILT_IN
 from pytest_trace2evolve.records.adapter import AdapterManifest, AdapterState, Measured
+from pytest_trace2evolve.records.capability import BUILT_IN_CAPABILITIES
 from pytest_trace2evolve.records.verdict import Decision
 from pytest_trace2evolve.session.adapters import LOSS, settle
 
@@ -70,7 +70,7 @@ def test_what_was_not_measured_elsewhere_is_not_promoted(gate: Decision | None, 
 
 
 def test_where_there_is_no_other_environment_none_is_missed() -> None:
-    every = manifest().model_copy(update={"environments": {one.name: "e" for one in BUILT_IN}})
+    every = manifest().model_copy(update={"environments": {one.name: "e" for one in BUILT_IN_CAPABILITIES}})
     assert settle(Decision.PROMOTE, every) == (PROMOTED, "")
 
 

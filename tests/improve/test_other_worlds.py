@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pytest_trace2evolve.cli import main
-from pytest_trace2evolve.diagnose.diagnosis import missing_of
+from pytest_trace2evolve.diagnose.diagnosis import diagnose_run
 from pytest_trace2evolve.environments.generators.precondition import PreconditionVerification
 from pytest_trace2evolve.environments.registry import BUILT_IN_NAMES, Environments, Offer
 from pytest_trace2evolve.errors import ConfigError
@@ -62,7 +62,7 @@ def test_a_recorded_retail_run_has_environments(recorded: Path, tmp_path: Path) 
     """The environments have the tools of τ² retail."""
     own = Project(root=tmp_path, suites_folder=tmp_path / "suites")
     run = str(recorded / "retail-gpt-4.1-mini-base.json.gz")
-    learnt = missing_of(own, run, tmp_path, Environments())
+    learnt = diagnose_run(own, run, tmp_path, Environments())
     assert [one.name for one in learnt.trainable] == [
         "structured_data_reasoning",
         "precondition_verification",

@@ -7,13 +7,14 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_trace2evolve.gate.alpha_spending import Claim, look_of, share
+from pytest_trace2evolve.evidence.ledger import Ledger, render
+from pytest_trace2evolve.gate.alpha_spending import Claim, share, spending_of
 from pytest_trace2evolve.gate.labels import SealedSplit, label_of
 from pytest_trace2evolve.records.ledger import Dated, Evaluation, Version
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label, Verdict
 from pytest_trace2evolve.session.verdicts import with_recorded
-from tests.ledger_helpers import at, judged, ledgers, seen
-from tests.unit.test_labels import Made
+from tests.gate.test_labels import Made
+from tests.ledger_helpers import ROOT, at, judged, seen
 
 
 def claim(candidate: str, trials: int = 4, **further: Any) -> Claim:
@@ -63,7 +64,7 @@ def recorded(history: Sequence[Evaluation], runs: Sequence[Run]) -> list[Evaluat
     """The entries that these runs add to a history, one after the other, as a session writes them."""
     entries = list(history)
     for number, run in enumerate(runs):
-        look = look_of(entries, run.claim)
+        look = spending_of(entries, run.claim)
         verdict = with_recorded(
             Verdict(decision=run.own, policy=run.claim.policy, goal=Goal.IMPROVE, label=Label.CLEAN), look
         )
@@ -112,14 +113,14 @@ def test_no_order_changes_a_look_or_a_label(entries: list[Dated], random: object
         for trials in (1, 2, 4):
             for evidence in ("evidence of v0", "other evidence"):
                 wanted = claim(text, trials, evidence=evidence)
-                assert look_of(entries, wanted) == look_of(shuffled, wanted)
+                assert spending_of(entries, wanted) == spending_of(shuffled, wanted)
 
 
 @given(ledgers())
 def test_merging_branches_only_ever_raises_the_next_look(entries: list[Dated]) -> None:
     half = len(entries) // 2
-    merged = look_of(entries, claim("new")).number
-    parts = [look_of(part, claim("new")).number for part in (entries[:half], entries[half:])]
+    merged = spending_of(entries, claim("new")).number
+    parts = [spending_of(part, claim("new")).number for part in (entries[:half], entries[half:])]
     assert max(parts) <= merged <= sum(parts) - 1
 
 
@@ -153,15 +154,15 @@ def test_merged_branches_spend_at_most_alpha_each_and_count_both(
     merged = [*base, *branches[0], *branches[1]]
     assert all(spent([*base, *branch]) <= 1 for branch in branches)
     new = claim("new")
-    assert look_of(merged, new).number >= max(look_of([*base, *one], new).number for one in branches)
+    assert spending_of(merged, new).number >= max(spending_of([*base, *one], new).number for one in branches)
     # Every test that either branch has spent on is counted by the next.
     tests = {
         (entry.candidate.digest, entry.agent, entry.policy, entry.baseline_identity)
         for entry in merged
         if entry.alpha and entry.repeats is None and entry.baseline_identity is not None
     }
-    assert look_of(merged, new).number > len(tests)
-    look = look_of(merged, after.claim)
+    assert spending_of(merged, new).number > len(tests)
+    look = spending_of(merged, after.claim)
     if look.continued is not None:
         used = {entry.analysis for entry in merged if entry.look == look.number and is_of(entry, after.claim)}
         assert look.analysis not in used
@@ -175,8 +176,8 @@ def test_no_order_of_merged_branches_changes_what_a_run_is(
     merged = [*base, *ours, *theirs]
     shuffled = list(merged)
     random.shuffle(shuffled)
-    look = look_of(merged, after.claim)
-    assert look_of(shuffled, after.claim) == look
+    look = spending_of(merged, after.claim)
+    assert spending_of(shuffled, after.claim) == look
     discarded = any(entry.decision is Decision.DISCARD and is_of(entry, after.claim) for entry in merged)
     if discarded:
         assert look.recorded is not None
@@ -193,14 +194,14 @@ def is_of(entry: Evaluation, wanted: Claim) -> bool:
 @given(st.lists(RUNS, max_size=10), RUNS)
 def test_a_repeat_never_makes_a_decision_better(runs: list[Run], again: Run) -> None:
     entries = recorded([], runs)
-    look = look_of(entries, again.claim)
+    look = spending_of(entries, again.claim)
     (entry,) = recorded(entries, [again])
     if look.recorded is None:
         return
     assert entry.decision.rank <= min(look.recorded.decision.rank, again.own.rank)
     assert entry.look == look.recorded.look
     assert spent([*entries, entry]) == spent(entries), "and spends nothing"
-    further = look_of([*entries, entry], again.claim)
+    further = spending_of([*entries, entry], again.claim)
     assert further.recorded is not None
     assert further.recorded.decision.rank <= look.recorded.decision.rank, "and what stands is no better"
 

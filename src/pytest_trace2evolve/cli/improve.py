@@ -37,8 +37,8 @@ from pytest_trace2evolve.utils.option_types import integer
 from pytest_trace2evolve.utils.sanitize import sanitize_line
 
 if TYPE_CHECKING:
-    from pytest_trace2evolve.diagnose.diagnosis import Labelled
-    from pytest_trace2evolve.diagnose.traces import Gathered
+    from pytest_trace2evolve.diagnose.diagnosis import LabelSet
+    from pytest_trace2evolve.diagnose.traces import TraceSet
     from pytest_trace2evolve.environments.registry import Environments
     from pytest_trace2evolve.project.project import Project
     from pytest_trace2evolve.records.improvement import Stage
@@ -98,7 +98,7 @@ def _capabilities(options: argparse.Namespace) -> int:
         provider=options.provider,
     )
     if options.judge is None:
-        labelled: Labelled | None = by_rules(gathered, times or 1)
+        labelled: LabelSet | None = by_rules(gathered, times or 1)
     else:
         labelled = _judged(options, gathered, project, times)
     if labelled is None:
@@ -128,10 +128,10 @@ def _refuse_unheard(options: argparse.Namespace) -> None:
 
 
 def _judged(
-    options: argparse.Namespace, gathered: "Gathered", project: "Project | None", times: int | None
-) -> "Labelled | None":
+    options: argparse.Namespace, gathered: "TraceSet", project: "Project | None", times: int | None
+) -> "LabelSet | None":
     """Labels by the judge; None where only their cost was asked for."""
-    from pytest_trace2evolve.diagnose.judged import RUNS, Judged, JudgeSettings, estimate
+    from pytest_trace2evolve.diagnose.judge_labels import RUNS, JudgeLabeller, JudgeSettings, estimate
     from pytest_trace2evolve.engine.participants import open_cache
     from pytest_trace2evolve.models.prices import PRICES_NAME, read_prices
     from pytest_trace2evolve.models.settings import ModelSettings
@@ -150,7 +150,7 @@ def _judged(
     expected = estimate(gathered, settings)
     cost = f"about ${expected.cost:.2f}" if expected.cost is not None else "price not known (prices.toml)"
     print(
-        f"{len(gathered.conducts)} traces × {settings.runs} runs: {expected.requests:,} requests, about "
+        f"{len(gathered.behaviors)} traces × {settings.runs} runs: {expected.requests:,} requests, about "
         f"{expected.prompt_tokens:,} prompt and {expected.completion_tokens:,} completion tokens, {cost}",
         file=sys.stderr,
     )
@@ -164,7 +164,7 @@ def _judged(
             stack.callback(cache.close)
             settings = JudgeSettings(model, runs=settings.runs, cache=cache)
         show = stack.enter_context(progress_bar("labelling", None))
-        judged = Judged(settings, _shown(show))
+        judged = JudgeLabeller(settings, _shown(show))
         labelled = judged.label(gathered)
     spent = f", ${judged.used.cost:.2f}" if judged.used.cost is not None and judged.used.calls else ""
     print(f"asked {judged.used.calls:,} times, {judged.used.tokens:,} tokens{spent}", file=sys.stderr)

@@ -8,7 +8,7 @@ import pytest
 if TYPE_CHECKING:
     from pytest_trace2evolve.engine.participants import AgentFactory
     from pytest_trace2evolve.environments.registry import Offer
-    from pytest_trace2evolve.gate.strict import Check
+    from pytest_trace2evolve.gate.checks import Check
     from pytest_trace2evolve.worlds.registry import WorldFactory
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from pytest_trace2evolve.engine.participants import AgentFactory
     from pytest_trace2evolve.environments.registry import Offer
-    from pytest_trace2evolve.gate.strict import Check  # brings numpy, which most commands do without
+    from pytest_trace2evolve.gate.checks import Check  # brings numpy, which most commands do without
 
 READER = "trace2evolve-extensions"
 """The name under which `load` registers its plugin: our own plugin does nothing in such a session."""

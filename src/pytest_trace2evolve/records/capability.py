@@ -172,3 +172,51 @@ class CapabilityReport(Record):
     taxonomy: tuple[FailureKind, ...]
     unexplained: tuple[Shown, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+BUILT_IN_CAPABILITIES = (
+    Capability(
+        name="precondition_verification",
+        description=(
+            "Before it changes a record the agent reads it, and sees that its state and the policy allow the "
+            "change. It makes no change that is not called for."
+        ),
+    ),
+    Capability(
+        name="structured_data_reasoning",
+        description=(
+            "The agent draws the right conclusion from several records: the variant with the wanted options, "
+            "the order that is meant, a sum or a count. It chooses from what it has read, not by guessing."
+        ),
+    ),
+    Capability(
+        name="multi_step_task_completion",
+        description=(
+            "The agent does all that the customer asks for: each change, and each answer that it has found. "
+            "It does not stop after the first."
+        ),
+    ),
+    Capability(
+        name="tool_calling_precision",
+        description=(
+            "The agent calls the right tool with the right items, payment method and reason; which variant "
+            "or address is right is not part of it. No call is refused for its arguments."
+        ),
+    ),
+    Capability(
+        name="account_address_inference",
+        description=(
+            "Where the customer refers to an address instead of telling it, the agent takes it from the "
+            "account or the order in which it stands."
+        ),
+    ),
+    Capability(
+        name="conditional_detail_retrieval",
+        description=(
+            "The agent fetches the detail that an answer or a decision depends on, before it answers or "
+            "gives up. It does not tell what it has not read."
+        ),
+    ),
+)
+"""The capabilities that the labeller by rules knows: those that TRACE (arXiv 2604.05336) found missing on τ²,
+and two of Trace2Evolve's."""

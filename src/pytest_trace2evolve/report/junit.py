@@ -6,7 +6,6 @@ at a held-out trace is not recorded.
 
 from collections import Counter
 
-from pytest_trace2evolve.gate.trials import Trials
 from pytest_trace2evolve.records.completion import NOTHING_USED, Usage
 from pytest_trace2evolve.records.verdict import CheckStatus
 from pytest_trace2evolve.report.run import RunReport

@@ -14,14 +14,14 @@ from pytest_trace2evolve.cases.case import Case, case_line, case_of, read_cases
 from pytest_trace2evolve.cases.content import find_foreign_mark
 from pytest_trace2evolve.engine.conversation import Limits, converse
 from pytest_trace2evolve.errors import CaseError, SuiteError
-from pytest_trace2evolve.gate.columns import SUCCESS
 from pytest_trace2evolve.project.lock import LOCK_NAME
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.protocols import Agent, World, rules_of
 from pytest_trace2evolve.records.score import Score, Status, ToolType
 from pytest_trace2evolve.records.task import Content, Task
 from pytest_trace2evolve.records.trace import Simulation, TerminationReason
-from pytest_trace2evolve.scoring.invariants import found_in
+from pytest_trace2evolve.scoring.invariants import breaches_in
+from pytest_trace2evolve.scoring.metrics import SUCCESS
 from pytest_trace2evolve.scoring.reward import score
 from pytest_trace2evolve.users.scripted import ScriptedUser
 from pytest_trace2evolve.utils.canonical import texts_in
@@ -81,7 +81,7 @@ def _shortcomings(simulation: Simulation, case: Case, world: World) -> Iterator[
     errors = (message for message in simulation.trace if message.role == "tool" and message.error)
     if failed := next(errors, None):
         yield f"performs a gold action that fails: {failed.content}"
-    for finding in found_in(simulation, result, rules_of(world)) or ():
+    for finding in breaches_in(simulation, result, rules_of(world)) or ():
         yield f"breaks {finding.invariant.value}: {finding.why}"
     if ended and not _passes(result):
         below = [name.value for name in result.basis if result.components.get(name, 1.0) < 1]

@@ -16,7 +16,7 @@ from pytest_trace2evolve.records.rules import Finding
 from pytest_trace2evolve.records.score import Score
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation
-from pytest_trace2evolve.scoring.invariants import found_in
+from pytest_trace2evolve.scoring.invariants import breaches_in
 from pytest_trace2evolve.scoring.metrics import as_evidence
 from pytest_trace2evolve.scoring.reward import SCORER_VERSION, score
 from pytest_trace2evolve.utils.canonical import digest_text
@@ -61,7 +61,7 @@ def rescore(
     for simulation in file.simulations:
         task = file.tasks[simulation.task_id]
         result = score(simulation, task, world, judge)
-        found = found_in(simulation, result, rules)
+        found = breaches_in(simulation, result, rules)
         record = as_evidence(simulation, task, result, types, solo=origin.mode.solo, found=found)
         scored.append(Scored(simulation, task, result, record, found or ()))
     return scored

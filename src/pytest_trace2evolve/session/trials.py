@@ -23,7 +23,7 @@ from pytest_trace2evolve.records.rules import Rules
 from pytest_trace2evolve.records.score import Status
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation, TerminationReason
-from pytest_trace2evolve.scoring.invariants import found_in
+from pytest_trace2evolve.scoring.invariants import breaches_in
 from pytest_trace2evolve.scoring.metrics import as_evidence
 from pytest_trace2evolve.scoring.reward import score
 from pytest_trace2evolve.session.confirmation import FIRST_TRIAL, SideName
@@ -281,7 +281,7 @@ class TaskRunner:
                 raise simulation
             world = self._world(planned)
             result = score(simulation, task, world, self._plan.judge)
-            found = found_in(simulation, result, self._rules_of(planned, world))
+            found = breaches_in(simulation, result, self._rules_of(planned, world))
             types = world.tool_types()
             record = as_evidence(simulation, task, result, types, solo=planned.suite.solo, found=found)
             content = simulation_record(simulation, result, found or ())
