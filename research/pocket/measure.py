@@ -14,7 +14,7 @@ from pytest_trace2evolve.cases.case import FAMILIES, Case, generate
 from pytest_trace2evolve.cases.teacher import rulebook
 from pytest_trace2evolve.engine.conversation import converse
 from pytest_trace2evolve.errors import InfrastructureError
-from pytest_trace2evolve.gate.columns import SUCCESS
+from pytest_trace2evolve.scoring.metrics import SUCCESS
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.protocols import Model, World
 from pytest_trace2evolve.records.task import Content

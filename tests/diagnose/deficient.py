@@ -10,7 +10,7 @@ from benchmarks.deficits import DeficientAgent, Deficit
 from pytest_trace2evolve.cases.case import Case, generate
 from pytest_trace2evolve.diagnose.behavior_features import Behavior, read_behavior
 from pytest_trace2evolve.engine.conversation import Limits, converse
-from pytest_trace2evolve.evidence.tau2_format import OWN_BLOCK
+from pytest_trace2evolve.evidence.results import OWN_BLOCK
 from pytest_trace2evolve.records.evidence import Provenance
 from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.records.trace import Simulation

@@ -25,7 +25,7 @@ from pytest_trace2evolve.gate.checks import Question
 from pytest_trace2evolve.gate.decide import ranks
 from pytest_trace2evolve.gate.simulate import AGENTS, Design, Effect, draw, draw_stages
 from pytest_trace2evolve.gate.tally import Comparisons
-from pytest_trace2evolve.plugin.option_types import DEFAULT_STAGES
+from pytest_trace2evolve.utils.option_types import DEFAULT_STAGES
 from pytest_trace2evolve.records.ledger import Dated, Evaluation
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label, Verdict
 from pytest_trace2evolve.session.verdicts import with_recorded

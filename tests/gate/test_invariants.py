@@ -9,7 +9,7 @@ import pytest
 
 from pytest_trace2evolve.errors import PolicyError
 from pytest_trace2evolve.evidence.baselines import render_evidence, write_evidence
-from pytest_trace2evolve.evidence.compact import read_columns
+from pytest_trace2evolve.evidence.columns import read_columns
 from pytest_trace2evolve.gate.calibrated import CALIBRATED
 from pytest_trace2evolve.gate.checks import Question
 from pytest_trace2evolve.gate.columns import columns

@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from pytest_trace2evolve.cases.case import generate
-from pytest_trace2evolve.diagnose.capabilities import BUILT_IN
+from pytest_trace2evolve.environments.registry import BUILT_IN
 from pytest_trace2evolve.diagnose.diagnosis import by_rules
 from pytest_trace2evolve.diagnose.traces import gather
 from pytest_trace2evolve.environments.admission import admit

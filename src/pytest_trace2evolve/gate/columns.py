@@ -155,7 +155,7 @@ class ColumnsBuilder:
 
     def add(self, records: Sequence[SimulationEvidence]) -> None:
         """Take in records."""
-        used = [_used(record) for record in records]
+        used = [_cost_and_tokens(record) for record in records]
         self.extend(
             ids=[record.id for record in records],
             tasks=[record.task_id for record in records],
@@ -163,7 +163,10 @@ class ColumnsBuilder:
             digests=[record.task_digest for record in records],
             rewards=[math.nan if record.reward is None else record.reward for record in records],
             ends=[record.termination_reason for record in records],
-            patterns=[_pattern(record) for record in records],
+            patterns=[
+                tuple((kind, count.total, count.matched) for kind, count in record.actions.items())
+                for record in records
+            ],
             costs=[cost for cost, _ in used],
             tokens=[tokens for _, tokens in used],
             breaches=[breaches_of(record.invariants) for record in records],
@@ -214,8 +217,6 @@ class ColumnsBuilder:
 
 def columns(records: Iterable[SimulationEvidence]) -> Columns:
     """The columns of some records."""
-    simulations = list(records)
-    used = [_cost_and_tokens(record) for record in simulations]
     builder = ColumnsBuilder()
     builder.add(list(records))
     return builder.build()

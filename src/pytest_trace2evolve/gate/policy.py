@@ -28,7 +28,7 @@ from pytest_trace2evolve.gate.checks import Check, Policy
 from pytest_trace2evolve.gate.columns import INVARIANTS
 from pytest_trace2evolve.gate.strict import REWARD_IMPROVED, REWARD_NOT_WORSE, STRICT, WATCHED, Strict
 from pytest_trace2evolve.gate.tally import MAX_STEPS, METRICS, REGRESSIONS, REWARD
-from pytest_trace2evolve.records.base import Record, complaint
+from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.utils.canonical import digest
 from pytest_trace2evolve.utils.reading import problem_in, read_toml
 

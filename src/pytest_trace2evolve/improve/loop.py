@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_trace2evolve.diagnose.diagnosis import missing_of
+from pytest_trace2evolve.diagnose.diagnosis import diagnose_run
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.errors import ConfigError, TrainingError
 from pytest_trace2evolve.evidence.integrity import refuse_unrecorded
@@ -149,7 +149,7 @@ class Loop:
         return 0 if self.plan.run is not None else _simulations_in(folder)
 
     def _diagnose(self) -> int:
-        learnt = missing_of(self.project, self.state.folder, self.project.root, self._environments)
+        learnt = diagnose_run(self.project, self.state.folder, self.project.root, self._environments)
         trainable = learnt.trainable
         for missing in learnt.missing:
             if missing not in trainable:

@@ -1,6 +1,6 @@
 """What items report, from what the session decided."""
 
-from pytest_trace2evolve.gate.trials import Trials
+from pytest_trace2evolve.scoring.metrics import Trials
 from pytest_trace2evolve.plugin.items import ItemResult
 from pytest_trace2evolve.project.suites import Role
 from pytest_trace2evolve.records.evidence import SimulationEvidence

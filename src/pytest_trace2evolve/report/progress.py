@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_trace2evolve.engine.engine import Engine
-from pytest_trace2evolve.gate.trials import Trials
+from pytest_trace2evolve.scoring.metrics import Trials
 from pytest_trace2evolve.records.budget import Budgets, State, Totals
 from pytest_trace2evolve.records.completion import Usage
 from pytest_trace2evolve.records.evidence import SimulationEvidence

@@ -26,7 +26,7 @@ from pytest_trace2evolve.errors import (
 )
 from pytest_trace2evolve.evidence.draws import DrawStore, simulation_key
 from pytest_trace2evolve.evidence.journal import Journal
-from pytest_trace2evolve.gate.columns import SUCCESS
+from pytest_trace2evolve.scoring.metrics import SUCCESS
 from pytest_trace2evolve.records.evidence import CHAT, SCRIPTED_USER, Settings
 from pytest_trace2evolve.records.protocols import World, rules_of
 from pytest_trace2evolve.records.rules import Finding

@@ -23,7 +23,7 @@ from pytest_trace2evolve.errors import (
 from pytest_trace2evolve.evidence.answers import remove
 from pytest_trace2evolve.evidence.baselines import write_evidence
 from pytest_trace2evolve.gate.decide import worst
-from pytest_trace2evolve.gate.stages import Stage
+from pytest_trace2evolve.gate.alpha_spending import Stage
 from pytest_trace2evolve.records.evidence import CHAT
 from pytest_trace2evolve.records.verdict import Decision
 from pytest_trace2evolve.session.access_log import Looks

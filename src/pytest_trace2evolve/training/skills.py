@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from pytest_trace2evolve.diagnose.capabilities import BUILT_IN
+from pytest_trace2evolve.environments.registry import BUILT_IN
 from pytest_trace2evolve.environments.environment import EASIEST
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.records.adapter import Skill

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_trace2evolve.agents.chat import system_prompt
-from pytest_trace2evolve.diagnose.diagnosis import missing_of
+from pytest_trace2evolve.diagnose.diagnosis import diagnose_run
 from pytest_trace2evolve.environments.calibration import fitting
 from pytest_trace2evolve.environments.environment import EASIEST, ScenarioEnvironment
 from pytest_trace2evolve.environments.registry import Environments
@@ -149,7 +149,7 @@ def orders_of(
     for option, value in (("--name", options.name), ("--out", options.out)):
         if value is not None:
             raise ConfigError(f"{option} does not go with --from-run, which names its adapters by capability")
-    missing = missing_of(project, options.from_run, here, environments)
+    missing = diagnose_run(project, options.from_run, here, environments)
     orders = [
         _order(environments, options, project, here, [capability.name]) for capability in missing.trainable
     ]
