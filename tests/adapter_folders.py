@@ -12,8 +12,8 @@ from pytest_trace2evolve.records.adapter import (
     AdapterState,
     AdapterVerdict,
     Measured,
+    Skill,
 )
-from pytest_trace2evolve.records.routing import Skill
 from pytest_trace2evolve.records.verdict import Decision
 
 

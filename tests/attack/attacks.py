@@ -14,7 +14,7 @@ from math import comb
 from pathlib import Path
 from typing import Any
 
-from pytest_trace2evolve.testing.faults import Fault
+from pytest_trace2evolve.testing import Fault
 from pytest_trace2evolve.utils.canonical import digest
 from tests.attack.coin import Coin
 from tests.attack.target import TASKS, Outcome, Target, edit_rewards, with_digest, without_digest

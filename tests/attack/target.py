@@ -18,7 +18,7 @@ from typing import Any
 
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.baselines import evidence_digest, read_evidence
-from pytest_trace2evolve.testing.faults import Fault
+from pytest_trace2evolve.testing import Fault
 from tests.attack.coin import Coin, CoinServer
 from tests.attack.sessions import Done, Sessions
 from tests.hotel import HotelProject

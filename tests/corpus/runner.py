@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_trace2evolve.cli import main
-from pytest_trace2evolve.environments.calibration_store import kept_in
+from pytest_trace2evolve.environments.calibration import kept_in
 from pytest_trace2evolve.errors import Trace2EvolveError, shortened
 from pytest_trace2evolve.evidence import scoreboard
 from pytest_trace2evolve.evidence.cassettes import read_cassette, render
@@ -31,10 +31,9 @@ from pytest_trace2evolve.gate.policy import read_policy
 from pytest_trace2evolve.improve.state import read_state
 from pytest_trace2evolve.models.prices import read_prices
 from pytest_trace2evolve.project.adapters import Adapters
-from pytest_trace2evolve.project.pytest_ini import pytest_ini
+from pytest_trace2evolve.project.pytest_ini import ini_words
 from pytest_trace2evolve.records.adapter import MANIFEST
-from pytest_trace2evolve.records.answer import Answer
-from pytest_trace2evolve.records.completion import Completion
+from pytest_trace2evolve.records.completion import Answer, Completion
 from pytest_trace2evolve.records.evidence import CandidateRef, Settings
 from pytest_trace2evolve.records.improvement import Evolution
 from pytest_trace2evolve.serving.folder import read_adapter, read_model
@@ -214,7 +213,8 @@ def _made(root: Path, reader: Callable[..., Target]) -> Iterator[Target]:
     (ini / "pyproject.toml").write_text(
         '[project]\nname = "x"\n\n[tool.pytest.ini_options]\ntestpaths = ["t"]\n'
     )
-    yield reader("pyproject", ini / "pyproject.toml", "toml", lambda: pytest_ini(ini), strict=False)
+    settings = ini / "pyproject.toml"
+    yield reader("pyproject", settings, "toml", lambda: ini_words(ini, "testpaths"), strict=False)
     assert PRESETS
 
 

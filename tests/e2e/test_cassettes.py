@@ -3,7 +3,6 @@
 import json
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -179,18 +178,9 @@ def test_a_baseline_recorded_live_can_be_compared_with_playback(
     assert result.ret != pytest.ExitCode.USAGE_ERROR
 
 
-def test_a_conversation_that_no_longer_fits_plays_back_as_it_was(
-    project: DeskProject, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    refusal = ChatServer._refusal
-
-    def full(self: ChatServer, head: Any, record: Any) -> Any:
-        if len(record["messages"]) > 4:
-            return 400, "This model's maximum context length is 8 tokens.", []
-        return refusal(self, head, record)
-
-    monkeypatch.setattr(ChatServer, "_refusal", full)
-    with ChatServer(SOLVED) as server:
+def test_a_conversation_that_no_longer_fits_plays_back_as_it_was(project: DeskProject) -> None:
+    full = Reply(error=(400, "This model's maximum context length is 8 tokens."))
+    with ChatServer(lambda request: full if len(request.messages) > 4 else SOLVED(request)) as server:
         record(project, server, ONE)
     recorded = said(project)
     assert traces(project)[0]["termination_reason"] == "context_window_exceeded"

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-import h11
 import pytest
 
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Reply, Script
@@ -137,18 +136,16 @@ def test_a_users_model_that_writes_anything_loses_nothing(project: DeskProject) 
         assert made_by_task(project)[task]["termination_reason"] != "infrastructure_error", name
 
 
-class StrictServer(ChatServer):
+def strict(script: Script) -> Script:
     """An endpoint that takes no names of tools but plain ones, as OpenAI's."""
 
-    def _refusal(self, head: h11.Request, record: Any) -> Any:
-        names = [
-            call["function"]["name"]
-            for message in record["messages"]
-            for call in message.get("tool_calls") or ()
-        ]
-        if all(name.isidentifier() for name in names):
-            return super()._refusal(head, record)
-        return 400, "Invalid 'messages[2].tool_calls[0].function.name'.", []
+    def reply(request: ChatRequest) -> Reply:
+        calls = [call for message in request.messages for call in message.get("tool_calls") or ()]
+        if all(call["function"]["name"].isidentifier() for call in calls):
+            return script(request)
+        return Reply(error=(400, "Invalid 'messages[2].tool_calls[0].function.name'."))
+
+    return reply
 
 
 @pytest.mark.parametrize(("side", "reason"), [("agent", "agent_error"), ("user", "user_error")])
@@ -156,23 +153,25 @@ def test_a_name_that_the_endpoint_takes_back_from_nobody_is_its_writers(
     project: DeskProject, side: str, reason: str
 ) -> None:
     odd = called("{}", "no such tool")
-    with StrictServer(misbehaving(side, {"close": odd, "note": odd})) as server:
+    with ChatServer(strict(misbehaving(side, {"close": odd, "note": odd}))) as server:
         live(project, server, "suites/desk.toml::heldout::close", "suites/desk.toml::heldout::note")
     made = traces(project)
     assert {one["termination_reason"] for one in made} == {reason}
     assert all("a call of a tool named 'no such tool'" in one["info"]["error"] for one in made)  # type: ignore[index]
 
 
-class SmallServer(ChatServer):
+def small(script: Script) -> Script:
     """An endpoint behind a gateway that takes small requests only."""
 
-    def _refusal(self, head: h11.Request, record: Any) -> Any:
-        size = sum(len(str(message.get("content"))) for message in record["messages"])
-        return (413, "Request Entity Too Large", []) if size > 100_000 else super()._refusal(head, record)
+    def reply(request: ChatRequest) -> Reply:
+        size = sum(len(str(message.get("content"))) for message in request.messages)
+        return Reply(error=(413, "Request Entity Too Large")) if size > 100_000 else script(request)
+
+    return reply
 
 
 def test_a_conversation_that_grows_too_large_no_longer_fits(project: DeskProject) -> None:
-    with SmallServer(misbehaving("agent", {"close": ANSWERED["text of a megabyte"]})) as server:
+    with ChatServer(small(misbehaving("agent", {"close": ANSWERED["text of a megabyte"]}))) as server:
         live(project, server)
     assert made_by_task(project)["close"]["termination_reason"] == "context_window_exceeded"
 

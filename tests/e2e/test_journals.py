@@ -15,8 +15,7 @@ import pytest
 
 from pytest_trace2evolve.engine import participants as chat
 from pytest_trace2evolve.models import settings
-from pytest_trace2evolve.testing import ChatRequest, ChatServer, Fault, FaultPlan, Reply
-from pytest_trace2evolve.testing.faults import Misbehaviour
+from pytest_trace2evolve.testing import ChatRequest, ChatServer, Fault, FaultPlan, Misbehaviour, Reply
 from tests.e2e.test_kills import group
 from tests.e2e.test_live import SCENARIOS, SECRET, SOLVED, live, traces
 from tests.patience import HANG_SECONDS, until
@@ -93,7 +92,7 @@ def test_a_killed_run_goes_on_with_the_answers_that_had_arrived(
             os.killpg(child.pid, getattr(signal, by))
             child.wait(HANG_SECONDS)
             # The endpoint knows that nobody waits any more.
-            until(lambda child=child: not group(child.pid) and not server._at_once)
+            until(lambda child=child: not group(child.pid) and not server.count.at_once)
             now = journals(project)
             for name, before in drawn.items():
                 assert now.get(name, before)[: len(before)] == before
@@ -134,7 +133,7 @@ class Broken(FaultPlan):
 def lost(project: DeskProject) -> Any:
     """A session that lost a trial in the middle, and its endpoint."""
     with ChatServer(Numbered()) as server:
-        server._faults = broken = Broken(server)
+        server.faults = broken = Broken(server)
         live(project, server, "-k", "note", "--t2e-concurrency=1")
         broken.on = False
         yield server
@@ -159,7 +158,7 @@ def test_a_lost_conversation_goes_on_where_it_was(project: DeskProject, lost: Ch
 
 def test_with_a_cache_it_is_the_same(project: DeskProject) -> None:
     with ChatServer(Numbered()) as server:
-        server._faults = broken = Broken(server)
+        server.faults = broken = Broken(server)
         live(project, server, "-k", "note", "--t2e-concurrency=1", "--t2e-cache")
         broken.on = False
         ((_, drawn),) = journals(project).items()
@@ -224,7 +223,7 @@ def test_a_ledger_names_a_draw_before_its_first_answer_is_used(project: DeskProj
                     return Misbehaviour(Fault.SERVER_ERROR)
                 return None
 
-        server._faults = Looks({})
+        server.faults = Looks({})
         live(project, server, "-k", "note", "--t2e-fresh", "--t2e-concurrency=1")
     assert seen
     assert all(seen)

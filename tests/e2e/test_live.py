@@ -15,7 +15,7 @@ from pytest_trace2evolve.users.chat import render_scenario
 from tests.fake_world import POLICY, TASKS
 from tests.patience import HANG_SECONDS, until
 from tests.plugin.conftest import DeskProject, Letters, letters, project
-from tests.unit.test_atomic import hold
+from tests.utils.test_files import hold
 
 __all__ = ["letters", "project"]
 

@@ -5,8 +5,7 @@ import json
 import pytest
 
 from pytest_trace2evolve.models import settings
-from pytest_trace2evolve.testing import ChatServer, Fault, FaultPlan
-from pytest_trace2evolve.testing.faults import Misbehaviour
+from pytest_trace2evolve.testing import ChatServer, Fault, FaultPlan, Misbehaviour
 from tests.e2e.test_live import SCENARIOS, SECRET, SOLVED, live
 from tests.plugin.conftest import DeskProject, project
 

@@ -1,14 +1,13 @@
 """Planted secrets: whatever an endpoint echoes, none reaches a file, a log, a report or the screen."""
 
 import contextlib
+import dataclasses
 import json
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Reply
-from pytest_trace2evolve.testing import server as server_module
 from tests.e2e.test_live import SOLVED
 from tests.plugin.conftest import DeskProject, project
 
@@ -39,28 +38,20 @@ def echo(request: ChatRequest) -> Reply:
 
 
 @contextlib.contextmanager
-def echoing(
-    monkeypatch: pytest.MonkeyPatch, *, refuse: bool = False
-) -> Iterator[tuple[ChatServer, set[str]]]:
-    """A server that echoes what it knows in answers, response headers and, where it refuses, in errors.
+def echoing(*, reject: bool = False) -> Iterator[tuple[ChatServer, set[str]]]:
+    """A server that echoes what it knows in answers, response headers and, if it rejects, in errors.
 
     With it, the authorizations that it was sent.
     """
-    send = server_module._send
-
-    async def sending(connection: Any, writer: Any, status: int, body: object, headers: Any = ()) -> bool:
-        return await send(connection, writer, status, body, [*headers, ("x-echo", f"Bearer {KEY}")])
-
     authorizations: set[str] = set()
 
-    def refusal(_: ChatServer, head: Any, record: Any) -> tuple[int, str, list[tuple[str, str]]] | None:
-        sent = dict(head.headers)[b"authorization"].decode()
+    def script(request: ChatRequest) -> Reply:
+        sent = request.headers["authorization"]
         authorizations.add(sent)
-        return (401, f"Not allowed: {sent} {json.dumps(KEY)}", []) if refuse else None
+        error = (401, f"Not allowed: {sent} {json.dumps(KEY)}") if reject else None
+        return dataclasses.replace(echo(request), error=error, headers={"x-echo": f"Bearer {KEY}"})
 
-    monkeypatch.setattr(server_module, "_send", sending)
-    monkeypatch.setattr(ChatServer, "_refusal", refusal)
-    with ChatServer(echo) as server:
+    with ChatServer(script) as server:
         yield server, authorizations
 
 
@@ -93,10 +84,8 @@ def leaks(project: DeskProject, result: pytest.RunResult) -> list[str]:
 
 
 @pytest.mark.parametrize("workers", ["-n0", "-n2"])
-def test_what_an_endpoint_echoes_reaches_nothing(
-    project: DeskProject, monkeypatch: pytest.MonkeyPatch, workers: str
-) -> None:
-    with echoing(monkeypatch) as (server, sent):
+def test_what_an_endpoint_echoes_reaches_nothing(project: DeskProject, workers: str) -> None:
+    with echoing() as (server, sent):
         result = project.spread(*arguments(server, user=USER), workers)
         assert sent == {BASIC}
     assert result.parseoutcomes()["failed"] >= 5
@@ -109,10 +98,8 @@ def test_what_an_endpoint_echoes_reaches_nothing(
 
 
 @pytest.mark.parametrize("workers", ["-n0", "-n2"])
-def test_an_error_that_echoes_the_header_reaches_nothing(
-    project: DeskProject, monkeypatch: pytest.MonkeyPatch, workers: str
-) -> None:
-    with echoing(monkeypatch, refuse=True) as (server, _):
+def test_an_error_that_echoes_the_header_reaches_nothing(project: DeskProject, workers: str) -> None:
+    with echoing(reject=True) as (server, _):
         result = project.spread(*arguments(server), workers)
     assert result.ret not in (0, 10)
     result.stdout.fnmatch_lines(["*refuses model 'm': 401 Not allowed: Bearer [[]removed] *[[]removed]*"])

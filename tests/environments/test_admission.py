@@ -8,12 +8,18 @@ from typing import Any
 import pytest
 
 from pytest_trace2evolve import cli
-from pytest_trace2evolve.environments.admission import _luck_line, space_at_least
-from pytest_trace2evolve.environments.admit import admit, found_held_out, held_out_of
+from pytest_trace2evolve.environments.admission import (
+    SEEDS_BEFORE_TRAINING,
+    admit,
+    draw_first_seed,
+    luck_line,
+    min_space,
+)
 from pytest_trace2evolve.environments.generators.precondition import PreconditionVerification
-from pytest_trace2evolve.environments.generators.scenario import SupportGenerator
+from pytest_trace2evolve.environments.generators.support import SupportGenerator
 from pytest_trace2evolve.environments.generators.trajectory import is_write
-from pytest_trace2evolve.environments.registry import Environments
+from pytest_trace2evolve.environments.held_out import found_held_out, held_out_of
+from pytest_trace2evolve.environments.registry import BUILT_IN, Environments
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import Offer
@@ -23,12 +29,25 @@ ENVIRONMENTS = Environments()
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def without_new_process(kind: type[SupportGenerator]) -> Offer:
+    """An offer whose scenarios this process makes again: a new process is the subject of one test alone."""
+    return Offer(kind, "what it pays", elsewhere=kind)
+
+
+@pytest.fixture(scope="module")
+def held_out() -> list[str]:
+    found = held_out_of(Project(root=ROOT, suites_folder=ROOT / "suites"))
+    assert len(found) > 300
+    return found
+
+
 @pytest.mark.parametrize("content", Content)
-@pytest.mark.parametrize("name", ENVIRONMENTS.names)
-def test_every_built_in_environment_is_admitted(name: str, content: Content) -> None:
-    held_out = held_out_of(Project(root=ROOT, suites_folder=ROOT / "suites"))
-    assert len(held_out) > 300
-    found = admit(ENVIRONMENTS, name, seeds=8, content=content, held_out=held_out)
+@pytest.mark.parametrize("kind", BUILT_IN)
+def test_every_built_in_environment_is_admitted(
+    kind: type[SupportGenerator], content: Content, held_out: list[str]
+) -> None:
+    environments = Environments({kind.capability: without_new_process(kind)})
+    found = admit(environments, kind.capability, seeds=5, content=content, held_out=held_out)
     # Of so few scenarios an average says nothing.
     assert [one for one in found.checks if not one.passed and not one.check.startswith("no luck")] == []
     assert set(found.digests) == {1, 2, 3, 4, 5}
@@ -48,8 +67,8 @@ class Generous(PreconditionVerification):
 class Monotone(PreconditionVerification):
     """Knows one scenario only."""
 
-    def _scenario(self, seed: int) -> Task:
-        return super()._scenario(7)
+    def make_scenario(self, seed: int) -> Task:
+        return super().make_scenario(7)
 
 
 class Forgetful(PreconditionVerification):
@@ -57,16 +76,16 @@ class Forgetful(PreconditionVerification):
 
     made = 0
 
-    def _scenario(self, seed: int) -> Task:
+    def make_scenario(self, seed: int) -> Task:
         type(self).made += 1
-        return super()._scenario(seed + 1000 * type(self).made)
+        return super().make_scenario(seed + 1000 * type(self).made)
 
 
 class Spoken(PreconditionVerification):
     """Lets a customer say what is held out."""
 
-    def _scenario(self, seed: int) -> Task:
-        record = super()._scenario(seed).model_dump(mode="json")
+    def make_scenario(self, seed: int) -> Task:
+        record = super().make_scenario(seed).model_dump(mode="json")
         record["user_scenario"]["persona"] = "Sorry, that I could not say."
         return Task.model_validate(record)
 
@@ -74,8 +93,8 @@ class Spoken(PreconditionVerification):
 class Invented(PreconditionVerification):
     """Has tools answer in its history what they do not answer."""
 
-    def _scenario(self, seed: int) -> Task:
-        record = super()._scenario(seed).model_dump(mode="json")
+    def make_scenario(self, seed: int) -> Task:
+        record = super().make_scenario(seed).model_dump(mode="json")
         for message in record["initial_state"]["message_history"]:
             if message["role"] == "tool":
                 message["content"] = "somebody_else_1"
@@ -85,8 +104,15 @@ class Invented(PreconditionVerification):
 class Fatal(PreconditionVerification):
     """Never lets anybody reach the top."""
 
-    def paid(self, deeds: Any, solved: bool) -> float:
-        return min(super().paid(deeds, solved), 0.8)
+    def grade_trajectory(self, trajectory: Any, solved: bool) -> float:
+        return min(super().grade_trajectory(trajectory, solved), 0.8)
+
+
+class Other(PreconditionVerification):
+    """Makes the scenarios of other seeds."""
+
+    def make_scenario(self, seed: int) -> Task:
+        return super().make_scenario(seed + 1)
 
 
 class Moody(PreconditionVerification):
@@ -113,8 +139,7 @@ class Moody(PreconditionVerification):
     ],
 )
 def test_each_cheat_is_found(kind: type[SupportGenerator], check: str, told: str) -> None:
-    environments = Environments({"mine": Offer(kind, "Nothing good.")})
-    found = admit(environments, "mine", seeds=8, difficulty=1)
+    found = admit(Environments({"mine": without_new_process(kind)}), "mine", seeds=8, difficulty=1)
     assert not found.passed
     [line] = [one for one in found.checks if one.check == check]
     assert not line.passed
@@ -122,13 +147,20 @@ def test_each_cheat_is_found(kind: type[SupportGenerator], check: str, told: str
 
 
 def test_luck_is_judged_at_each_difficulty() -> None:
-    few = _luck_line("stays", {1: [1.0] * 39})
+    few = luck_line("stays", {1: [1.0] * 39})
     assert few.passed
     assert "not judged: 39" in few.detail
     # Over both it would be 0.3.
-    line = _luck_line("stays", {1: [0.5] * 40, 2: [0.1] * 40})
+    line = luck_line("stays", {1: [0.5] * 40, 2: [0.1] * 40})
     assert not line.passed
     assert line.detail == "mean by difficulty 1: 0.50, 2: 0.10 (40 scenarios each)"
+
+
+def test_a_training_is_checked_at_scenarios_that_nobody_knows() -> None:
+    drawn = {draw_first_seed(100_000, 100_000) for _ in range(50)}
+    assert len(drawn) > 40
+    assert all(100_000 <= first <= 200_000 - SEEDS_BEFORE_TRAINING for first in drawn)
+    assert draw_first_seed(100_000, 8) == 100_000
 
 
 def test_half_of_the_conditions_are_not_met() -> None:
@@ -159,18 +191,35 @@ def test_a_phrasing_with_small_changes_is_held_out_too() -> None:
 
 def test_the_size_of_a_space_follows_from_its_twins() -> None:
     # Without twins: 999 * 1000 / 2 pairs, and 2.996 of them are too many to see none of (the rule of three).
-    assert space_at_least(1000, 0) == int(999_000 / 2 / 2.995732273553991)
-    assert space_at_least(1000, 5) < space_at_least(1000, 4)
+    assert min_space(1000, 0) == int(999_000 / 2 / 2.995732273553991)
+    assert min_space(1000, 5) < min_space(1000, 4)
 
 
-def test_the_command_tells_every_check(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_new_process_makes_the_same_scenarios(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["environment", "check", "account_address_inference", "--seeds", "4", "--json"]
     assert cli.main(["--root", str(ROOT), *arguments]) == 0
     [record] = json.loads(capsys.readouterr().out)
     assert record["passed"] is True
     assert record["seeds"] == 4
-    assert {"check", "passed", "detail"} == set(record["checks"][0])
-    assert cli.main(["--root", str(ROOT), *arguments[:-1], "--difficulty", "2"]) == 0
+    detail = "20 scenarios with their grades"
+    assert record["checks"][0] == {"check": "same seed, new process", "passed": True, "detail": detail}
+    # The other process does not know what only this one has registered.
+    [line, *_] = admit(Environments({"mine": Offer(PreconditionVerification, "")}), "mine", seeds=1).checks
+    assert not line.passed
+    assert "it cannot be made there: " in line.detail
+    assert "unknown environment 'mine'" in line.detail
+
+
+def test_a_module_in_another_process_must_make_the_same() -> None:
+    environments = Environments({"mine": Offer(PreconditionVerification, "", elsewhere=Other)})
+    [line, *_] = admit(environments, "mine", seeds=1, first=3).checks
+    assert not line.passed
+    assert line.detail == "another scenario or grade there, first: seed 3 at difficulty 1"
+
+
+def test_the_command_reports_every_check(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["environment", "check", "account_address_inference", "--seeds", "4"]
+    assert cli.main(["--root", str(ROOT), *arguments, "--difficulty", "2"]) == 0
     text = capsys.readouterr().out
     assert "account_address_inference: admitted, 4 seeds" in text
     assert "no name, product or phrasing, no id and no customer" in text
@@ -199,7 +248,7 @@ def test_it_is_told_what_held_out_content_is_looked_for(
         (["calibrate", "--rollouts", "1"], "--rollouts 1: must be 2 or more"),
         (["calibrate", "--seeds", "1"], "--seeds 1: must be 2 or more"),
         (["calibrate", "--temperature", "3"], "--temperature 3: must be from 0 to 2"),
-        (["calibrate", "--base-url", "http://x/v1"], "--base-url says nothing without --model"),
+        (["calibrate", "--base-url", "http://x/v1"], "--base-url has no effect without --model"),
         (["calibrate", "--candidate", "v99"], "v99"),
     ],
 )

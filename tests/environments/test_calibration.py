@@ -11,9 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_trace2evolve import cli
-from pytest_trace2evolve.environments.calibrate import Ask, calibrate, next_difficulty
-from pytest_trace2evolve.environments.calibration import direction, figures, outside, pass_at
-from pytest_trace2evolve.environments.calibration_store import kept_in
+from pytest_trace2evolve.environments.calibration import (
+    CalibrationSpec,
+    calibrate,
+    direction,
+    figures,
+    kept_in,
+    missed_targets,
+    next_difficulty,
+    pass_at,
+)
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.errors import GeneratorError, InfrastructureError
 from pytest_trace2evolve.models.settings import ModelSettings
@@ -58,7 +65,7 @@ def test_a_group_of_one_says_nothing() -> None:
     ("groups", "told", "way"),
     [
         ([[0.0, 1.0], [0.0, 0.5]], (), None),
-        ([[0.0, 0.0], [0.0, 0.2]], ("mean reward 0.05, wanted 0.2 to 0.6", "50% of the groups all at 0"), -1),
+        ([[0.0, 0.0], [0.0, 0.2]], ("mean reward 0.05, target 0.2 to 0.6", "50% of the groups all at 0"), -1),
         ([[1.0, 1.0], [1.0, 0.8]], ("mean reward 0.95", "50% of the groups all at the top"), 1),
         ([[0.5, 0.5], [0.5, 0.5]], ("spread within a group 0.000", "0% of the groups differ"), 1),
     ],
@@ -67,7 +74,7 @@ def test_what_lies_outside_is_told_and_which_way_to_go(
     groups: list[list[float]], told: tuple[str, ...], way: int | None
 ) -> None:
     found = figures(groups)
-    phrases = outside(found)
+    phrases = missed_targets(found)
     assert bool(phrases) is bool(told)
     for phrase in told:
         assert any(phrase in one for one in phrases)
@@ -149,7 +156,7 @@ def test_the_difficulty_is_changed_and_the_result_is_kept(
     status, server = served(reader(), tmp_path)
     told = capsys.readouterr().out
     assert status == 1
-    assert "mean reward 0.10, wanted 0.2 to 0.6" in told
+    assert "mean reward 0.10, target 0.2 to 0.6" in told
     assert {one["temperature"] for one in server.requests} == {1.0}
     assert len({one["seed"] for one in server.requests}) == 16, "every rollout has a seed of its own"
     served(reader(), tmp_path, "--difficulty", "3")
@@ -164,19 +171,19 @@ def test_the_difficulty_is_changed_and_the_result_is_kept(
 
 
 def test_a_lost_rollout_is_no_zero() -> None:
-    ask = Ask(ModelSettings(model="any"), seeds=5, rollouts=8, at_once=4)
+    spec = CalibrationSpec(ModelSettings(model="any"), seeds=5, rollouts=8, at_once=4)
 
     def found(lost: int) -> Calibration:
         return asyncio.run(
-            calibrate(Environments(), "precondition_verification", RefusingModel(lost_trials=lost), ask)
+            calibrate(Environments(), "precondition_verification", RefusingModel(lost_trials=lost), spec)
         )
 
     measured = found(2).tried[0].figures
     assert (measured.lost, measured.rollouts, measured.groups) == (2, 38, 5)
     with pytest.raises(
         InfrastructureError,
-        match=r"'precondition_verification': 3 of 40 rollouts were lost, more than 5%, and nothing is said "
-        "of the others; first: nobody answers",
+        match=r"'precondition_verification': 3 of 40 rollouts were lost, more than 5%, and the others alone "
+        "prove nothing; first: nobody answers",
     ):
         found(3)
 

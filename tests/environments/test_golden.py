@@ -21,6 +21,7 @@ from tests.environments import golden
 
 CAPABILITY = PreconditionVerification.capability
 FIRST = "train, difficulty 1, seed 0"
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +103,7 @@ def test_the_command_refuses_changed_scenarios_of_one_version(
     assert golden.read() == other
 
 
-@pytest.mark.parametrize("part", ["draw", "paid", "decided", "shortcut"])
+@pytest.mark.parametrize("part", ["draw", "grade_trajectory", "is_decided", "shortcut"])
 def test_each_part_of_a_generator_is_in_its_golden_scenarios(
     monkeypatch: pytest.MonkeyPatch, made: golden.Golden, part: str
 ) -> None:
@@ -113,18 +114,19 @@ def test_each_part_of_a_generator_is_in_its_golden_scenarios(
         scene.store.surroundings(scene.user, 1)
         return drawn
 
-    def shifted(self: PreconditionVerification, deeds: Any, solved: bool) -> float:
-        return 0.5 if real(self, deeds, solved) == 0.8 else float(real(self, deeds, solved))
+    def shifted(self: PreconditionVerification, trajectory: Any, solved: bool) -> float:
+        grade = float(real(self, trajectory, solved))
+        return 0.5 if grade == 0.8 else grade
 
-    def late(self: PreconditionVerification, deeds: Any) -> bool:
+    def late(self: PreconditionVerification, trajectory: Any) -> bool:
         return False
 
     def longer(self: PreconditionVerification, task: Task) -> list[Message]:
         return [Message(role="assistant", content="One moment."), *real(self, task)]
 
-    changed = {"draw": grown, "paid": shifted, "decided": late, "shortcut": longer}[part]
+    changed = {"draw": grown, "grade_trajectory": shifted, "is_decided": late, "shortcut": longer}[part]
     monkeypatch.setattr(PreconditionVerification, part, changed)
-    [told] = golden.problems(made, golden.golden())
+    [told] = golden.problems({CAPABILITY: made[CAPABILITY]}, golden.golden([CAPABILITY]))
     assert told.startswith(f"{CAPABILITY}: ")
     assert "raise PreconditionVerification.version in" in told
 
@@ -138,7 +140,8 @@ def test_a_change_of_the_world_is_seen(monkeypatch: pytest.MonkeyPatch, made: go
         return found.model_copy(update={"content": f"{found.content} "})
 
     monkeypatch.setattr(type(golden.WORLD.open()), "call", call)
-    assert len(golden.changes(made, golden.golden())) == len(made)
+    names = [CAPABILITY, golden.TARGET]
+    assert len(golden.changes(made, golden.golden(names))) == len(names)
 
 
 @pytest.mark.parametrize("kind", BUILT_IN)
@@ -163,7 +166,7 @@ from research.trace.tasks import cells_of
 made = [kind(level, content) for content in Content for kind in BUILT_IN for level in range(1, 6)]
 made += [TargetGenerator(cell, content) for content in Content for cell in cells_of(CAPABILITIES)]
 for source in ("first", "second"):
-    made += [GeneratedGenerator("mine", source, 1, content, None, None, None) for content in Content]
+    made += [GeneratedGenerator("mine", source, 1, content, None, None) for content in Content]
 print(json.dumps([pytest_trace2evolve.__file__, code_digest(), *(one.digest for one in made)]))
 """
 """Prints where the package lies, and the digests of an experiment's code and of environments of all kinds."""
@@ -177,7 +180,7 @@ def digests(package: Path) -> list[str]:
     done = subprocess.run(
         [sys.executable, "-c", DIGESTS],
         cwd=package.parent,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(package.parent), str(REPOSITORY)])},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(package.parent), str(ROOT)])},
         capture_output=True,
         text=True,
         check=False,

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from pytest_trace2evolve.records.rules import Invariant
-from pytest_trace2evolve.scoring.invariants import broken
+from pytest_trace2evolve.scoring.invariants import find_breaches
 from tests.hotel import HotelProject, HotelServer, imported
 
 TASKS = 12
@@ -27,7 +27,9 @@ def broken_kinds(hotel: HotelProject) -> set[Invariant]:
     with imported("hotel.world", hotel.root) as world:
         rules = world.HotelWorld("hotel").rules()
     return {
-        finding.invariant for simulation in hotel.simulations() for finding in broken(simulation.trace, rules)
+        finding.invariant
+        for simulation in hotel.simulations()
+        for finding in find_breaches(simulation.trace, rules)
     }
 
 

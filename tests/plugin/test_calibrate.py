@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.deficits import Deficit
 from pytest_trace2evolve.cli import main
 from pytest_trace2evolve.evidence.baselines import write_evidence
 from pytest_trace2evolve.records.evidence import Evidence, Provenance
-from pytest_trace2evolve.testing.deficits import Deficit
-from tests.capabilities.deficient import cases, simulated, write_run
+from tests.diagnose.deficient import cases, simulated, write_run
 from tests.gate_helpers import Side, side, sim
 
 SMALL = ("--resamples", "60")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pytest_trace2evolve.evidence.ledger import Ledger
-from pytest_trace2evolve.gate.alpha_spending import Claim, look_of
+from pytest_trace2evolve.gate.alpha_spending import Claim, spending_of
 from pytest_trace2evolve.records.ledger import Evaluation, Repair, Saved
 from pytest_trace2evolve.records.verdict import Decision
 from tests.ledger_helpers import ROOT, at, judged
@@ -145,14 +145,14 @@ def test_no_test_after_a_repair_has_a_lower_number(kept: tuple[int, ...], lost: 
     )
     claim = Claim("desk", "heldout", "lock-1", "text of v9", "agent", "v0", "calibrated", 4)
     wanted = max(max(kept, default=0), len(kept)) + lost + 1
-    assert look_of([*made, repair], claim).number == wanted
+    assert spending_of([*made, repair], claim).number == wanted
     # The tests after it go on from there, one by one.
     after = judged(at(11), name="v9", look=wanted)
     other = Claim("desk", "heldout", "lock-1", "text of v10", "agent", "v0", "calibrated", 4)
-    assert look_of([*made, repair, after], other).number == wanted + 1
+    assert spending_of([*made, repair, after], other).number == wanted + 1
     # Under a new lock the count begins anew, as it does without a repair.
     elsewhere = Claim("desk", "heldout", "lock-2", "text of v9", "agent", "v0", "calibrated", 4)
-    assert look_of([*made, repair], elsewhere).number == 1
+    assert spending_of([*made, repair], elsewhere).number == 1
 
 
 def test_saved_baselines_are_entries(project: DeskProject, command: Command) -> None:

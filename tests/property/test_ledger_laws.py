@@ -1,61 +1,19 @@
 """Laws of the ledger: no single damage goes unseen, and no order of writing or merging changes an answer."""
 
-import json
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_trace2evolve.evidence.ledger import Ledger, render
-from pytest_trace2evolve.gate.alpha_spending import Claim, look_of, share
+from pytest_trace2evolve.gate.alpha_spending import Claim, share, spending_of
 from pytest_trace2evolve.gate.labels import SealedSplit, label_of
 from pytest_trace2evolve.records.ledger import Dated, Evaluation, Version
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label, Verdict
 from pytest_trace2evolve.session.verdicts import with_recorded
-from tests.ledger_helpers import ROOT, at, judged, seen
-from tests.unit.test_labels import Made
-
-NOW = at(days=30)
-ON_DISK = settings(max_examples=40)
-
-
-@st.composite
-def ledgers(draw: st.DrawFn) -> list[Dated]:
-    """Entries whose parents are any of those before them: chains, branches and merges."""
-    entries: list[Dated] = []
-    for number in range(draw(st.integers(1, 7))):
-        known = [entry.name for entry in entries]
-        wanted = draw(st.lists(st.sampled_from(known), max_size=3, unique=True)) if known else []
-        parents = tuple(sorted(wanted or [ROOT.name]))
-        moment = at(number, days=draw(st.integers(0, 1)) if not known else 0)
-        moment = max([moment, *(at(0.001) - at() + entry.at for entry in entries if entry.name in wanted)])
-        if draw(st.booleans()):
-            task = draw(st.sampled_from(["close", "other"]))
-            entries.append(seen(moment, parents=parents, task=task, run=f"run-{number}"))
-            continue
-        entries.append(
-            judged(
-                moment,
-                parents=parents,
-                name=draw(st.sampled_from(["v1", "v2", "v3"])),
-                text=draw(st.sampled_from(["text of v1", "another", "a third"])),
-                run=f"run-{number}",
-                look=draw(st.integers(1, 4)),
-                analysis=draw(st.sampled_from([None, 1, 2])),
-                baseline_identity=draw(st.sampled_from([None, "who v0 is"])),
-                decision=draw(st.sampled_from(Decision)),
-                trials=draw(st.sampled_from([1, 2, 4])),
-                alpha=draw(st.sampled_from([None, 0.03])),
-                goal=draw(st.sampled_from(Goal)),
-                label=draw(st.sampled_from([Label.CLEAN, Label.DEVELOPMENT])),
-            )
-        )
-    return entries
+from tests.gate.test_labels import Made
+from tests.ledger_helpers import at, judged, ledgers, seen
 
 
 def claim(candidate: str, trials: int = 4, **further: Any) -> Claim:
@@ -105,7 +63,7 @@ def recorded(history: Sequence[Evaluation], runs: Sequence[Run]) -> list[Evaluat
     """The entries that these runs add to a history, one after the other, as a session writes them."""
     entries = list(history)
     for number, run in enumerate(runs):
-        look = look_of(entries, run.claim)
+        look = spending_of(entries, run.claim)
         verdict = with_recorded(
             Verdict(decision=run.own, policy=run.claim.policy, goal=Goal.IMPROVE, label=Label.CLEAN), look
         )
@@ -142,92 +100,6 @@ def spent(entries: Sequence[Evaluation]) -> float:
     return sum((entry.alpha or 0.0) * 20 for entry in entries if entry.repeats is None)
 
 
-@contextmanager
-def laid_down(entries: Sequence[Dated]) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory() as name:
-        for entry in (ROOT, *entries):
-            (Path(name) / f"{entry.name}.json").write_text(render(entry), encoding="utf-8")
-        yield Path(name)
-
-
-def problems(folder: Path) -> tuple[str, ...]:
-    return Ledger(folder).read(NOW).problems
-
-
-@ON_DISK
-@given(ledgers())
-def test_what_was_written_in_order_is_sound_and_comes_back(entries: list[Dated]) -> None:
-    with laid_down(entries) as folder:
-        history = Ledger(folder).read(NOW)
-        assert history.problems == ()
-        assert sorted(entry.name for entry in history.in_time) == sorted(entry.name for entry in entries)
-        assert [entry.at for entry in history.in_time] == sorted(entry.at for entry in entries)
-
-
-@ON_DISK
-@given(ledgers(), st.data())
-def test_any_edited_sign_is_found(entries: list[Dated], data: st.DataObject) -> None:
-    with laid_down(entries) as folder:
-        victim = data.draw(st.sampled_from([ROOT, *entries]))
-        path = folder / f"{victim.name}.json"
-        text = path.read_text(encoding="utf-8")
-        place = data.draw(st.integers(0, len(text) - 1))
-        sign = data.draw(st.sampled_from('0aZ" ,{}\n').filter(lambda one: one != text[place]))
-        path.write_text(text[:place] + sign + text[place + 1 :], encoding="utf-8")
-        assert any(line.startswith(f"{folder.name}/{path.name}: ") for line in problems(folder))
-
-
-@ON_DISK
-@given(ledgers(), st.data())
-def test_any_changed_field_is_found(entries: list[Dated], data: st.DataObject) -> None:
-    with laid_down(entries) as folder:
-        path = folder / f"{data.draw(st.sampled_from(entries)).name}.json"
-        record = json.loads(path.read_text(encoding="utf-8"))
-        field = data.draw(st.sampled_from(sorted(record)))
-        value = data.draw(
-            st.sampled_from([None, "x", 7, "discard", "hold"]).filter(lambda v: v != record[field])
-        )
-        path.write_text(json.dumps({**record, field: value}, indent=1, sort_keys=True), encoding="utf-8")
-        assert any(line.startswith(f"{folder.name}/{path.name}: ") for line in problems(folder))
-
-
-@ON_DISK
-@given(ledgers(), st.data())
-def test_any_deleted_entry_that_others_name_is_found(entries: list[Dated], data: st.DataObject) -> None:
-    with laid_down(entries) as folder:
-        named = sorted({parent for entry in entries for parent in entry.parents})
-        victim = data.draw(st.sampled_from(named))
-        (folder / f"{victim}.json").unlink()
-        (line,) = problems(folder)
-        assert line.startswith(f"{folder.name}/{victim}.json: was deleted, and entry ")
-
-
-@ON_DISK
-@given(ledgers(), st.integers(0, 5000))
-def test_any_entry_written_into_the_past_is_found(entries: list[Dated], minutes: int) -> None:
-    last = max(entries, key=lambda entry: entry.at)
-    late = seen(last.at - (at(minutes) - at()), parents=(last.name,), who="bob")
-    with laid_down([*entries, late]) as folder:
-        (line,) = problems(folder)
-        assert line.startswith(f"{folder.name}/{late.name}.json: is dated ")
-
-
-@ON_DISK
-@given(ledgers(), st.data())
-def test_any_replayed_entry_is_found(entries: list[Dated], data: st.DataObject) -> None:
-    victim = data.draw(st.sampled_from(entries))
-    with laid_down(entries) as folder:
-        (folder / "copy.json").write_text(render(victim), encoding="utf-8")
-        (line,) = problems(folder)
-        assert line.startswith(f"{folder.name}/copy.json: is a copy of entry {victim.name} ")
-    if not isinstance(victim, Evaluation):
-        return
-    again = victim.model_copy(update={"at": at(days=5), "parents": (victim.name,)})
-    with laid_down([*entries, again]) as folder:
-        (line,) = problems(folder)
-        assert line.startswith(f"{folder.name}/{again.name}.json: records run {victim.run} on ")
-
-
 @given(ledgers(), st.randoms(use_true_random=False))
 def test_no_order_changes_a_look_or_a_label(entries: list[Dated], random: object) -> None:
     shuffled = list(entries)
@@ -240,14 +112,14 @@ def test_no_order_changes_a_look_or_a_label(entries: list[Dated], random: object
         for trials in (1, 2, 4):
             for evidence in ("evidence of v0", "other evidence"):
                 wanted = claim(text, trials, evidence=evidence)
-                assert look_of(entries, wanted) == look_of(shuffled, wanted)
+                assert spending_of(entries, wanted) == spending_of(shuffled, wanted)
 
 
 @given(ledgers())
 def test_merging_branches_only_ever_raises_the_next_look(entries: list[Dated]) -> None:
     half = len(entries) // 2
-    merged = look_of(entries, claim("new")).number
-    parts = [look_of(part, claim("new")).number for part in (entries[:half], entries[half:])]
+    merged = spending_of(entries, claim("new")).number
+    parts = [spending_of(part, claim("new")).number for part in (entries[:half], entries[half:])]
     assert max(parts) <= merged <= sum(parts) - 1
 
 
@@ -281,15 +153,15 @@ def test_merged_branches_spend_at_most_alpha_each_and_count_both(
     merged = [*base, *branches[0], *branches[1]]
     assert all(spent([*base, *branch]) <= 1 for branch in branches)
     new = claim("new")
-    assert look_of(merged, new).number >= max(look_of([*base, *one], new).number for one in branches)
+    assert spending_of(merged, new).number >= max(spending_of([*base, *one], new).number for one in branches)
     # Every test that either branch has spent on is counted by the next.
     tests = {
         (entry.candidate.digest, entry.agent, entry.policy, entry.baseline_identity)
         for entry in merged
         if entry.alpha and entry.repeats is None and entry.baseline_identity is not None
     }
-    assert look_of(merged, new).number > len(tests)
-    look = look_of(merged, after.claim)
+    assert spending_of(merged, new).number > len(tests)
+    look = spending_of(merged, after.claim)
     if look.continued is not None:
         used = {entry.analysis for entry in merged if entry.look == look.number and is_of(entry, after.claim)}
         assert look.analysis not in used
@@ -303,8 +175,8 @@ def test_no_order_of_merged_branches_changes_what_a_run_is(
     merged = [*base, *ours, *theirs]
     shuffled = list(merged)
     random.shuffle(shuffled)
-    look = look_of(merged, after.claim)
-    assert look_of(shuffled, after.claim) == look
+    look = spending_of(merged, after.claim)
+    assert spending_of(shuffled, after.claim) == look
     discarded = any(entry.decision is Decision.DISCARD and is_of(entry, after.claim) for entry in merged)
     if discarded:
         assert look.recorded is not None
@@ -321,14 +193,14 @@ def is_of(entry: Evaluation, wanted: Claim) -> bool:
 @given(st.lists(RUNS, max_size=10), RUNS)
 def test_a_repeat_never_makes_a_decision_better(runs: list[Run], again: Run) -> None:
     entries = recorded([], runs)
-    look = look_of(entries, again.claim)
+    look = spending_of(entries, again.claim)
     (entry,) = recorded(entries, [again])
     if look.recorded is None:
         return
     assert entry.decision.rank <= min(look.recorded.decision.rank, again.own.rank)
     assert entry.look == look.recorded.look
     assert spent([*entries, entry]) == spent(entries), "and spends nothing"
-    further = look_of([*entries, entry], again.claim)
+    further = spending_of([*entries, entry], again.claim)
     assert further.recorded is not None
     assert further.recorded.decision.rank <= look.recorded.decision.rank, "and what stands is no better"
 

@@ -1,24 +1,37 @@
-"""Trainings from the first step to an adapter that is served; killed ones go on as if nothing had been."""
+"""Trainings: killed ones resume exactly, several processes train one adapter, and what ends one is said."""
 
+import itertools
+import json
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import fields
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from trl import GRPOConfig
+
+pytest.importorskip("trl")
+
+from trl import GRPOConfig, GRPOTrainer
 
 from pytest_trace2evolve.errors import MissingExtraError, TrainingError
+from pytest_trace2evolve.records.message import Message
+from pytest_trace2evolve.serving.folder import read_adapter, read_model
 from pytest_trace2evolve.training import run
-from pytest_trace2evolve.training.checkpoints import Kept, keep, last_kept
-from pytest_trace2evolve.training.recipe import Drawing, Recipe, Vllm
-from pytest_trace2evolve.training.run import train
+from pytest_trace2evolve.training.checkpoints import load_checkpoint
+from pytest_trace2evolve.training.recipe import PRESETS, Drawing, Recipe, Vllm
+from pytest_trace2evolve.training.run import LAST_SHARE, StepCallback, rate_share, train, vllm_settings
+from pytest_trace2evolve.training.sampler import DrawRequest, EngineSampler, FoldedModel, OnAnswer
+from pytest_trace2evolve.training.train import write_weights
 from pytest_trace2evolve.training.trainer import CustomerTrainer
-from tests.training.toy import toy_plan
+from tests.training.served import logprobs_of_both
+from tests.training.toy import by_letters, toy_plan
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -27,18 +40,16 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 def weights_of(model: Any) -> dict[str, torch.Tensor]:
     from peft import get_peft_model_state_dict
 
-    return {name: one.detach().clone() for name, one in get_peft_model_state_dict(model).items()}
+    return {name: weight.detach().clone() for name, weight in get_peft_model_state_dict(model).items()}
 
 
-def assert_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
-    assert one.keys() == other.keys()
-    for name, value in one.items():
-        torch.testing.assert_close(value, other[name], atol=0, rtol=0, msg=name)
+def assert_equal(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> None:
+    assert first.keys() == second.keys()
+    for name, value in first.items():
+        torch.testing.assert_close(value, second[name], atol=0, rtol=0, msg=name)
 
 
-def test_a_training_that_is_killed_ends_with_the_weights_of_one_that_is_not(
-    base: Path, tmp_path: Path
-) -> None:
+def test_a_killed_training_ends_with_the_weights_of_one_that_was_not(base: Path, tmp_path: Path) -> None:
     steps = 8
     whole = train(toy_plan(base, tmp_path / "whole", steps=steps))
     folder = tmp_path / "killed"
@@ -50,95 +61,106 @@ def test_a_training_that_is_killed_ends_with_the_weights_of_one_that_is_not(
         text=True,
         check=True,
     )
-    reached = max(map(int, killed.stdout.split()))
-    assert len(killed.stdout.split()) == 3
-    identity = toy_plan(base, folder, steps=steps)
-    kept = last_kept(folder, {"recipe": identity.recipe.model_dump(mode="json"), **identity.identity})
-    assert kept is not None
-    assert kept.step >= reached - 1, "at most the step that was under way is lost"
-    done = train(toy_plan(base, folder, steps=steps))
+    reached = [int(line) for line in killed.stdout.split()]
+    assert len(reached) == 3
+    plan = toy_plan(base, folder, steps=steps)
+    checkpoint = load_checkpoint(folder, plan.full_identity)
+    assert checkpoint is not None
+    assert checkpoint.step >= max(reached) - 1, "at most the running step is lost"
+    done = train(plan)
     assert_equal(weights_of(whole.model), weights_of(done.model))
-    told = ("step", "reward", "informative", "rollouts", "loss")
-    assert [[one[name] for name in told] for one in done.curve] == [
-        [one[name] for name in told] for one in whole.curve
+    names = ("step", "reward", "informative", "rollouts", "loss")
+    assert [[step[name] for name in names] for step in done.curve] == [
+        [step[name] for name in names] for step in whole.curve
     ]
-    assert not [one for one in folder.rglob("*") if one.suffix in (".bin", ".pt", ".pth", ".pkl")]
+    assert not [file for file in folder.rglob("*") if file.suffix in (".bin", ".pt", ".pth", ".pkl")]
 
 
-def test_what_is_half_written_is_never_loaded(tmp_path: Path) -> None:
-    kept = Kept(3, [{"step": 3}], {"w": torch.ones(2)}, {"0.exp_avg": torch.zeros(2)})
-    keep(tmp_path, kept, {"base": "a"})
-    half = tmp_path / ".step-000004.new"
-    half.mkdir()
-    (half / "state.json").write_text("{")
-    found = last_kept(tmp_path, {"base": "a"})
-    assert found is not None
-    assert (found.step, found.curve) == (3, [{"step": 3}])
-    keep(tmp_path, Kept(5, [], kept.weights, kept.moments), {"base": "a"})
-    assert [one.name for one in tmp_path.iterdir()] == ["step-000005"], "what is older is gone"
-
-
-def test_a_keeping_of_another_training_or_a_damaged_one_is_refused_by_name(tmp_path: Path) -> None:
-    kept = Kept(3, [], {"w": torch.ones(2)}, {})
-    keep(tmp_path, kept, {"recipe": {"rate": 0.1, "rank": 4}, "base": "a"})
-    mend = f"go on with that, or remove {tmp_path} to begin anew"
-    with pytest.raises(TrainingError) as error:
-        last_kept(tmp_path, {"recipe": {"rate": 0.2, "rank": 4}, "base": "a"})
-    assert (
-        str(error.value) == f"{tmp_path}: holds a training with recipe.rate 0.1, and 0.2 is asked for; {mend}"
+def test_two_processes_train_one_adapter(base: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]
+    program = Path(__file__).with_name("together.py")
+    settings = {"ACCELERATE_USE_CPU": "true", "TRL_EXPERIMENTAL_SILENCE": "1", "OMP_NUM_THREADS": "1"}
+    path = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [*command, program, base, tmp_path],
+        env={**os.environ, **settings, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    with pytest.raises(
-        TrainingError, match="holds a training with base 'a', and 'b' is asked for; go on with"
-    ):
-        last_kept(tmp_path, {"recipe": {"rate": 0.1, "rank": 4}, "base": "b"})
-    (tmp_path / "step-000003" / "moments.safetensors").write_bytes(b"no weights")
-    with pytest.raises(
-        TrainingError, match=r"step-000003: cannot be gone on with \(.*\); remove .* to begin"
-    ):
-        last_kept(tmp_path, {"base": "a"})
+    assert done.returncode == 0, done.stderr
+    first, second = (json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in (0, 1))
+    assert (first["writes"], second["writes"]) == (True, False)
+    assert first["weights"] == second["weights"]
+    names = ("reward", "informative", "rollouts", "loss", "kl", "tokens")
+    curves = [[{name: step[name] for name in names} for step in one["curve"]] for one in (first, second)]
+    assert curves[0] == curves[1]
+    assert all(step["rollouts"] >= 16 and step["rollouts"] % 8 == 0 for step in first["curve"])
+    assert first["curve"][1]["kl"] > 0
 
 
-def test_without_an_engine_transformers_draws_and_all_else_is_the_same(
+def test_no_group_is_cut(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(TrainingError) as error:
+        train(toy_plan(base, tmp_path, groups=3))
+    assert str(error.value) == (
+        "3 groups per step cannot be distributed over 2 processes: none is cut; set groups to a multiple of 2"
+    )
+
+
+def test_the_rate_rises_and_falls_linearly() -> None:
+    recipe = Recipe(steps=12, warm=2)
+    shares = [rate_share(recipe, step) for step in range(13)]
+    assert shares[:3] == pytest.approx([1 / 3, 2 / 3, 1.0])
+    assert shares[12] == pytest.approx(LAST_SHARE)
+    falls = [before - after for before, after in pairwise(shares[2:])]
+    assert falls == pytest.approx([0.09] * 10)
+
+
+# Other ways to draw
+
+
+def test_transformers_can_draw_instead_of_the_engine(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batches: list[Any] = []
-    before = CustomerTrainer._generate_and_score_completions
 
-    def seen(trainer: Any, inputs: Any) -> Any:
-        found = before(trainer, inputs)
-        batches.append({"texts": [list(one._history()) for one in trainer.environments], **found})
-        return found
+    class Recording(CustomerTrainer):
+        def _generate_and_score_completions(self, inputs: Any) -> Any:
+            batch = super()._generate_and_score_completions(inputs)
+            batches.append({"texts": [list(one._history()) for one in self.environments], **batch})
+            return batch
 
-    monkeypatch.setattr(CustomerTrainer, "_generate_and_score_completions", seen)
-    plan = toy_plan(base, tmp_path / "kept", steps=1, redraws=0, drawing=Drawing.TRANSFORMERS)
-    done = train(plan)
+    monkeypatch.setattr(run, "CustomerTrainer", Recording)
+    done = train(toy_plan(base, tmp_path / "kept", steps=1, redraws=0, drawing=Drawing.TRANSFORMERS))
     assert done.curve[0]["rollouts"] == 8
     [batch] = batches
-    said = [sum(one.role == "user" for one in trace) for trace in batch["texts"]]
-    assert 2 in said, "the customer answered, and the rollout went on"
+    users = [sum(message.role == "user" for message in trace) for trace in batch["texts"]]
+    assert 2 in users, "the customer answered, and the rollout continued"
     for row, trace in enumerate(batch["texts"]):
         own = batch["completion_mask"][row] * batch["tool_mask"][row]
-        edges = int((own[1:] > own[:-1]).sum()) + 1
-        assert edges == sum(one.role == "assistant" for one in trace), "as many stretches as answers"
+        stretches = int((own[1:] > own[:-1]).sum()) + 1
+        assert stretches == sum(message.role == "assistant" for message in trace)
 
 
-def test_vllm_wants_a_gpu(base: Path, tmp_path: Path) -> None:
-    if torch.cuda.is_available():
-        pytest.skip("there is a GPU")
+def test_vllm_gets_the_recipes_settings_and_needs_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = Recipe(drawing=Drawing.VLLM_COLOCATE)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(TrainingError) as error:
-        train(toy_plan(base, tmp_path, drawing=Drawing.VLLM_COLOCATE))
+        vllm_settings(recipe)
     assert str(error.value) == (
         "drawing vllm-colocate needs a GPU, and torch finds none; use --preset pocket, or set drawing to "
         "transformers"
     )
-
-
-def test_vllm_is_reached_as_the_recipe_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    if find_spec("vllm") is None:
+        with pytest.raises(MissingExtraError) as missing:
+            vllm_settings(recipe)
+        assert str(missing.value) == ("'vllm' is not installed; run: pip install 'pytest-trace2evolve[vllm]'")
     monkeypatch.setattr(run, "require", lambda module, extra: None)
     own = Vllm(server="http://127.0.0.1:8000", parallel=2, memory=0.5, length=9000)
-    told = run._vllm(Recipe(drawing=Drawing.VLLM_SERVER, vllm=own))
-    assert told == {
+    settings = vllm_settings(Recipe(drawing=Drawing.VLLM_SERVER, vllm=own))
+    assert settings == {
         "use_vllm": True,
         "vllm_mode": "server",
         "vllm_server_base_url": "http://127.0.0.1:8000",
@@ -146,23 +168,10 @@ def test_vllm_is_reached_as_the_recipe_says(monkeypatch: pytest.MonkeyPatch) -> 
         "vllm_gpu_memory_utilization": 0.5,
         "vllm_max_model_length": 9000,
     }
-    assert told.keys() <= {one.name for one in fields(GRPOConfig)}, "trl knows them"
-    plain = run._vllm(Recipe(drawing=Drawing.VLLM_COLOCATE))
-    assert (plain["vllm_mode"], plain["vllm_server_base_url"], plain["vllm_max_model_length"]) == (
-        "colocate",
-        None,
-        None,
-    )
-    assert run._vllm(Recipe()) == {}
-
-
-def test_vllm_wants_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    if find_spec("vllm") is not None:
-        pytest.skip("vllm is installed")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    with pytest.raises(MissingExtraError) as error:
-        run._vllm(Recipe(drawing=Drawing.VLLM_COLOCATE))
-    assert str(error.value) == "'vllm' is not installed; run: pip install 'pytest-trace2evolve[vllm]'"
+    assert settings.keys() <= {field.name for field in fields(GRPOConfig)}, "trl knows them"
+    defaults = vllm_settings(recipe)
+    assert (defaults["vllm_server_base_url"], defaults["vllm_max_model_length"]) == (None, None)
+    assert vllm_settings(Recipe()) == {}
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="vLLM draws on a GPU, and torch finds none")
@@ -170,3 +179,198 @@ def test_vllm_draws(base: Path, tmp_path: Path) -> None:
     pytest.importorskip("vllm", reason="vllm is not installed")
     done = train(toy_plan(base, tmp_path, steps=1, drawing=Drawing.VLLM_COLOCATE, shared=False))
     assert done.curve[0]["rollouts"] >= 8
+
+
+# A real architecture
+
+CALL = '<tool_call>\n{"name": "look", "arguments": {"id": "W2"}}\n</tool_call><|im_end|>'
+
+
+def test_qwen3_rolls_out_reads_calls_learns_is_saved_and_served(
+    qwen3: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from peft import get_peft_model_state_dict
+    from safetensors.torch import load_file
+    from transformers import AutoTokenizer
+
+    call: list[int] = AutoTokenizer.from_pretrained(qwen3)(CALL, add_special_tokens=False)["input_ids"]
+
+    class CallingSampler(EngineSampler):
+        """Every other rollout begins with the call: an untrained model would never make one."""
+
+        def play(
+            self, model: Any, requests: Sequence[DrawRequest], on_answer: OnAnswer, **options: Any
+        ) -> None:
+            running = []
+            for place, request in enumerate(requests):
+                following = on_answer(place, list(call)) if place % 2 else request
+                if following is not None:
+                    running.append((place, following))
+            super().play(
+                model,
+                [request for _, request in running],
+                lambda row, answer: on_answer(running[row][0], answer),
+                **options,
+            )
+
+    traces: list[list[Message]] = []
+
+    def worth(trace: Sequence[Message]) -> float:
+        traces.append(list(trace))
+        return by_letters(trace)
+
+    monkeypatch.setattr(run, "EngineSampler", CallingSampler)
+    done = train(toy_plan(qwen3, tmp_path / "kept", worth, redraws=0, rollout_tokens=400))
+    assert [step["rollouts"] for step in done.curve] == [8, 8]
+    called = [trace for trace in traces if trace[1].tool_calls]
+    assert called, "calls were read as calls"
+    for trace in called:
+        assert [(one.name, one.arguments) for one in trace[1].tool_calls or ()] == [("look", {"id": "W2"})]
+        assert (trace[2].role, trace[2].content) == ("tool", "W2 is open")
+        assert len(trace) > 3, "the rollout continued"
+    changed = [
+        name for name, one in done.model.named_parameters() if "lora_B" in name and one.abs().max() > 0
+    ]
+    assert len(changed) == 3 * 7, "all linear layers of all layers"
+    folder = tmp_path / "adapter"
+    folder.mkdir()
+    write_weights(done.model, "qwen3", folder)
+    assert json.loads((folder / "adapter_config.json").read_text())["base_model_name_or_path"] == "qwen3"
+    assert str(tmp_path) not in (folder / "adapter_config.json").read_text()
+    read_adapter("trained", folder, read_model(qwen3))
+    assert_equal(load_file(folder / "adapter_model.safetensors"), get_peft_model_state_dict(done.model))
+    by_server, by_transformers = logprobs_of_both(qwen3, folder)
+    assert len(by_server) == len(by_transformers) == 12
+    assert by_server == pytest.approx(by_transformers, abs=1e-4)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU, and torch finds none")
+def test_the_gpu_preset_trains_qwen3(qwen3: Path, tmp_path: Path) -> None:
+    preset = {**PRESETS["gpu"], "groups": 2, "rollouts": 4, "backward": 4, "steps": 2}
+    limits = {"answer_tokens": 24, "rollout_tokens": 400, "drawing": Drawing.TRANSFORMERS}
+    assert len(train(toy_plan(qwen3, tmp_path / "kept", **{**preset, **limits})).curve) == 2
+
+
+# What ends a training
+
+
+def message(plan: Any, **options: Any) -> str:
+    with pytest.raises(TrainingError) as error:
+        train(plan, **options)
+    return str(error.value)
+
+
+def test_rewards_that_never_differ_end_it_each_time(base: Path, tmp_path: Path) -> None:
+    steps: list[int] = []
+    plan = toy_plan(base, tmp_path, lambda trace: 0.2, steps=2, patience=2, kl_every=0, rollouts=8)
+    for _ in range(2):
+        assert message(plan, on_step=lambda stats: steps.append(stats.step)) == (
+            "step 2: rewards differed in no group so far (mean reward 0.20): there is nothing to learn from; "
+            "calibrate the environment, or change its difficulty"
+        )
+    assert steps == [1, 2], "no step is made from the checkpoint"
+
+
+def test_top_rewards_do_not_end_it(base: Path, tmp_path: Path) -> None:
+    done = train(toy_plan(base, tmp_path, lambda trace: 1.0, steps=3, patience=2, kl_every=0))
+    assert [step["reward"] for step in done.curve] == [1.0] * 3
+    assert [step["rollouts"] for step in done.curve] == [16] * 3, "replaced as often as the recipe says"
+
+
+def test_groups_that_each_have_one_reward_end_it(base: Path, tmp_path: Path) -> None:
+    """All rollouts of a group are worth the same, and the next group's are worth something else."""
+
+    def by_order(trace: Sequence[Message]) -> float:
+        return int((trace[0].content or "")[-2]) / 10
+
+    plan = toy_plan(base, tmp_path, by_order, steps=9, patience=3, kl_every=0, redraws=0)
+    assert message(plan).startswith("step 3: rewards differed in no group so far (mean reward 0.")
+
+
+def test_groups_that_no_longer_differ_end_it(base: Path, tmp_path: Path) -> None:
+    rewards, steps = itertools.cycle([0.0, 0.8, 0.5]), [0]
+
+    def at_first(trace: Sequence[Message]) -> float:
+        return 0.2 if any(steps) else next(rewards)
+
+    plan = toy_plan(base, tmp_path, at_first, steps=9, patience=3, kl_every=0, redraws=0)
+    assert message(plan, on_step=lambda stats: steps.append(stats.step)) == (
+        "step 4: rewards differed in 0.0% of the groups of 3 steps (mean reward 0.20): nothing is learned "
+        "any more; lower the rate, or change the difficulty"
+    )
+
+
+def test_an_infinite_gradient_ends_it_before_it_reaches_the_weights(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loss can be finite while its gradient is not."""
+    seen: list[torch.Tensor] = []
+    check = StepCallback.on_pre_optimizer_step
+
+    def broken(callback: StepCallback, *given: Any, model: Any = None, **others: Any) -> None:
+        weights = [weight for weight in model.parameters() if weight.grad is not None]
+        weights[-1].grad.view(-1)[0] = float("inf")
+        seen[:] = [weights[-1], weights[-1].detach().clone()]
+        check(callback, *given, model=model, **others)
+
+    monkeypatch.setattr(StepCallback, "on_pre_optimizer_step", broken)
+    assert message(toy_plan(base, tmp_path, steps=2)) == (
+        "step 1: the gradient is not finite: the training diverged; lower the rate"
+    )
+    assert torch.equal(*seen)
+
+
+def test_an_infinite_reward_ends_it(base: Path, tmp_path: Path) -> None:
+    rewards = itertools.chain([0.5, 0.2, float("inf")], itertools.repeat(0.2))
+    assert message(toy_plan(base, tmp_path, lambda trace: next(rewards), steps=1)) == (
+        "step 1: environment 'toy' gave a reward of inf; fix its grade"
+    )
+
+
+def test_a_loss_that_is_not_finite_ends_it_before_the_weights_change(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from safetensors.torch import load_file
+
+    compute = GRPOTrainer.compute_loss
+
+    def broken(trainer: Any, *given: object, **named: object) -> object:
+        loss = compute(trainer, *given, **named)
+        return loss * float("nan") if trainer.step == 2 else loss
+
+    monkeypatch.setattr(GRPOTrainer, "compute_loss", broken)
+    assert message(toy_plan(base, tmp_path, steps=4)) == (
+        "step 3: the loss is nan: the training diverged; lower the rate"
+    )
+    kept = load_file(tmp_path / "step-000002" / "adapter.safetensors")
+    assert all(bool(weight.isfinite().all()) for weight in kept.values())
+
+
+def test_a_model_that_returns_nan_draws_nothing(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(model: FoldedModel, tokens: torch.Tensor, *others: object) -> torch.Tensor:
+        raise RuntimeError("the model returned NaN")
+
+    monkeypatch.setattr(FoldedModel, "forward", broken)
+    assert message(toy_plan(base, tmp_path, steps=1)) == (
+        "answers cannot be drawn: RuntimeError: the model returned NaN; lower the rate if the model returns "
+        "NaN, and groups or rollouts if memory is short"
+    )
+
+
+def test_layers_that_do_not_exist_are_named(base: Path, tmp_path: Path) -> None:
+    found = message(toy_plan(base, tmp_path, steps=1, targets=["q_porj"]))
+    assert found.startswith(f"{base}: cannot be trained with this recipe: Target modules ")
+    assert found.endswith("; change the recipe")
+
+
+def test_a_template_that_rejects_a_conversation_is_reported(base: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "base"
+    shutil.copytree(base, folder)
+    template = folder / "chat_template.jinja"
+    unkind = "{%- for one in messages if 'all well' in (one.content or '') %}{{ raise_exception('No.') }}"
+    template.write_text(unkind + "{%- endfor %}" + template.read_text())
+    found = message(toy_plan(folder, tmp_path / "kept", steps=1))
+    assert found.startswith("the base's chat template cannot write what follows an answer: ")
+    assert found.endswith("No.; fix the template, or train another base")

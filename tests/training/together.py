@@ -1,4 +1,4 @@
-"""One of several processes that train the toy together; writes what it ended with."""
+"""One of several processes that train the toy together; writes its result."""
 
 import json
 import os
@@ -11,6 +11,6 @@ from tests.training.toy import toy_plan
 if __name__ == "__main__":
     base, folder = Path(sys.argv[1]), Path(sys.argv[2])
     done = train(toy_plan(base, folder / "kept", groups=4, steps=2, beta=0.1, keep_every=1))
-    weights = [float(one.sum()) for one in done.model.parameters() if one.requires_grad]
-    told = {"writes": done.writes, "curve": done.curve, "weights": weights}
-    (folder / f"rank-{os.environ['RANK']}.json").write_text(json.dumps(told))
+    weights = [float(weight.sum()) for weight in done.model.parameters() if weight.requires_grad]
+    result = {"writes": done.writes, "curve": done.curve, "weights": weights}
+    (folder / f"rank-{os.environ['RANK']}.json").write_text(json.dumps(result))

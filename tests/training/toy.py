@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pytest_trace2evolve.environments.methods import Rollouts, rollout_class
+from pytest_trace2evolve.environments.trl_environment import TrlEnvironment, rollout_class
 from pytest_trace2evolve.records.environment import Reaction
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import ToolSchema
@@ -50,33 +50,33 @@ class ToyEnvironment:
         return Reaction(messages=tuple(back), done=not back)
 
     def reward(self) -> float:
-        """What was said is worth this."""
+        """The worth of what was said."""
         return self._worth(self.trace)
 
 
 def by_letters(trace: Sequence[Message]) -> float:
-    """Differs with every letter that the agent said."""
+    """A reward that differs with every letter that the agent said."""
     said = "".join(one.content or "" for one in trace if one.role == "assistant")
     return sum(map(ord, said)) % 7 / 6
 
 
-def toy_class(worth: Callable[[Sequence[Message]], float] = by_letters) -> type[Rollouts]:
+def toy_class(worth: Callable[[Sequence[Message]], float] = by_letters) -> type[TrlEnvironment]:
     """The class that trl gets."""
-    make: Any = lambda: ToyEnvironment(worth)  # noqa: E731 - plays, and is no `PlayedEnvironment`
+    make: Any = lambda: ToyEnvironment(worth)  # noqa: E731 - not a `PlayedEnvironment`, but plays like one
     return rollout_class(SCHEMAS, make, "Toy")
 
 
 def toy_plan(base: Path, unfinished: Path, worth: Any = by_letters, **recipe: Any) -> Any:
     """A training of the tiny model in the toy environment."""
     from pytest_trace2evolve.serving.folder import read_model
-    from pytest_trace2evolve.serving.loading import ends_of, load_tokenizer
-    from pytest_trace2evolve.training.chat_encoding import ServerTalk, sampler_of
-    from pytest_trace2evolve.training.recipe import Drawing, Recipe
+    from pytest_trace2evolve.serving.loading import end_tokens, load_tokenizer
+    from pytest_trace2evolve.training.chat_encoding import ChatEncoder
+    from pytest_trace2evolve.training.recipe import Recipe
     from pytest_trace2evolve.training.run import Plan
 
     folder = read_model(base)
     tokenizer = load_tokenizer(folder)
-    ends = ends_of(folder, tokenizer)
+    ends = end_tokens(folder, tokenizer)
     settings = {
         "groups": 2,
         "rollouts": 4,
@@ -92,26 +92,25 @@ def toy_plan(base: Path, unfinished: Path, worth: Any = by_letters, **recipe: An
         "autocast": False,
         "seed": 3,
     }
-    made = Recipe.model_validate({**settings, **recipe})
     return Plan(
-        recipe=made,
+        recipe=Recipe.model_validate({**settings, **recipe}),
         base=base,
         identity={"base": "tiny"},
         environments={"toy": toy_class(worth)},
-        talk=ServerTalk(tokenizer, ends, {"toy": (PROMPT, SCHEMAS)}),
+        encoder=ChatEncoder(tokenizer, ends, {"toy": (PROMPT, SCHEMAS)}),
+        ends=ends,
         unfinished=unfinished,
-        sampler=sampler_of(ends) if made.drawing is Drawing.ENGINE else None,
     )
 
 
-def _write(to: int, step: Any) -> None:
-    os.write(to, b"%d\n" % step.step)
+def _report(pipe: int, stats: Any) -> None:
+    os.write(pipe, b"%d\n" % stats.step)
 
 
 def main(base: Path, unfinished: Path, steps: int, kills: int) -> None:
     """Train in processes of their own, and kill each at some moment after its first step.
 
-    They are forked from one that has loaded all packages: to load them takes longer than a training.
+    They are forked from one that has loaded all packages, which takes longer than a training.
     """
     from pytest_trace2evolve.training.run import train
 
@@ -120,7 +119,7 @@ def main(base: Path, unfinished: Path, steps: int, kills: int) -> None:
         child = os.fork()
         if child == 0:
             plan = toy_plan(base, unfinished, steps=steps)
-            train(plan, told=partial(_write, writing))
+            train(plan, on_step=partial(_report, writing))
             os._exit(0)
         reached = int(os.read(reading, 100).split()[0])
         time.sleep(random.uniform(0, 0.4))  # while it rolls out, learns, or writes

@@ -20,8 +20,7 @@ from pytest_trace2evolve.errors import (
     WorldError,
 )
 from pytest_trace2evolve.evidence.draws import FinishedStore
-from pytest_trace2evolve.evidence.store import RunStore
-from pytest_trace2evolve.evidence.tau2_format import simulation_record
+from pytest_trace2evolve.evidence.run_folder import RunStore, simulation_record
 from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.records.task import Task

@@ -14,6 +14,7 @@ from pytest_trace2evolve.utils.sanitize import sanitize_line
 
 if TYPE_CHECKING:
     from pytest_trace2evolve.environments.registry import Environments
+    from pytest_trace2evolve.session.planner import Resources
     from pytest_trace2evolve.worlds.registry import Worlds
 
 
@@ -63,6 +64,20 @@ def worlds_of(project: Project | None) -> "Worlds":
     return Worlds() if project is None else project.open_worlds()
 
 
+def resources_of(project: Project) -> "Resources":
+    """What a run may use: the built-in worlds, agents and checks, and those of the project's hooks.
+
+    Raises:
+        ConfigError: the project's hooks cannot be loaded.
+    """
+    from pytest_trace2evolve.engine.participants import BUILT_IN_AGENTS
+    from pytest_trace2evolve.session.planner import Resources
+
+    extensions = project.extensions
+    agents = {**BUILT_IN_AGENTS, **extensions.agents}
+    return Resources(project, project.open_worlds(), agents, extensions.checks)
+
+
 def environments_of(project: Project | None) -> "Environments":
     """All environments: of this package, of installed ones, of the project's hooks, and its synthesized ones.
     The caller closes them.
@@ -72,7 +87,7 @@ def environments_of(project: Project | None) -> "Environments":
         GeneratorError: a synthesized one is damaged, or was changed after it was admitted.
         WorldError: the target of one cannot be opened.
     """
-    from pytest_trace2evolve.environments.generated_store import project_environments
+    from pytest_trace2evolve.environments.generated import project_environments
     from pytest_trace2evolve.environments.registry import Environments
 
     return Environments() if project is None else project_environments(project)

@@ -17,9 +17,9 @@ from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.utils.option_types import MOST_SEED, finite, integer
 
 if TYPE_CHECKING:
-    from pytest_trace2evolve.environments.calibrate import Ask
+    from pytest_trace2evolve.environments.calibration import CalibrationSpec
     from pytest_trace2evolve.environments.registry import Environments
-    from pytest_trace2evolve.environments.synthesize import Commission, Synthesis
+    from pytest_trace2evolve.environments.synthesis import Synthesis, SynthesisTask
     from pytest_trace2evolve.records.environment import Calibration
 
 
@@ -54,9 +54,9 @@ def add_synthesis(parts: Any, measuring: Callable[[argparse.ArgumentParser], Non
 
 
 def _synthesize(options: argparse.Namespace) -> int:
-    from pytest_trace2evolve.environments.calibrate import read_ask
-    from pytest_trace2evolve.environments.generated import DIFFICULTIES
-    from pytest_trace2evolve.environments.synthesize import commission_of
+    from pytest_trace2evolve.environments.calibration import read_spec
+    from pytest_trace2evolve.environments.environment import DIFFICULTIES
+    from pytest_trace2evolve.environments.synthesis import synthesis_task
     from pytest_trace2evolve.models.settings import ModelSettings
     from pytest_trace2evolve.serving.process import LocalServer
 
@@ -71,10 +71,10 @@ def _synthesize(options: argparse.Namespace) -> int:
     project = nearest_project(options)
     if project is None:
         raise ConfigError("no suites/ in this folder or above it: a module is kept in a project; give --root")
-    commission = commission_of(
+    commission = synthesis_task(
         options.capability, options.description, options.from_run, project=project, here=Path.cwd()
     )
-    ask = read_ask(options, project, Path.cwd())
+    ask = read_spec(options, project, Path.cwd())
     settings = ModelSettings(
         model=options.judge,
         base_url=options.judge_base_url,
@@ -96,10 +96,10 @@ def _synthesize(options: argparse.Namespace) -> int:
 
 
 async def _written(
-    options: argparse.Namespace, commission: "Commission", judge: Any, ask: Any, server: Any, root: Path
+    options: argparse.Namespace, commission: "SynthesisTask", judge: Any, ask: Any, server: Any, root: Path
 ) -> "Synthesis":
-    from pytest_trace2evolve.environments.calibrate import calibrate
-    from pytest_trace2evolve.environments.synthesize import synthesize
+    from pytest_trace2evolve.environments.calibration import calibrate
+    from pytest_trace2evolve.environments.synthesis import synthesize
     from pytest_trace2evolve.models.chat import ChatModel
 
     settings = ask.settings if server is None else ask.settings.served(server.base_url, server.token)
@@ -118,7 +118,7 @@ async def _written(
             root=root,
             calibrate=calibrated,
             rounds=options.rounds,
-            told=lambda line: print(line, file=sys.stderr, flush=True),
+            on_progress=lambda line: print(line, file=sys.stderr, flush=True),
         )
 
 
@@ -204,7 +204,7 @@ def _common(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(options: argparse.Namespace) -> int:
-    from pytest_trace2evolve.environments.calibration_store import listed
+    from pytest_trace2evolve.environments.calibration import listed
     from pytest_trace2evolve.report.environments import environments_text
 
     found = listed(environments_of(nearest_project(options)), _folder(options))
@@ -216,7 +216,8 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> int:
-    from pytest_trace2evolve.environments.admit import admit, held_out_of
+    from pytest_trace2evolve.environments.admission import admit
+    from pytest_trace2evolve.environments.held_out import held_out_of
     from pytest_trace2evolve.records.task import Content
     from pytest_trace2evolve.report.environments import admission_text
 
@@ -236,7 +237,7 @@ def _check(options: argparse.Namespace) -> int:
                     difficulty=options.difficulty,
                     content=Content(options.content),
                     held_out=held_out,
-                    told=show,
+                    on_progress=show,
                 )
             reports.append(report)
             if not options.json:
@@ -247,7 +248,7 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _calibrate(options: argparse.Namespace) -> int:
-    from pytest_trace2evolve.environments.calibrate import budget, read_ask
+    from pytest_trace2evolve.environments.calibration import estimate, read_spec
     from pytest_trace2evolve.records.environment import Outcome
     from pytest_trace2evolve.report.environments import calibrations_text
     from pytest_trace2evolve.serving.process import LocalServer
@@ -262,8 +263,8 @@ def _calibrate(options: argparse.Namespace) -> int:
         environments = stack.enter_context(contextlib.closing(environments_of(project)))
         names = _names(options.names, environments)
         _require_difficulty(options.difficulty, names, environments)
-        ask = read_ask(options, project, Path.cwd())
-        print(budget(ask, len(names)), file=sys.stderr)
+        ask = read_spec(options, project, Path.cwd())
+        print(estimate(ask, len(names)), file=sys.stderr)
         server = LocalServer(ask.settings.folder) if ask.settings.folder is not None else None
         if server is not None:
             stack.callback(server.close)
@@ -276,11 +277,10 @@ def _calibrate(options: argparse.Namespace) -> int:
 
 
 async def _measured(
-    environments: "Environments", names: Sequence[str], ask: "Ask", server: Any, kept: Path
+    environments: "Environments", names: Sequence[str], ask: "CalibrationSpec", server: Any, kept: Path
 ) -> "list[Calibration]":
     """Calibrate one environment after the other; each is kept before the next can fail."""
-    from pytest_trace2evolve.environments.calibrate import calibrate
-    from pytest_trace2evolve.environments.calibration_store import keep
+    from pytest_trace2evolve.environments.calibration import calibrate, keep
     from pytest_trace2evolve.models.chat import ChatModel
 
     settings = ask.settings if server is None else ask.settings.served(server.base_url, server.token)
@@ -293,7 +293,7 @@ async def _measured(
                 def told(difficulty: int, done: int, show: Any = show) -> None:
                     show(done, f"difficulty {difficulty}")
 
-                found.append(await calibrate(environments, name, model, ask, told=told))
+                found.append(await calibrate(environments, name, model, ask, on_progress=told))
                 keep(kept, found[-1])
     finally:
         await model.close()

@@ -23,16 +23,25 @@ from pytest_trace2evolve.cli.common import (
     progress_bar,
     project_of,
     refuse_picture,
+    resources_of,
     worlds_of,
 )
 from pytest_trace2evolve.errors import ConfigError
-from pytest_trace2evolve.utils.option_types import finite, integer
+from pytest_trace2evolve.improve.arguments import (
+    add_evolve_arguments,
+    add_run_options,
+    parse_run_options,
+    run_values,
+)
+from pytest_trace2evolve.utils.option_types import integer
+from pytest_trace2evolve.utils.sanitize import sanitize_line
 
 if TYPE_CHECKING:
-    from pytest_trace2evolve.diagnose.diagnosis import Labelled
-    from pytest_trace2evolve.diagnose.traces import Gathered
+    from pytest_trace2evolve.diagnose.diagnosis import LabelSet
+    from pytest_trace2evolve.diagnose.traces import TraceSet
     from pytest_trace2evolve.environments.registry import Environments
     from pytest_trace2evolve.project.project import Project
+    from pytest_trace2evolve.records.improvement import Stage
     from pytest_trace2evolve.training.train import Order
 
 
@@ -89,7 +98,7 @@ def _capabilities(options: argparse.Namespace) -> int:
         provider=options.provider,
     )
     if options.judge is None:
-        labelled: Labelled | None = by_rules(gathered, times or 1)
+        labelled: LabelSet | None = by_rules(gathered, times or 1)
     else:
         labelled = _judged(options, gathered, project, times)
     if labelled is None:
@@ -119,10 +128,10 @@ def _refuse_unheard(options: argparse.Namespace) -> None:
 
 
 def _judged(
-    options: argparse.Namespace, gathered: "Gathered", project: "Project | None", times: int | None
-) -> "Labelled | None":
+    options: argparse.Namespace, gathered: "TraceSet", project: "Project | None", times: int | None
+) -> "LabelSet | None":
     """Labels by the judge; None where only their cost was asked for."""
-    from pytest_trace2evolve.diagnose.judged import RUNS, Judged, JudgeSettings, estimate
+    from pytest_trace2evolve.diagnose.judge_labels import RUNS, JudgeLabeller, JudgeSettings, estimate
     from pytest_trace2evolve.engine.participants import open_cache
     from pytest_trace2evolve.models.prices import PRICES_NAME, read_prices
     from pytest_trace2evolve.models.settings import ModelSettings
@@ -141,7 +150,7 @@ def _judged(
     expected = estimate(gathered, settings)
     cost = f"about ${expected.cost:.2f}" if expected.cost is not None else "price not known (prices.toml)"
     print(
-        f"{len(gathered.conducts)} traces × {settings.runs} runs: {expected.requests:,} requests, about "
+        f"{len(gathered.behaviors)} traces × {settings.runs} runs: {expected.requests:,} requests, about "
         f"{expected.prompt_tokens:,} prompt and {expected.completion_tokens:,} completion tokens, {cost}",
         file=sys.stderr,
     )
@@ -155,7 +164,7 @@ def _judged(
             stack.callback(cache.close)
             settings = JudgeSettings(model, runs=settings.runs, cache=cache)
         show = stack.enter_context(progress_bar("labelling", None))
-        judged = Judged(settings, _shown(show))
+        judged = JudgeLabeller(settings, _shown(show))
         labelled = judged.label(gathered)
     spent = f", ${judged.used.cost:.2f}" if judged.used.cost is not None and judged.used.calls else ""
     print(f"asked {judged.used.calls:,} times, {judged.used.tokens:,} tokens{spent}", file=sys.stderr)
@@ -169,51 +178,26 @@ def _shown(show: Callable[..., None]) -> Callable[[int, int], None]:
 def add_evolve(commands: Any) -> None:
     """Declare the command."""
     evolve = commands.add_parser(
-        "evolve", help="train adapters for what failing tasks lack, and gate them; resumes"
+        "evolve", help="train adapters for what failing tests lack, and gate them; rerun it to resume"
     )
-    evolve.add_argument("--candidate", metavar="ID", help="whose failures (default: that of the run, or v0)")
-    evolve.add_argument("--from-run", metavar="RUN", help="learn from this run (default: a new one)")
-    evolve.add_argument("--base", type=Path, metavar="DIR", help="the base model (default: the embedded one)")
-    add_evolve_options(evolve)
+    add_evolve_arguments(evolve)
     evolve.add_argument("--dry-run", action="store_true", help="only print what it would take")
     evolve.add_argument("--json", action="store_true", help="the outcome as JSON")
-    evolve.add_argument(
-        "session", nargs="*", metavar="-- OPTION", help="of each run, as in -- --t2e-suite support"
-    )
+    add_run_options(evolve)
+    evolve.add_argument("run_options", nargs="*", metavar="-- OPTION", help="the same, behind --")
     evolve.set_defaults(command=_evolve, goes_on=True)
 
 
-def add_evolve_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the options that `--t2e-evolve-options` takes too."""
-    parser.add_argument("--most", type=integer, default=3, metavar="N", help="adapters at most (default: 3)")
-    parser.add_argument("--preset", default="pocket", help="pocket or gpu (default: pocket)")
-    parser.add_argument("--config", type=Path, metavar="FILE", help="TOML with values of the recipe")
-    parser.add_argument("--steps", type=integer, metavar="N", help="steps of each training")
-    parser.add_argument("--seed", type=integer, metavar="N", help="of the trainings (default: 1)")
-    parser.add_argument(
-        "--heldout", type=integer, metavar="N", default=60, help="held-out scenarios (default: 60)"
-    )
-    parser.add_argument(
-        "--heldout-rollouts", type=integer, metavar="K", default=4, help="of each scenario (default: 4)"
-    )
-    parser.add_argument(
-        "--parallel", type=integer, metavar="P", help="trainings at once (default: cores + 1)"
-    )
-    parser.add_argument("--max-rollouts", type=integer, metavar="N", help="reject a plan that needs more")
-    parser.add_argument("--max-minutes", type=finite, metavar="M", help="begin no stage after so many")
-
-
 def _evolve(options: argparse.Namespace) -> int:
-    from pytest_trace2evolve.improve.request import checked_budget, read_order, run_option_values
-    from pytest_trace2evolve.improve.runs import Runs
-    from pytest_trace2evolve.improve.stages import Evolving
+    from pytest_trace2evolve.improve.loop import evolve
+    from pytest_trace2evolve.improve.plan import budget_of, budget_text, check_budget
+    from pytest_trace2evolve.improve.planner import plan_evolution
     from pytest_trace2evolve.project.pytest_ini import ini_value
     from pytest_trace2evolve.report.improvement import evolved_text
-    from pytest_trace2evolve.session.planner import resources_of
     from pytest_trace2evolve.session.settings import Context
 
+    parse_run_options(options.run_options, options)
     project = project_of(options)
-    values = run_option_values(options.session)
     context = Context(
         root=project.root,
         here=Path.cwd(),
@@ -222,11 +206,13 @@ def _evolve(options: argparse.Namespace) -> int:
     )
     with contextlib.closing(environments_of(project)) as environments:
         resources = resources_of(project)
-        order = read_order(options, values, context, resources, environments)
-        print(checked_budget(order, resources, environments), file=sys.stderr, flush=True)
+        plan = plan_evolution(options, run_values(options), resources, environments, context)
+        budget = budget_of(plan, environments.names)
+        print(budget_text(plan, budget), file=sys.stderr, flush=True)
+        check_budget(plan, budget)
         if options.dry_run:
             return 0
-        state = Evolving(order, project, environments, Runs(order, resources), print_stage).run()
+        state = evolve(plan, resources, environments, _print_progress)
     print(
         state.model_dump_json(indent=1)
         if options.json
@@ -235,11 +221,8 @@ def _evolve(options: argparse.Namespace) -> int:
     return 0
 
 
-def print_stage(stage: Any, text: str) -> None:
-    """Print how far an evolution is, a line on standard error."""
-    from pytest_trace2evolve.utils.sanitize import sanitize_line
-
-    print(f"{stage.value}: {sanitize_line(text)[:160]}", file=sys.stderr, flush=True)
+def _print_progress(stage: "Stage", line: str) -> None:
+    print(f"{stage.value}: {sanitize_line(line)[:160]}", file=sys.stderr, flush=True)
 
 
 def add_train(commands: Any) -> None:
@@ -287,9 +270,8 @@ def _train(options: argparse.Namespace) -> int:
 
     # Before torch is loaded.
     os.environ.update({name: os.environ.get(name, value) for name, value in QUIET_THREADS.items()})
-    from pytest_trace2evolve.environments.admit import random_first, require_admitted
-    from pytest_trace2evolve.training.request import orders_of
-    from pytest_trace2evolve.training.train import refuse
+    from pytest_trace2evolve.environments.admission import draw_first_seed, require_admitted
+    from pytest_trace2evolve.training.train import check_order, orders_of
 
     project = nearest_project(options)
     with contextlib.closing(environments_of(project)) as environments:
@@ -297,14 +279,10 @@ def _train(options: argparse.Namespace) -> int:
         if options.from_run is not None:
             orders = _left(orders)
         for order in orders:
-            refuse(order)
+            check_order(order)
             if project is not None:
-                require_admitted(
-                    environments,
-                    order.capabilities,
-                    project,
-                    random_first(order.recipe.first_scenario, order.recipe.scenarios),
-                )
+                first = draw_first_seed(order.recipe.first_scenario, order.recipe.scenarios)
+                require_admitted(environments, order.capabilities, project, first)
         for order in orders:
             _trained(environments, order)
     return 0
@@ -321,8 +299,8 @@ def _left(orders: "list[Order]") -> "list[Order]":
 
 
 def _trained(environments: "Environments", order: "Order") -> None:
-    from pytest_trace2evolve.report.training import curve_picture, heldout_text, step_word
-    from pytest_trace2evolve.training.train import make
+    from pytest_trace2evolve.report.training import heldout_text, step_word
+    from pytest_trace2evolve.training.train import train_adapter
 
     recipe = order.recipe
     print(
@@ -332,19 +310,18 @@ def _trained(environments: "Environments", order: "Order") -> None:
         file=sys.stderr,
     )
     curve: list[dict[str, Any]] = []
-    total = 2 * order.measured.count
+    total = 2 * order.measurement().count
     with progress_bar(order.name, recipe.steps) as show:
 
         def stepped(step: Any) -> None:
             curve.append({"reward": step.reward, "informative": step.informative, "kl": step.kl})
             show(step.step, step_word(curve))
 
-        made = make(
+        made = train_adapter(
             environments,
             order,
-            stepped=stepped,
-            told=lambda done: show(done, "held out", total),
-            picture=lambda points: curve_picture(points, title=order.name),
+            on_step=stepped,
+            on_progress=lambda done: show(done, "held out", total),
         )
     if made is None:
         return
@@ -385,7 +362,7 @@ def _routing(options: argparse.Namespace) -> int:
         table = table_of(environments, options.capability, project, base)
         openings = openings_of(environments, table, tasks)
         with progress_bar("routing", len(openings)) as show:
-            found = route_locally(base, table, openings, told=show)
+            found = route_locally(base, table, openings, on_progress=show)
     names = [row.name for row in table]
     print(routed_json(found, names) if options.json else routed_text(found, base.name), end="")
     return 0

@@ -1,28 +1,22 @@
-"""From traces to a report: label, contrast, select, and name what is left unexplained.
-
-Which capabilities the failures of a run lack: what there is to train.
-"""
+"""From traces to a report: which capabilities the failures of a run lack, and what is left unexplained."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from pytest_trace2evolve.diagnose.behavior_features import Conduct
 from pytest_trace2evolve.diagnose.contrast import STANDARD, Thresholds, assess
 from pytest_trace2evolve.diagnose.labels import label_by_rules
 from pytest_trace2evolve.diagnose.taxonomy import taxonomy
-from pytest_trace2evolve.diagnose.traces import Gathered, gather
+from pytest_trace2evolve.diagnose.traces import TraceSet, gather
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.capability import (
-    BUILT_IN,
+    BUILT_IN_CAPABILITIES,
     Capability,
     CapabilityReport,
     LabelRun,
-    Outcome,
     Presence,
-    Shown,
 )
 from pytest_trace2evolve.records.improvement import Missing
 from pytest_trace2evolve.worlds.registry import WorldName
@@ -32,14 +26,14 @@ RULES = "rules"
 
 
 @dataclass(frozen=True)
-class Labelled:
-    """What a labeller gave.
+class LabelSet:
+    """The labels of a labeller.
 
     Attributes:
         labeller: Its name.
-        capabilities: What it labelled.
+        capabilities: The capabilities that it labelled.
         runs: Its runs.
-        notes: What needs saying of it.
+        notes: Remarks for the report.
     """
 
     labeller: str
@@ -48,65 +42,47 @@ class Labelled:
     notes: tuple[str, ...] = field(default=())
 
 
-def by_rules(gathered: Gathered, runs: int = 1) -> Labelled:
+def by_rules(traces: TraceSet, runs: int = 1) -> LabelSet:
     """Labels by rules; however many runs are asked for, they are one."""
-    notes = (
-        (f"{runs} runs of the rules are one run: they agree with themselves, which is no stability",)
-        if runs > 1
-        else ()
-    )
-    return Labelled(RULES, BUILT_IN, [label_by_rules(gathered.conducts)], notes)
+    note = f"{runs} runs of the rules are one run: they agree with themselves, which is no stability"
+    labels = label_by_rules(traces.behaviors)
+    return LabelSet(RULES, BUILT_IN_CAPABILITIES, [labels], (note,) if runs > 1 else ())
 
 
-def report(
-    gathered: Gathered,
-    labelled: Labelled,
-    thresholds: Thresholds = STANDARD,
-) -> CapabilityReport:
-    """Hold failures against successes.
+def report(traces: TraceSet, labels: LabelSet, thresholds: Thresholds = STANDARD) -> CapabilityReport:
+    """Compare failures with successes.
 
     Raises:
         LabelError: a run's labels do not partition the traces.
     """
-    outcomes = gathered.outcomes
-    assessed = assess(labelled.capabilities, labelled.runs, outcomes, thresholds)
-    kinds, named = taxonomy(gathered.conducts)
+    outcomes = traces.outcomes
+    kinds, explained = taxonomy(traces.behaviors)
+    explained |= {
+        label.trace for run in labels.runs[:1] for label in run.labels if label.presence is Presence.LACKING
+    }
     return CapabilityReport(
-        labeller=labelled.labeller,
-        runs=len(labelled.runs),
+        labeller=labels.labeller,
+        runs=len(labels.runs),
         traces=len(outcomes),
         failed=sum(not one.passed for one in outcomes),
-        capabilities=tuple(assessed),
-        labels=tuple(labelled.runs),
+        capabilities=tuple(assess(labels.capabilities, labels.runs, outcomes, thresholds)),
+        labels=tuple(labels.runs),
         taxonomy=tuple(kinds),
-        unexplained=tuple(_unexplained(gathered.conducts, labelled.runs, outcomes, named)),
-        notes=(*gathered.notes, *labelled.notes),
+        unexplained=tuple(
+            one.shown(
+                one.last_agent_message if one.trace else None,
+                f"ended by {one.simulation.termination_reason}",
+            )
+            for one in traces.behaviors
+            if not one.passed and one.simulation.id not in explained
+        ),
+        notes=(*traces.notes, *labels.notes),
     )
 
 
-def _unexplained(
-    conducts: Sequence[Conduct], runs: Sequence[LabelRun], outcomes: Sequence[Outcome], named: set[str]
-) -> list[Shown]:
-    """Failures that lack no capability in the first run, and are of no kind."""
-    lacking = {label.trace for run in runs[:1] for label in run.labels if label.presence is Presence.LACKING}
-    ends = {one.simulation.id: one for one in conducts}
-    return [
-        Shown(
-            trace=one.trace,
-            run=one.run,
-            task=one.task,
-            trial=one.trial,
-            message=ends[one.trace].last_word if ends[one.trace].trace else None,
-            why=f"ended by {ends[one.trace].simulation.termination_reason}",
-        )
-        for one in outcomes
-        if not one.passed and one.trace not in lacking | named
-    ]
-
-
 @dataclass(frozen=True)
-class Learnt:
-    """What a run's failures say.
+class RunDiagnosis:
+    """What the failures of a run lack.
 
     Attributes:
         missing: The capabilities that were selected, by Δ.
@@ -140,22 +116,18 @@ class Learnt:
         return found
 
 
-class ToolMatcher(Protocol):
-    """Environments, by the tools of the worlds that they are played in."""
+class ToolChecks(Protocol):
+    """What the registry of environments says of worlds: which environments have their tools."""
 
     def require_tools_of(self, what: str, world: WorldName) -> None:
-        """Check that an environment has the tools of a world.
-
-        Raises:
-            ConfigError: none has.
-        """
+        """Raise if no environment has the tools of a world."""
 
     def with_tools_of(self, worlds: Iterable[WorldName]) -> tuple[str, ...]:
-        """Names of the environments that have the tools of every one of some worlds."""
+        """Names of the environments that have the tools of all these worlds."""
 
 
-def missing_of(project: Project, run: str, here: Path, environments: ToolMatcher) -> Learnt:
-    """What the failures of a run lack, by rules, on the tasks that may be learnt from.
+def diagnose_run(project: Project, run: str, here: Path, environments: ToolChecks) -> RunDiagnosis:
+    """What the failures of a run lack, by rules, on the tasks that may be learned from.
 
     Raises:
         ConfigError: the run is unknown or empty, no environment has the tools of its world, nothing failed,
@@ -163,27 +135,35 @@ def missing_of(project: Project, run: str, here: Path, environments: ToolMatcher
         ResultsError: a file cannot be read.
     """
     worlds = project.open_worlds()
-    gathered = gather([run], worlds, project=project, here=here, check_world=environments.require_tools_of)
-    found = report(gathered, by_rules(gathered))
+    traces = gather([run], worlds, project=project, here=here, check_world=environments.require_tools_of)
+    found = report(traces, by_rules(traces))
     if not found.failed:
         raise ConfigError(
             f"run {run}: none of its {found.traces} traces that may be learnt from failed: there is nothing "
             "to learn"
         )
-    selected = tuple(
+    missing = tuple(
         Missing(name=one.name, delta=one.delta, coverage=one.coverage)
         for one in found.capabilities
         if one.selected
     )
-    if not selected:
+    if not missing:
         raise ConfigError(
             f"run {run}: {found.failed} of {found.traces} traces failed, and no capability is missing in "
             "them by contrast; see trace2evolve capabilities, or name one to train (trace2evolve train)"
         )
-    runs = tuple(dict.fromkeys(one.run for one in gathered.conducts))
-    read = {one.task.id for one in gathered.conducts}
+    read = {behavior.task.id for behavior in traces.behaviors}
     splits = {
-        f"{suite}::{split}" for task, held in gathered.splits.items() if task in read for suite, split in held
+        f"{suite}::{split}"
+        for task, places in traces.splits.items()
+        if task in read
+        for suite, split in places
     }
-    known = environments.with_tools_of(gathered.ran_in)
-    return Learnt(selected, runs, tuple(sorted(splits)), found.failed, found.traces, known)
+    return RunDiagnosis(
+        missing=missing,
+        runs=tuple(dict.fromkeys(behavior.run for behavior in traces.behaviors)),
+        splits=tuple(sorted(splits)),
+        failed=found.failed,
+        traces=found.traces,
+        environments=environments.with_tools_of(traces.ran_in),
+    )

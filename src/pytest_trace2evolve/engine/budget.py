@@ -16,7 +16,7 @@ from typing import Any
 from pytest_trace2evolve.errors import BudgetError, EndpointError, StorageError
 from pytest_trace2evolve.records.budget import NO_BUDGETS, Budgets
 from pytest_trace2evolve.records.completion import Usage
-from pytest_trace2evolve.utils.sanitize import storable_text
+from pytest_trace2evolve.utils.canonical import storable_text
 
 BUSY_SECONDS = 60.0
 """How long a process waits for another one's transaction; each takes well under a millisecond."""

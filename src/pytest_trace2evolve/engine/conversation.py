@@ -1,9 +1,7 @@
 """The half-duplex conversation of τ²: agent, user and world take turns until one of them ends it.
 
-Follows the orchestrator of tau2-bench 1.0.1: the agent greets, every message and every batch of tool calls
-is one step, and the budgets are looked at only when no tool call is waiting. In solo mode nobody greets:
-the agent works on a ticket, by tool calls only, until it says the stop mark. One thing is stricter than
-upstream: a timeout also cuts off an answer that is being waited for.
+The turns are those of `Turns`. One thing is stricter than upstream: a timeout also cuts off an answer that is
+being waited for.
 
 Runs code of an agent, so that its failures are its own and end nothing but its simulation.
 """
@@ -17,12 +15,13 @@ import time
 import traceback
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import dropwhile
 from pathlib import Path
 from typing import TypeVar
 
+from pytest_trace2evolve.engine.turns import Turns
 from pytest_trace2evolve.errors import (
     AgentCodeError,
     BudgetError,
@@ -32,19 +31,15 @@ from pytest_trace2evolve.errors import (
     ParticipantError,
     WorldError,
 )
+from pytest_trace2evolve.records.completion import dollars
 from pytest_trace2evolve.records.message import (
-    GREETING,
-    STOP,
-    USER_STOPS,
     Message,
-    ToolCall,
     storable_message,
 )
-from pytest_trace2evolve.records.protocols import Agent, User, World, WorldSession
+from pytest_trace2evolve.records.protocols import Agent, User, World
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation, TerminationReason
-from pytest_trace2evolve.records.wire import dollars
-from pytest_trace2evolve.utils.sanitize import storable_text
+from pytest_trace2evolve.utils.canonical import storable_text
 
 T = TypeVar("T")
 
@@ -228,21 +223,6 @@ class Limits:
     timeout: float | None = None
 
 
-@dataclass
-class _Progress:
-    trace: list[Message] = field(default_factory=list)
-    steps: int = 0
-    errors: int = 0
-    started: float = field(default_factory=time.perf_counter)
-
-    def say(self, message: Message) -> Message:
-        stamped = message.model_copy(
-            update={"timestamp": datetime.now(UTC).isoformat(), "turn_idx": len(self.trace)}
-        )
-        self.trace.append(stamped)
-        return stamped
-
-
 async def converse(
     task: Task,
     world: World,
@@ -269,12 +249,26 @@ async def converse(
     started_at = datetime.now(UTC).isoformat()
     session = world.open(solo=solo)
     session.initialise(task.initial_state)
-    progress = _Progress()
+    turns = Turns(
+        task,
+        session,
+        max_steps=limits.max_steps,
+        max_errors=limits.max_errors,
+        timeout=limits.timeout,
+        solo=solo,
+        stamp=_stamped,
+    )
     info: dict[str, str] = {}
     deadline = asyncio.timeout(limits.timeout)
     try:
         async with deadline:
-            reason = await _turns(task, world, session, agent, None if solo else user, limits, progress)
+            turns.begin()
+            while turns.end is None:
+                if turns.speaker == "assistant":
+                    turns.say(await _reply(agent, world, turns.trace))
+                else:
+                    turns.say(await _users_reply(user, turns.trace))
+            reason = turns.end
     except TimeoutError:
         if not deadline.expired():
             raise
@@ -286,10 +280,11 @@ async def converse(
     except AgentCodeError as error:
         reason, info = TerminationReason.AGENT_ERROR, _info_of(error)
     except ParticipantError as error:
-        theirs = solo or _agent_is_next(progress.trace[-1])
-        reason = TerminationReason.AGENT_ERROR if theirs else TerminationReason.USER_ERROR
+        is_agents = turns.speaker == "assistant"
+        reason = TerminationReason.AGENT_ERROR if is_agents else TerminationReason.USER_ERROR
         info = _info_of(error)
-    return _simulation(task, reason, info, progress, started_at, trial, seed)
+    duration = time.perf_counter() - turns.started
+    return _simulation(task, reason, info, turns.trace, started_at, duration, trial, seed)
 
 
 def failed_to_start(
@@ -298,7 +293,7 @@ def failed_to_start(
     """The simulation of an agent that could not be made: `agent_error`, without messages."""
     started_at = datetime.now(UTC).isoformat()
     reason = TerminationReason.AGENT_ERROR
-    return _simulation(task, reason, _info_of(error), _Progress(), started_at, trial, seed)
+    return _simulation(task, reason, _info_of(error), [], started_at, 0.0, trial, seed)
 
 
 def _info_of(error: Exception) -> dict[str, str]:
@@ -310,8 +305,9 @@ def _simulation(
     task: Task,
     reason: TerminationReason,
     info: Mapping[str, str],
-    progress: _Progress,
+    trace: Sequence[Message],
     started_at: str,
+    duration: float,
     trial: int,
     seed: int | None,
 ) -> Simulation:
@@ -321,66 +317,23 @@ def _simulation(
         "timestamp": started_at,
         "start_time": started_at,
         "end_time": datetime.now(UTC).isoformat(),
-        "duration": time.perf_counter() - progress.started,
+        "duration": duration,
         "termination_reason": reason.value,
-        "agent_cost": _cost(progress.trace, "assistant"),
-        "user_cost": _cost(progress.trace, "user"),
+        "agent_cost": _cost(trace, "assistant"),
+        "user_cost": _cost(trace, "user"),
         "reward_info": None,
-        "messages": progress.trace,
+        "messages": trace,
         "trial": trial,
         "seed": seed,
     }
     return Simulation.model_validate({**record, "info": info} if info else record)
 
 
-async def _turns(
-    task: Task,
-    world: World,
-    session: WorldSession,
-    agent: Agent,
-    user: User | None,
-    limits: Limits,
-    progress: _Progress,
-) -> TerminationReason:
-    if task.history:
-        progress.trace.extend(task.history)
-        _replay(session, task.history)
-    elif user is None:
-        if ended := await _speak(agent, world, user, progress):
-            return ended
-    else:
-        progress.say(Message(role="assistant", content=GREETING))
-    session.sync()
-    while True:
-        message = progress.trace[-1]
-        if message.tool_calls:
-            _answer(session, message.tool_calls, progress)
-        elif ended := await _speak(agent, world, user, progress):
-            return ended
-        progress.steps += 1
-        ended = None if progress.trace[-1].tool_calls else _exhausted(limits, progress)
-        if ended is not None:
-            return ended
-
-
-async def _speak(
-    agent: Agent, world: World, user: User | None, progress: _Progress
-) -> TerminationReason | None:
-    """Let whoever's turn it is say the next message; why the simulation ends with it, if it does."""
-    if user is None:
-        message = progress.say(await _reply(agent, world, progress.trace))
-        if message.tool_calls:
-            return None
-        # There is nobody to read a text: one that is not the end is against the protocol.
-        done = STOP in (message.content or "")
-        return TerminationReason.AGENT_STOP if done else TerminationReason.AGENT_ERROR
-    if _agent_is_next(progress.trace[-1]):
-        message = progress.say(await _reply(agent, world, progress.trace))
-        stops = not message.tool_calls and (message.content or "").strip() == STOP
-        return TerminationReason.AGENT_STOP if stops else None
-    message = progress.say(await _users_reply(user, progress.trace))
-    stops = not message.tool_calls and any(mark in (message.content or "") for mark in USER_STOPS)
-    return TerminationReason.USER_STOP if stops else None
+def _stamped(message: Message, index: int) -> Message:
+    stamp: dict[str, object] = {"timestamp": datetime.now(UTC).isoformat(), "turn_idx": index}
+    if message.role == "tool":
+        stamp["content"] = storable_text(message.content or "")
+    return message.model_copy(update=stamp)
 
 
 async def _reply(agent: Agent, world: World, trace: Sequence[Message]) -> Message:
@@ -409,36 +362,6 @@ async def _users_reply(user: User, trace: Sequence[Message]) -> Message:
         return storable_message(await user.respond(list(trace)), "user")
     except ValueError as error:
         raise InfrastructureError(f"the user's respond returned {error}") from None
-
-
-def _agent_is_next(last: Message) -> bool:
-    return last.requestor == "assistant" if last.role == "tool" else last.role == "user"
-
-
-def _answer(session: WorldSession, calls: Sequence[ToolCall], progress: _Progress) -> None:
-    for call in calls:
-        result = session.call(call.name, call.arguments, call.requestor)
-        progress.errors += result.error
-        answer = result.answering(call)
-        progress.say(answer.model_copy(update={"content": storable_text(answer.content or "")}))
-    session.sync()
-
-
-def _replay(session: WorldSession, history: Sequence[Message]) -> None:
-    for message in history:
-        for call in message.tool_calls or ():
-            session.call(call.name, call.arguments, call.requestor)
-
-
-def _exhausted(limits: Limits, progress: _Progress) -> TerminationReason | None:
-    """The budget that has run out; where several have, the one that tau2 would name."""
-    if limits.timeout is not None and time.perf_counter() - progress.started >= limits.timeout:
-        return TerminationReason.TIMEOUT
-    if progress.errors >= limits.max_errors:
-        return TerminationReason.TOO_MANY_ERRORS
-    if progress.steps >= limits.max_steps:
-        return TerminationReason.MAX_STEPS
-    return None
 
 
 def _cost(trace: Sequence[Message], role: str) -> float | None:

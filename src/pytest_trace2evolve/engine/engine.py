@@ -22,9 +22,8 @@ from pytest_trace2evolve.errors import (
 from pytest_trace2evolve.evidence.draws import DrawStore, Store
 from pytest_trace2evolve.evidence.journal import Journal
 from pytest_trace2evolve.records.budget import DONE, State, Totals
-from pytest_trace2evolve.records.completion import NOTHING_USED, Usage
+from pytest_trace2evolve.records.completion import NOTHING_USED, Usage, usage_of
 from pytest_trace2evolve.records.trace import Simulation, TerminationReason
-from pytest_trace2evolve.records.wire import usage_of
 
 POLL_SECONDS = 0.05
 """How often a run looks for a simulation that another run is making."""

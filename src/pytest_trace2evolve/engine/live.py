@@ -12,8 +12,8 @@ from pathlib import Path
 from pytest_trace2evolve.evidence.cassettes import Cassette
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.project.candidates import Candidate
+from pytest_trace2evolve.records.adapter import Skill
 from pytest_trace2evolve.records.evidence import CHAT, Settings
-from pytest_trace2evolve.records.routing import Skill
 from pytest_trace2evolve.serving.folder import (
     CONFIG,
     ModelFolder,

@@ -10,9 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from pytest_trace2evolve.agents.chat import ChatAgent, RoutedAgent, Router, SoloChatAgent, solo_prompt
+from pytest_trace2evolve.agents.chat import ChatAgent, SoloChatAgent, solo_prompt
 from pytest_trace2evolve.agents.chat import system_prompt as agent_prompt
 from pytest_trace2evolve.agents.reference import CaseOracle, NopAgent, OracleAgent
+from pytest_trace2evolve.agents.router import RoutedAgent, Router
 from pytest_trace2evolve.engine.live import LiveSettings
 from pytest_trace2evolve.engine.loop import LoopThread
 from pytest_trace2evolve.evidence.answers import AnswerFile
@@ -27,7 +28,8 @@ from pytest_trace2evolve.models.answers import (
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.project.candidates import Candidate
 from pytest_trace2evolve.project.project import LockedSuite
-from pytest_trace2evolve.records.answer import Side
+from pytest_trace2evolve.records.adapter import NONE
+from pytest_trace2evolve.records.completion import Side
 from pytest_trace2evolve.records.evidence import (
     CHAT,
     DUMMY_USER,
@@ -50,7 +52,6 @@ from pytest_trace2evolve.records.protocols import (
     User,
     World,
 )
-from pytest_trace2evolve.records.routing import NONE
 from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.task import Task, script_of
 from pytest_trace2evolve.users.chat import ChatUser

@@ -1,18 +1,14 @@
-"""Groups of rollouts: agents play the same scenarios many times over, many at once."""
+"""Groups of rollouts: agents play the same scenarios many times, several at once."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pytest_trace2evolve.environments.environment import PlayedEnvironment
+from pytest_trace2evolve.environments.environment import ScenarioEnvironment
 from pytest_trace2evolve.errors import InfrastructureError, ParticipantError
-from pytest_trace2evolve.records.completion import Usage
+from pytest_trace2evolve.records.completion import Usage, usage_of
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import Agent
-from pytest_trace2evolve.records.wire import usage_of
 from pytest_trace2evolve.utils.concurrency import all_of
-
-MakeAgent = Callable[[int], Agent]
-"""Makes the agent of one rollout by its number, which no other rollout of the run has."""
 
 
 @dataclass(frozen=True)
@@ -20,11 +16,9 @@ class Rollout:
     """One rollout.
 
     Attributes:
-        reward: What it was paid; None where it was lost.
-        trace: All that was said, the history included.
-        usage: What the agent's model used.
-        tokens: Tokens of the whole rollout, as its last request and answer count them; 0 where nobody says.
-        trouble: Why it was lost.
+        reward: None if the rollout was lost; `trouble` says why.
+        trace: All messages, the history included.
+        tokens: Tokens of the whole rollout, by the usage of its last answer; 0 if the endpoint reports none.
     """
 
     seed: int
@@ -44,21 +38,17 @@ class Group:
 
     @property
     def rewards(self) -> list[float]:
-        """The rewards of those that were not lost."""
-        return [one.reward for one in self.rollouts if one.reward is not None]
+        """The rewards of the rollouts that were not lost."""
+        return [rollout.reward for rollout in self.rollouts if rollout.reward is not None]
 
 
-async def roll(environment: PlayedEnvironment, agent: Agent, seed: int) -> Rollout:
+async def roll(environment: ScenarioEnvironment, agent: Agent, seed: int) -> Rollout:
     """Play one scenario with an agent.
 
-    An agent that says nothing ends its rollout, and is paid for what it did until then. One that is lost to
-    the machine or the network has no reward.
-
-    Raises:
-        EndpointError: no further request can succeed.
-        GeneratorError: the environment breaks its promises.
+    An agent that fails to answer ends its rollout and is paid for what it did until then. A rollout that
+    infrastructure ended has no reward. An `EndpointError` goes through: no further request can succeed.
     """
-    begun = len(environment.reset(seed))
+    history_length = len(environment.reset(seed))
     trouble, reward = "", None
     try:
         while not environment.step(await agent.respond(environment.trace)).done:
@@ -68,54 +58,44 @@ async def roll(environment: PlayedEnvironment, agent: Agent, seed: int) -> Rollo
         reward = environment.reward()
     except InfrastructureError as error:
         trouble = str(error)
-    own = environment.trace[begun:]
-    return Rollout(seed, reward, environment.trace, usage_of(own, "assistant"), _length(own), trouble)
+    played = environment.trace[history_length:]
+    return Rollout(seed, reward, environment.trace, usage_of(played, "assistant"), _tokens(played), trouble)
 
 
 async def roll_groups(
-    make: Callable[[], PlayedEnvironment],
-    agents: MakeAgent,
+    make_environment: Callable[[], ScenarioEnvironment],
+    make_agent: Callable[[int], Agent],
     seeds: Sequence[int],
     group: int,
     *,
     at_once: int,
-    told: Callable[[int], None] = lambda done: None,
+    on_progress: Callable[[int], None] = lambda done: None,
 ) -> list[Group]:
-    """Play every scenario `group` times.
+    """Play every scenario `group` times; each rollout has an agent of its own, made from its number.
 
-    Args:
-        make: Makes an environment; one plays one rollout at a time.
-        agents: Makes the agent of a rollout.
-        seeds: The scenarios.
-        group: Rollouts of each.
-        at_once: Rollouts that are played at once.
-        told: Hears how many are done.
-
-    Raises:
-        EndpointError: no further request can succeed.
-        GeneratorError: the environment breaks its promises.
+    `on_progress` gets the number of finished rollouts.
     """
-    jobs = [(seed, place * group + one) for place, seed in enumerate(seeds) for one in range(group)]
-    found: dict[int, list[Rollout]] = {seed: [] for seed in seeds}
-    left = iter(jobs)
+    jobs = [(seed, place * group + index) for place, seed in enumerate(seeds) for index in range(group)]
+    rollouts: dict[int, list[Rollout]] = {seed: [] for seed in seeds}
+    waiting = iter(jobs)
     done = 0
 
     async def work() -> None:
         nonlocal done
-        environment = make()
-        for seed, number in left:
-            found[seed].append(await roll(environment, agents(number), seed))
+        environment = make_environment()
+        for seed, number in waiting:
+            rollouts[seed].append(await roll(environment, make_agent(number), seed))
             done += 1
-            told(done)
+            on_progress(done)
 
     await all_of(work() for _ in range(min(at_once, len(jobs))))
-    return [Group(seed, rollouts) for seed, rollouts in found.items()]
+    return [Group(seed, found) for seed, found in rollouts.items()]
 
 
-def _length(own: Sequence[Message]) -> int:
-    """Tokens of a rollout, by what its last answer says of its request and of itself."""
-    for message in reversed(own):
-        told = getattr(message, "usage", None)
-        if message.role == "assistant" and isinstance(told, dict):
-            return int(told.get("prompt_tokens") or 0) + int(told.get("completion_tokens") or 0)
+def _tokens(messages: Sequence[Message]) -> int:
+    """Prompt and completion tokens of the last answer; 0 if it has no usage."""
+    for message in reversed(messages):
+        usage = getattr(message, "usage", None)
+        if message.role == "assistant" and isinstance(usage, dict):
+            return int(usage.get("prompt_tokens") or 0) + int(usage.get("completion_tokens") or 0)
     return 0

@@ -1,10 +1,9 @@
 """Models' answers in an SQLite file: the cache of a project, and what a run records for its cassette.
 
-Many processes read and write one file at once, and any of them may be killed: each answer is a transaction
+Several processes read and write one file at once, and any of them may be killed: each answer is a transaction
 of its own in the write-ahead log, so an answer is there whole or not at all.
 """
 
-import contextlib
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -13,35 +12,35 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from pytest_trace2evolve.errors import ConfigError, InfrastructureError, StorageError
-from pytest_trace2evolve.records.answer import Answer
-from pytest_trace2evolve.utils.reading import complaint
+from pytest_trace2evolve.records.completion import Answer
+from pytest_trace2evolve.utils.reading import problem_in
 
 FORMAT = 1
 """Version of the file's layout and of the keys in it."""
 
-_UNWRITABLE = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY)
-"""Codes of errors that say that nothing can be written, and nothing of the file."""
-
 PATIENCE = 30.0
 """Seconds to wait for another process that writes."""
 
-_LAYOUT = "CREATE TABLE IF NOT EXISTS answers (key TEXT PRIMARY KEY, answer TEXT NOT NULL)"
+_UNWRITABLE = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY)
+"""Codes of errors that say that nothing can be written, and nothing about the file's content."""
+
+_SCHEMA = "CREATE TABLE IF NOT EXISTS answers (key TEXT PRIMARY KEY, answer TEXT NOT NULL)"
 
 
 class AnswerFile:
-    """Answers by their keys, in one file. The thread that uses it may be another than the one that opened it.
+    """Answers by their keys, in one file. It may be used in another thread than the one that opened it.
 
     Args:
-        path: The file; it is made where there is none.
-        mend: What to do about a damaged file, for the error's text.
+        path: The file; it is made if there is none.
+        remedy: What to do about a damaged file, for the error's text.
 
     Raises:
         ConfigError: the file is damaged, of another format, or cannot be opened.
     """
 
-    def __init__(self, path: Path, mend: str) -> None:
+    def __init__(self, path: Path, remedy: str) -> None:
         self.path = path
-        self._mend = mend
+        self._remedy = remedy
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._connection = sqlite3.connect(
@@ -50,7 +49,7 @@ class AnswerFile:
         except (OSError, sqlite3.Error) as error:
             raise ConfigError(f"{path}: cannot be opened ({error})") from None
         try:
-            self._lay_out()
+            self._prepare()
         except sqlite3.Error as error:
             self.close()
             raise ConfigError(self._damaged(error)) from None
@@ -58,22 +57,43 @@ class AnswerFile:
             self.close()
             raise
 
-    def get(self, key: str) -> Answer | None:
-        """The answer of a key; None where there is none.
+    def _prepare(self) -> None:
+        # If another process opens the file at the same moment, SQLite rejects this without waiting.
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                self._connection.execute("PRAGMA journal_mode = WAL")
+                break
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
+        # Flushed at checkpoints only: a killed process loses nothing, a power cut the last answers.
+        self._connection.execute("PRAGMA synchronous = NORMAL")
+        (result,) = self._connection.execute("PRAGMA quick_check(1)").fetchone()  # a second a gigabyte
+        if result != "ok":
+            raise ConfigError(self._damaged(result))
+        self._connection.execute("BEGIN IMMEDIATE")
+        (version,) = self._connection.execute("PRAGMA user_version").fetchone()
+        (tables,) = self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if tables and version != FORMAT:
+            raise ConfigError(f"{self.path}: format {version} is not {FORMAT}; {self._remedy}")
+        self._connection.execute(_SCHEMA)
+        self._connection.execute(f"PRAGMA user_version = {FORMAT}")
+        self._connection.execute("COMMIT")
 
-        Raises:
-            InfrastructureError: the file is damaged or cannot be read.
-        """
+    def get(self, key: str) -> Answer | None:
+        """The answer of a key, if there is one."""
         try:
             row = self._connection.execute("SELECT answer FROM answers WHERE key = ?", (key,)).fetchone()
             return None if row is None else Answer.model_validate_json(row[0])
         except sqlite3.Error as error:
             raise InfrastructureError(self._damaged(error)) from None
         except ValidationError as error:
-            raise InfrastructureError(self._damaged(f"answer {key}: {complaint(error)}")) from None
+            raise InfrastructureError(self._damaged(f"answer {key}: {problem_in(error)}")) from None
 
     def put(self, key: str, answer: Answer) -> Answer:
-        """Keep an answer unless there is one already; returns the one that is kept.
+        """Store an answer unless the key has one; returns the stored one.
 
         Raises:
             InfrastructureError: the file is damaged.
@@ -92,11 +112,7 @@ class AnswerFile:
         return answer if done.rowcount else self.get(key) or answer
 
     def items(self) -> Iterator[tuple[str, Answer]]:
-        """All answers, in the order of their keys.
-
-        Raises:
-            InfrastructureError: the file is damaged or cannot be read.
-        """
+        """All answers, in the order of their keys."""
         try:
             keys = [row[0] for row in self._connection.execute("SELECT key FROM answers ORDER BY key")]
         except sqlite3.Error as error:
@@ -107,40 +123,14 @@ class AnswerFile:
             yield key, answer
 
     def close(self) -> None:
-        """Close the file; it may not be used afterwards."""
+        """Close the file for good."""
         self._connection.close()
 
-    def _lay_out(self) -> None:
-        # Where another process opens the file at the same moment, SQLite refuses this without waiting.
-        until = time.monotonic() + PATIENCE
-        while True:
-            try:
-                self._connection.execute("PRAGMA journal_mode = WAL")
-                break
-            except sqlite3.OperationalError as error:
-                if "locked" not in str(error) or time.monotonic() > until:
-                    raise
-                time.sleep(0.01)
-        # Flushed at checkpoints only: a killed process loses nothing, a power cut the last answers.
-        self._connection.execute("PRAGMA synchronous = NORMAL")
-        (found,) = self._connection.execute("PRAGMA quick_check(1)").fetchone()  # a second a gigabyte
-        if found != "ok":
-            raise ConfigError(self._damaged(found))
-        self._connection.execute("BEGIN IMMEDIATE")
-        (version,) = self._connection.execute("PRAGMA user_version").fetchone()
-        (tables,) = self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        if tables and version != FORMAT:
-            raise ConfigError(f"{self.path}: format {version} is not {FORMAT}; {self._mend}")
-        self._connection.execute(_LAYOUT)
-        self._connection.execute(f"PRAGMA user_version = {FORMAT}")
-        self._connection.execute("COMMIT")
-
     def _damaged(self, error: object) -> str:
-        return f"{self.path}: damaged or not readable ({error}); {self._mend}"
+        return f"{self.path}: damaged or not readable ({error}); {self._remedy}"
 
 
 def remove(path: Path) -> None:
-    """Delete a file of answers, and what SQLite keeps beside it."""
-    for name in (path.name, f"{path.name}-wal", f"{path.name}-shm"):
-        with contextlib.suppress(FileNotFoundError):
-            (path.parent / name).unlink()
+    """Delete a file of answers, and the files that SQLite keeps next to it."""
+    for suffix in ("", "-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)

@@ -1,14 +1,12 @@
-"""The first simulations of a candidate and an agent, with an account of them that is only appended to.
+"""Stores of finished simulations, and the account of the first simulations of a candidate and an agent.
 
-The simulations of one candidate by one agent that a store keeps are a draw. The first simulation of a key
-stays for ever: a second one would let a run choose between them. An account next to the store names every
-simulation with the digest of its file, each line with the digest of the lines before it, so that a simulation
-that was deleted, replaced, edited or added by hand is found.
+A run that was stopped, or is started again, takes finished simulations from a store. Only traces are stored:
+their scores are derived anew.
 
-Finished simulations by the key of everything that could have changed their trace.
-
-A run that was stopped, or is started again, takes from here what it would otherwise make again. Only traces
-are kept: their scores are derived anew.
+The simulations of one candidate by one agent are a draw. The first simulation of a key stays for good: a
+second one would let a run choose between them. An account next to the store names every simulation with the
+digest of its file, each line with the digest of the lines before it, so that a simulation that was deleted,
+replaced, edited or added by hand is found.
 """
 
 import contextlib
@@ -16,7 +14,7 @@ import json
 import os
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 from uuid import uuid4
@@ -29,10 +27,13 @@ from pytest_trace2evolve.evidence.results import decode
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.utils.canonical import digest, digest_text
 from pytest_trace2evolve.utils.files import alone_in, staged, write_atomic
-from pytest_trace2evolve.utils.reading import RECORDS, complaint, open_regular, text_of
+from pytest_trace2evolve.utils.reading import RECORDS, open_regular, problem_in, text_of
 
 FORMAT = 1
-"""Raised when a stored trace would no longer be what a fresh one is."""
+"""Version of simulations and accounts; raised when a stored trace would no longer equal a fresh one."""
+
+_DIGEST_IN_NAME = 12
+"""Digits of the digest in the name of a file that is not yet in its place."""
 
 
 def simulation_key(parts: dict[str, Any]) -> str:
@@ -45,88 +46,20 @@ def simulation_key(parts: dict[str, Any]) -> str:
     return digest({"format": FORMAT, **parts})
 
 
-def simulation_text(simulation: Simulation) -> str:
-    """What is stored of a simulation."""
-    record = simulation.model_dump(mode="json", exclude_unset=True)
-    return json.dumps(record, ensure_ascii=False, allow_nan=False)
-
-
-@dataclass(frozen=True)
-class FinishedStore:
-    """A folder of simulations, a file each; writers of many processes do not disturb one another.
-
-    The simulations of suites lie in a `draws.DrawStore`.
-    """
-
-    folder: Path
-
-    def holds(self, key: str) -> bool:
-        """Whether there is a simulation of a key."""
-        return self._path(key).exists()
-
-    def get(self, key: str) -> Simulation | None:
-        """The simulation of a key; None where there is none.
-
-        Raises:
-            ResultsError: the file is damaged; it is named, and never passed over.
-        """
-        path = self._path(key)
-        if not path.exists():
-            return None
-        try:
-            return Simulation.model_validate(decode(path))
-        except ValidationError as error:
-            raise ResultsError(
-                f"{path}: damaged at {complaint(error)}; delete the file to run it again"
-            ) from None
-
-    def begin(self, key: str) -> Journal | None:
-        """The journal of a simulation; None if the simulation is there.
-
-        Raises:
-            BlockingIOError: another process is making it.
-            OSError: the journal cannot be opened.
-            ResultsError: it was changed.
-        """
-        journal = Journal(journal_path(self.folder, key), key, must_exist=False, remedy="delete it")
-        if not self.holds(key):
-            return journal
-        journal.remove()
-        return None
-
-    def put(self, key: str, simulation: Simulation) -> None:
-        """Keep a simulation; its journal is removed.
-
-        Raises:
-            OSError: it could not be written.
-        """
-        write_atomic(self._path(key), simulation_text(simulation))
-        remove_journal(self.folder, key)
-
-    def _path(self, key: str) -> Path:
-        return self.folder / key[:2] / f"{key}.json"
-
-
-"""The version of the account's format."""
-
-_STAGED = 12
-"""Digits of the digest in the name of a file that is not yet in its place."""
-
-
 class Store(Protocol):
-    """Keeps simulations by key."""
+    """Stores simulations by key."""
 
     def holds(self, key: str) -> bool:
         """Whether there is a simulation of a key."""
 
     def get(self, key: str) -> Simulation | None:
-        """The simulation of a key; None if there is none."""
+        """The simulation of a key, if there is one."""
 
     def put(self, key: str, simulation: Simulation) -> None:
-        """Keep a simulation; its journal is removed."""
+        """Store a simulation; its journal is removed."""
 
     def begin(self, key: str) -> Journal | None:
-        """The journal of a simulation; None if the simulation is there.
+        """The journal of a simulation; None if the simulation is stored.
 
         Raises:
             BlockingIOError: another process is making it.
@@ -135,24 +68,55 @@ class Store(Protocol):
         """
 
 
-@dataclass
-class _Lines:
-    """What was read of an account so far: `offset` bytes, and the digest of all its lines."""
+def _path(folder: Path, key: str) -> Path:
+    return folder / key[:2] / f"{key}.json"
 
-    draw: str = ""
-    begun: set[str] = field(default_factory=set)
-    made: dict[str, str] = field(default_factory=dict)
-    lost: dict[str, set[str]] = field(default_factory=dict)
-    chain: str = ""
-    chains: set[str] = field(default_factory=set)
-    offset: int = 0
-    count: int = 0
+
+def _rendered(simulation: Simulation) -> str:
+    record = simulation.model_dump(mode="json", exclude_unset=True)
+    return json.dumps(record, ensure_ascii=False, allow_nan=False)
+
+
+def _parsed(path: Path, remedy: str) -> Simulation:
+    try:
+        return Simulation.model_validate(decode(path))
+    except ValidationError as error:
+        raise ResultsError(f"{path}: damaged at {problem_in(error)}; {remedy}") from None
+
+
+@dataclass(frozen=True)
+class FinishedStore:
+    """A folder of simulations, one file each, without an account; several processes may write to it."""
+
+    folder: Path
+
+    def holds(self, key: str) -> bool:
+        """Whether there is a simulation of a key."""
+        return _path(self.folder, key).exists()
+
+    def get(self, key: str) -> Simulation | None:
+        """The simulation of a key, if there is one."""
+        path = _path(self.folder, key)
+        return _parsed(path, "delete the file to run it again") if path.exists() else None
+
+    def put(self, key: str, simulation: Simulation) -> None:
+        """Store a simulation; its journal is removed."""
+        write_atomic(_path(self.folder, key), _rendered(simulation))
+        remove_journal(self.folder, key)
+
+    def begin(self, key: str) -> Journal | None:
+        """The journal of a simulation; None if the simulation is stored."""
+        journal = Journal(journal_path(self.folder, key), key, must_exist=False, remedy="delete it")
+        if not self.holds(key):
+            return journal
+        journal.remove()
+        return None
 
 
 class DrawStore:
     """The draw of one candidate and one agent under fixed conditions.
 
-    It is safe to use from several threads and processes.
+    It may be used from several threads and processes.
 
     Args:
         simulations: The folder of all stored simulations.
@@ -162,83 +126,68 @@ class DrawStore:
     """
 
     def __init__(self, simulations: Path, accounts: Path, who: tuple[str, str, str], run: str) -> None:
-        self.path = accounts / f"{digest(list(who))}.jsonl"
         self._folder = simulations
         self._who = who
         self._run = run
         self._mutex = threading.RLock()
-        self._lines = _Lines()
+        self._account = _Account(accounts / f"{digest(list(who))}.jsonl")
+
+    @property
+    def path(self) -> Path:
+        """The file of the account."""
+        return self._account.path
 
     @property
     def id(self) -> str:
-        """The id of the draw; it begins if there was none.
-
-        Raises:
-            OSError: its account cannot be written.
-            ResultsError: its account was changed.
-        """
+        """The id of the draw; it begins if there was none."""
         with self._mutex:
-            if not self._lines.draw:
-                self._begin()
-                self._read()
-            return self._lines.draw
+            if not self._account.draw:
+                self._account.begin(self._who)
+                self._account.read()
+            return self._account.draw
 
     @property
     def head(self) -> str:
-        """The digest of all lines of the account.
-
-        Raises:
-            OSError, ResultsError: as in `id`.
-        """
+        """The digest of all lines of the account."""
         _ = self.id
         self._refresh()
-        return self._lines.chain
+        return self._account.chain
 
     def continues(self, head: str) -> bool:
-        """Whether the account still has all lines that it had when its `head` was this.
-
-        Raises:
-            OSError, ResultsError: as in `id`.
-        """
+        """Whether the account still has all lines that it had when its `head` was this."""
         _ = self.head
-        return head in self._lines.chains
+        return head in self._account.chains
 
     def key(self, key: str) -> str:
-        """The key under which this draw keeps a simulation: no other draw reads it."""
+        """The key under which this draw stores a simulation: no other draw reads it."""
         return digest([self.id, key])
 
     def holds(self, key: str) -> bool:
         """Whether there is a simulation of a key.
 
         Raises:
-            ResultsError: there should be one and it is gone, or one was added by hand.
+            ResultsError: it was deleted, or added by hand.
         """
-        path = self._path(key)
-        # The file before the account: whoever stores a simulation writes the account first.
-        present = path.exists()
-        if self._known(key) is None:
-            if present:
+        path = _path(self._folder, key)
+        # The file before the account: a process that stores a simulation writes the account first.
+        is_present = path.exists()
+        if self._recorded(key) is None:
+            if is_present:
                 raise self._added(path)
             return False
-        return present or self._recovered(key)
+        if not is_present:
+            self._finish(key, path)
+        return True
 
     def get(self, key: str) -> Simulation | None:
-        """The simulation of a key; None if there is none.
-
-        Raises:
-            ResultsError: as in `holds`, or the file is not the one that was stored.
-        """
+        """The simulation of a key, if there is one."""
         if not self.holds(key):
             return None
-        path = self._path(key)
         self._verify(key)
-        try:
-            return Simulation.model_validate(decode(path))
-        except ValidationError as error:
-            raise ResultsError(f"{path}: damaged at {complaint(error)}; {self._remedy}") from None
+        return _parsed(_path(self._folder, key), self._remedy)
 
     def begin(self, key: str) -> Journal | None:
-        """The journal of a simulation, which the account names from now on; None if the simulation is there.
+        """The journal of a simulation, which the account names from now on; None if the simulation is stored.
 
         Raises:
             BlockingIOError: another process is making it.
@@ -246,53 +195,52 @@ class DrawStore:
             ResultsError: the journal or the account was changed, or the journal was deleted.
         """
         _ = self.id
-        if self._known(key) is not None:
+        if self._recorded(key) is not None:
             return None
         path = journal_path(self._folder, key)
-        begun = key in self._lines.begun
         try:
-            journal = Journal(path, key, must_exist=begun, remedy=self._remedy)
+            journal = Journal(path, key, must_exist=key in self._account.begun, remedy=self._remedy)
         except FileNotFoundError:
-            if self._known(key) is None:
+            if self._recorded(key) is None:
                 raise self._deleted(path) from None
             return None  # stored in the meantime
         try:
-            with self._turn():
-                if key in self._lines.made:
+            with self._locked():
+                if key in self._account.made:
                     journal.remove()
                     return None
                 if not journal.linked:
                     raise self._deleted(path)
-                if key not in self._lines.begun:
+                if key not in self._account.begun:
                     if not journal.empty:
                         raise self._added(path)
-                    self._append({"begun": key, "run": self._run}, durable=False)
+                    self._account.append({"begun": key, "run": self._run}, durable=False)
         except BaseException:
             journal.close()
             raise
         return journal
 
     def put(self, key: str, simulation: Simulation) -> None:
-        """Keep a simulation, unless there is one of its key: the first one stays. Its journal is removed.
+        """Store a simulation unless there is one of its key: the first one stays. Its journal is removed.
 
         A process that is killed on the way leaves no trace of it, or all of it.
 
         Raises:
-            OSError: it could not be written; nothing is kept.
+            OSError: it could not be written; nothing is stored.
         """
-        text = simulation_text(simulation)
-        path, content = self._path(key), digest_text(text)
+        text = _rendered(simulation)
+        path, content = _path(self._folder, key), digest_text(text)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with staged(path, [text]) as temporary, self._turn():
-            if key in self._lines.made:
+        with staged(path, [text]) as temporary, self._locked():
+            if key in self._account.made:
                 return
-            # A process that was killed before it named its file here left it behind.
+            # A process that was killed before it named its file in the account left it behind.
             for abandoned in path.parent.glob(f".{key}.*.part"):
                 abandoned.unlink(missing_ok=True)
-            ready = self._ready(key, content)
+            ready = _ready(path, content)
             temporary.replace(ready)
             try:
-                self._append({"made": key, "digest": content, "run": self._run})
+                self._account.append({"made": key, "digest": content, "run": self._run})
             except BaseException:
                 ready.unlink(missing_ok=True)
                 raise
@@ -300,83 +248,65 @@ class DrawStore:
             remove_journal(self._folder, key)
 
     def lose(self, key: str) -> None:
-        """Note that this run lost the simulation of a key.
-
-        Raises:
-            OSError: it could not be written.
-        """
-        with self._turn():
-            if self._run not in self._lines.lost.get(key, ()):
-                self._append({"lost": key, "run": self._run})
+        """Record that this run lost the simulation of a key."""
+        with self._locked():
+            if self._run not in self._account.lost.get(key, ()):
+                self._account.append({"lost": key, "run": self._run})
 
     def losses(self, key: str) -> int:
         """How many runs lost the simulation of a key."""
         self._refresh()
-        return len(self._lines.lost.get(key, ()))
+        return len(self._account.lost.get(key, ()))
 
     def problems(self) -> Iterator[str]:
-        """What is wrong with the stored simulations and the journals, a line each; all of them are read."""
+        """Read all stored simulations and journals; yields what is wrong with them, a line each."""
         try:
             self._refresh()
-            for key in sorted(self._lines.made.keys() | self._lines.begun):
+            for key in sorted(self._account.made.keys() | self._account.begun):
                 try:
-                    if key in self._lines.made:
+                    if key in self._account.made:
                         self.holds(key)
                         self._verify(key)
                         remove_journal(self._folder, key)  # a kill may have left it
                     else:
-                        self._require_journal(key)
+                        self._check_journal(key)
                 except ResultsError as error:
                     yield str(error)
         except ResultsError as error:
             yield str(error)
 
-    def _verify(self, key: str) -> None:
-        """See that a stored file is the one that the account names.
+    def _recorded(self, key: str) -> str | None:
+        """The digest of the file of a key; None if the account does not name it."""
+        if key not in self._account.made:
+            self._refresh()
+        return self._account.made.get(key)
 
-        Raises:
-            ResultsError: it is not.
-        """
-        path = self._path(key)
+    def _verify(self, key: str) -> None:
+        """Check that a stored file is the one that the account names."""
+        path = _path(self._folder, key)
         try:
             content = digest_text(text_of(path, RECORDS))
         except (OSError, ValueError) as error:
             raise ResultsError(f"{path}: cannot be read ({error}); {self._remedy}") from None
-        if content != self._known(key):
+        if content != self._recorded(key):
             raise ResultsError(f"{path}: was changed since it was stored; {self._remedy}")
 
-    def _known(self, key: str) -> str | None:
-        """The digest of the file of a key; None if the account does not name it."""
-        if key not in self._lines.made:
-            self._refresh()
-        return self._lines.made.get(key)
-
-    def _recovered(self, key: str) -> bool:
-        """Finish what a killed process began: its simulation is on the disk and not in its place.
-
-        Raises:
-            ResultsError: there is nothing to be finished: the file was deleted.
-        """
-        path = self._path(key)
-        with self._turn():
-            ready = self._ready(key, self._lines.made[key])
+    def _finish(self, key: str, path: Path) -> None:
+        """Put a simulation in its place if a killed process had only written and recorded it."""
+        with self._locked():
+            ready = _ready(path, self._account.made[key])
             if not path.exists() and ready.exists():
                 ready.replace(path)
         if not path.exists():
             raise self._deleted(path)
-        return True
 
-    def _require_journal(self, key: str) -> None:
-        """See that the journal of a simulation that was begun is there and as it was written.
-
-        Raises:
-            ResultsError: it was changed or deleted.
-        """
+    def _check_journal(self, key: str) -> None:
+        """Check that the journal of a simulation that was begun is there and as it was written."""
         path = journal_path(self._folder, key)
         try:
             read(path, key, self._remedy)
         except FileNotFoundError:
-            if self._known(key) is None:  # else its simulation was stored in the meantime
+            if self._recorded(key) is None:  # else its simulation was stored in the meantime
                 raise self._deleted(path) from None
 
     def _deleted(self, path: Path) -> ResultsError:
@@ -395,110 +325,125 @@ class DrawStore:
         )
 
     @contextlib.contextmanager
-    def _turn(self) -> Iterator[None]:
-        """Be the only one who appends; everything that others appended is read."""
+    def _locked(self) -> Iterator[None]:
+        """Hold the lock for appending, with all lines of other processes read."""
         _ = self.id
         with self._mutex, alone_in(self.path.parent, if_possible=True):
-            self._read()
+            self._account.read()
             yield
 
-    def _begin(self) -> None:
+    def _refresh(self) -> None:
+        with self._mutex:
+            self._account.read()
+
+
+def _ready(path: Path, content: str) -> Path:
+    """The file of a simulation that is written and not yet in its place."""
+    return path.with_name(f".{path.stem}.{content[:_DIGEST_IN_NAME]}.part")
+
+
+class _Account:
+    """The file that names the simulations of a draw, and what was read of it so far.
+
+    Attributes:
+        draw: The id of the draw; empty before the first line was read.
+        begun: Keys of simulations that were begun.
+        made: Digests of the files of stored simulations, by key.
+        lost: The runs that lost a simulation, by key.
+        chain: The digest of all lines; `chains` holds those of all earlier lines, too.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.draw = ""
+        self.begun: set[str] = set()
+        self.made: dict[str, str] = {}
+        self.lost: dict[str, set[str]] = {}
+        self.chain = ""
+        self.chains: set[str] = set()
+        self._offset = 0
+        self._count = 0
+
+    def begin(self, who: tuple[str, str, str]) -> None:
+        """Write the first line, unless there is one."""
         if self.path.exists():
             return
-        named = dict(zip(("candidate", "agent", "conditions"), self._who, strict=True))
+        named = dict(zip(("candidate", "agent", "conditions"), who, strict=True))
         record = {"format": FORMAT, "draw": uuid4().hex, **named}
         with contextlib.suppress(FileExistsError):  # another process was first
             write_atomic(self.path, _line(record, ""), exclusive=True)
 
-    def _refresh(self) -> None:
-        with self._mutex:
-            self._read()
-
-    def _read(self) -> None:
-        """Take in what was appended.
-
-        Raises:
-            ResultsError: a line was changed, or the account is shorter than it was.
-        """
-        lines = self._lines
+    def read(self) -> None:
+        """Read the lines that were appended; ResultsError if a line was changed, or the file is shorter."""
         try:
             with open_regular(self.path) as file:
                 size = file.seek(0, 2)
-                if size == lines.offset:
+                if size == self._offset:
                     return
-                file.seek(lines.offset)
-                fresh = file.read()
+                file.seek(self._offset)
+                added = file.read()
         except FileNotFoundError:
-            if lines.offset:
+            if self._offset:
                 raise self._changed("was deleted while a run used it") from None
             return
-        if size < lines.offset:
+        if size < self._offset:
             raise self._changed("is shorter than it was")
-        # A line without its end was not written whole; whoever appends next takes it away.
-        for raw in fresh[: fresh.rfind(b"\n") + 1].splitlines(keepends=True):
-            self._take(raw)
-            lines.offset += len(raw)
+        # A line without its end was not written whole; the next process that appends removes it.
+        for raw in added[: added.rfind(b"\n") + 1].splitlines(keepends=True):
+            self._add(raw)
 
-    def _take(self, raw: bytes) -> None:
-        lines = self._lines
-        lines.count += 1
-        try:
-            record = json.loads(raw)
-            chain = record.pop("chain")
-            fits = _line(record, lines.chain).encode() == raw
-        except (ValueError, AttributeError, KeyError, RecursionError):
-            fits, record, chain = False, {}, ""
-        if not fits or (lines.count == 1) != ("draw" in record):
-            raise self._changed(f"was changed at line {lines.count}")
-        lines.chain = chain
-        lines.chains.add(chain)
-        if "draw" in record:
-            if record.get("format") != FORMAT:
-                raise ResultsError(
-                    f"{self.path}: has format {record.get('format')!r}, and this version reads {FORMAT}; "
-                    "upgrade"
-                )
-            lines.draw = str(record["draw"])
-        elif "made" in record:
-            lines.made.setdefault(record["made"], record["digest"])
-        elif "begun" in record:
-            lines.begun.add(record["begun"])
-        elif "lost" in record:
-            lines.lost.setdefault(record["lost"], set()).add(record["run"])
-
-    def _append(self, record: dict[str, Any], *, durable: bool = True) -> None:
-        """Append a line; `durable`: also safe from a power cut."""
-        line = _line(record, self._lines.chain).encode()
+    def append(self, record: dict[str, Any], *, durable: bool = True) -> None:
+        """Append a line; `durable`: flushed to the disk, so that it survives a power cut."""
+        line = _line(record, self.chain).encode()
         with self.path.open("r+b") as file:
-            file.truncate(self._lines.offset)
-            file.seek(self._lines.offset)
+            file.truncate(self._offset)
+            file.seek(self._offset)
             file.write(line)
             file.flush()
             if durable:
                 os.fsync(file.fileno())
-        self._take(line)
-        self._lines.offset += len(line)
+        self._add(line)
+
+    def _add(self, raw: bytes) -> None:
+        number = self._count + 1
+        try:
+            record = json.loads(raw)
+            chain = record.pop("chain")
+            is_sound = _line(record, self.chain).encode() == raw
+        except (ValueError, AttributeError, KeyError, RecursionError):
+            is_sound, record, chain = False, {}, ""
+        if not is_sound or (number == 1) != ("draw" in record):
+            raise self._changed(f"was changed at line {number}")
+        if "draw" in record and record.get("format") != FORMAT:
+            raise ResultsError(
+                f"{self.path}: has format {record.get('format')!r}, and this version reads {FORMAT}; upgrade"
+            )
+        self._count, self._offset = number, self._offset + len(raw)
+        self.chain = chain
+        self.chains.add(chain)
+        if "draw" in record:
+            self.draw = str(record["draw"])
+        elif "made" in record:
+            self.made.setdefault(record["made"], record["digest"])
+        elif "begun" in record:
+            self.begun.add(record["begun"])
+        elif "lost" in record:
+            self.lost.setdefault(record["lost"], set()).add(record["run"])
 
     def _changed(self, how: str) -> ResultsError:
         return ResultsError(
             f"{self.path}: {how}; restore it, or delete it to begin another draw, which the ledger counts"
         )
 
-    def _ready(self, key: str, content: str) -> Path:
-        return self._folder / key[:2] / f".{key}.{content[:_STAGED]}.part"
-
-    def _path(self, key: str) -> Path:
-        return self._folder / key[:2] / f"{key}.json"
-
-
-def accounts_in(simulations: Path, accounts: Path) -> Iterator[DrawStore]:
-    """All draws of a project, to see whether they are as they were stored."""
-    for path in sorted(accounts.glob("*.jsonl")):
-        store = DrawStore(simulations, accounts, ("", "", ""), "")
-        store.path = path
-        yield store
-
 
 def _line(record: dict[str, Any], before: str) -> str:
     """A line of an account: the record with the digest of itself and of all lines before it."""
     return json.dumps({**record, "chain": digest([before, record])}, sort_keys=True) + "\n"
+
+
+def accounts_in(simulations: Path, accounts: Path) -> Iterator[DrawStore]:
+    """All draws of a project, for verification."""
+    for path in sorted(accounts.glob("*.jsonl")):
+        store = DrawStore(simulations, accounts, ("", "", ""), "")
+        store._account = _Account(path)
+        yield store

@@ -5,16 +5,16 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
-import scipy
 
+from pytest_trace2evolve.gate.checks import Policy, Question
 from pytest_trace2evolve.gate.columns import Counts
-from pytest_trace2evolve.gate.judgement import Question
+from pytest_trace2evolve.gate.decide import ranks
+from pytest_trace2evolve.gate.intervals import LEVEL, clopper_pearson
 from pytest_trace2evolve.gate.resample import Draw, Pool, resample
-from pytest_trace2evolve.gate.rows import RowPolicy, ranks
 from pytest_trace2evolve.gate.tally import Comparisons
 from pytest_trace2evolve.records.verdict import Decision, Goal, Interval
 
-CONFIDENCE = 0.95
+CONFIDENCE = LEVEL
 """Of the intervals of all rates."""
 
 _BATCH = 1 << 20
@@ -25,8 +25,8 @@ Drawing = Callable[[np.random.Generator, int], Comparisons]
 
 
 @dataclass(frozen=True)
-class Decisions:
-    """How many comparisons came out how."""
+class DecisionCounts:
+    """How many comparisons got which decision."""
 
     discarded: int
     inconclusive: int
@@ -34,36 +34,27 @@ class Decisions:
 
     @property
     def total(self) -> int:
-        """How many there were."""
+        """The number of comparisons."""
         return self.discarded + self.inconclusive + self.promoted
 
     def rate(self, decision: Decision) -> Interval:
-        """The share of one decision, with its exact interval (Clopper and Pearson, 1934)."""
+        """The share of one decision, with its exact interval."""
         count = (self.discarded, self.inconclusive, self.promoted)[decision.rank]
-        found = scipy.stats.binomtest(count, self.total)
-        between = found.proportion_ci(CONFIDENCE, method="exact")
-        return Interval(estimate=count / self.total, low=float(between.low), high=float(between.high))
+        low, high = clopper_pearson(count, self.total, CONFIDENCE)
+        return Interval(estimate=count / self.total, low=low, high=high)
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A policy under a goal: what comparisons are judged by."""
-
-    policy: RowPolicy
-    goal: Goal
-
-
-@dataclass(frozen=True)
-class Calibrating:
+class PolicyToCalibrate:
     """A policy to calibrate.
 
     Attributes:
         policy: The policy.
         margin: The loss that it must not promote under `hold`.
-        fixed: Whether it means these very tasks, so that they are not drawn but taken.
+        fixed: Whether it means these very tasks, so that each is taken once and not drawn.
     """
 
-    policy: RowPolicy
+    policy: Policy
     margin: float
     fixed: bool = False
 
@@ -80,15 +71,15 @@ class Rate:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What calibration found.
+    """The result of a calibration.
 
     Attributes:
         pool: The trials that were drawn from.
-        draw: How; its effect says nothing.
+        draw: How; its effect has no meaning.
         resamples, seed: How many comparisons of each kind, and the seed.
         margins: By policy, the loss that it must not promote under `hold`.
         effects: The sizes that were planted, gains and losses.
-        impossible: Effects (signed) that the pool does not hold: it passes too rarely or too often.
+        impossible: Effects (signed) for which the pool has no room: it passes too rarely or too often.
         decisions: By policy, goal and planted effect.
     """
 
@@ -99,7 +90,7 @@ class Calibration:
     margins: Mapping[str, float]
     effects: tuple[float, ...]
     impossible: tuple[float, ...]
-    decisions: Mapping[tuple[str, Goal, float], Decisions]
+    decisions: Mapping[tuple[str, Goal, float], DecisionCounts]
 
     def rates(self, policy: str) -> list[Rate]:
         """The figures of a policy in the order in which they are printed."""
@@ -119,7 +110,7 @@ class Calibration:
 
 def calibrate(
     pool: Pool,
-    policies: Sequence[Calibrating],
+    policies: Sequence[PolicyToCalibrate],
     draw: Draw,
     *,
     effects: Sequence[float],
@@ -134,48 +125,47 @@ def calibrate(
         draw: Trials and fresh trials of each comparison.
         effects: Sizes of planted effects, each as a gain and as a loss.
         resamples: Comparisons of each kind.
-        seed: Every kind of comparison is drawn from it anew, so that what else is asked changes nothing.
+        seed: Every kind of comparison is drawn from it anew, so that no other question changes the draws.
     """
     sizes = sorted({*effects})
-    losses = {-judged.margin for judged in policies}
+    losses = {-each.margin for each in policies}
     planted = sorted({0.0, *sizes, *(-size for size in sizes), *losses})
     possible = [effect for effect in planted if pool.turning(effect, draw.trials) <= 1]
-    decisions: dict[tuple[str, Goal, float], Decisions] = {}
+    decisions: dict[tuple[str, Goal, float], DecisionCounts] = {}
     for effect, fixed in product(possible, (False, True)):
-        asked = [Asked(one.policy, goal) for one in policies if one.fixed is fixed for goal in Goal]
+        asked = [(each.policy, goal) for each in policies if each.fixed is fixed for goal in Goal]
         if not asked:
             continue
-        drawing = _from(pool, replace(draw, effect=effect, fixed=fixed))
-        counted = count(drawing, asked, rows=resamples, tasks=pool.tasks, seed=seed)
-        for question, found in zip(asked, counted, strict=True):
-            decisions[question.policy.name, question.goal, effect] = found
+        planned = replace(draw, effect=effect, fixed=fixed)
+
+        def drawing(random: np.random.Generator, rows: int, planned: Draw = planned) -> Comparisons:
+            return resample(random, pool, planned, rows)
+
+        counted = count_decisions(drawing, asked, rows=resamples, tasks=pool.tasks, seed=seed)
+        for (policy, goal), found in zip(asked, counted, strict=True):
+            decisions[policy.name, goal, effect] = found
     return Calibration(
         pool=pool,
         draw=draw,
         resamples=resamples,
         seed=seed,
-        margins={judged.policy.name: judged.margin for judged in policies},
+        margins={each.policy.name: each.margin for each in policies},
         effects=tuple(sizes),
         impossible=tuple(effect for effect in planted if effect not in possible),
         decisions=decisions,
     )
 
 
-def _from(pool: Pool, draw: Draw) -> Drawing:
-    def drawn(random: np.random.Generator, rows: int) -> Comparisons:
-        return resample(random, pool, draw, rows)
-
-    return drawn
-
-
-def count(drawing: Drawing, asked: Sequence[Asked], *, rows: int, tasks: int, seed: int) -> list[Decisions]:
-    """Judge drawn comparisons, by each of several policies and goals the same ones."""
+def count_decisions(
+    drawing: Drawing, asked: Sequence[tuple[Policy, Goal]], *, rows: int, tasks: int, seed: int
+) -> list[DecisionCounts]:
+    """Judge the same drawn comparisons by each of several policies and goals."""
     random = np.random.default_rng(seed)
     found: list[list[Counts]] = [[] for _ in asked]
     batch = max(1, _BATCH // max(tasks, 1))
     for start in range(0, rows, batch):
         compared = drawing(random, min(batch, rows - start))
-        for place, one in enumerate(asked):
-            found[place].append(ranks(one.policy, compared, Question(one.goal)))
+        for part, (policy, goal) in zip(found, asked, strict=True):
+            part.append(ranks(policy, compared, Question(goal)))
     totals = [np.bincount(np.concatenate(part), minlength=3) for part in found]
-    return [Decisions(*(int(number) for number in total)) for total in totals]
+    return [DecisionCounts(*(int(number) for number in total)) for total in totals]

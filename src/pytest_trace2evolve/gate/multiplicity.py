@@ -1,17 +1,17 @@
-"""Tests that share an error: Holm's adjustment, tasks judged one by one, and counts of tasks that turned."""
+"""Tests that share an error: Holm's adjustment, tasks judged one by one, and counts of tasks that changed."""
 
 from collections.abc import Mapping
 
 import numpy as np
 import scipy
 
-from pytest_trace2evolve.gate.columns import Flags, Floats
+from pytest_trace2evolve.gate.columns import Counts, Flags, Floats
 from pytest_trace2evolve.gate.confirm import fisher
 from pytest_trace2evolve.gate.tally import Comparisons
 
 
 def holm(p: Mapping[str, Floats], weights: Mapping[str, float]) -> dict[str, Floats]:
-    """Holm's step-down adjustment over the checks of each comparison, weighted where levels differ.
+    """Holm's step-down adjustment over the checks of each comparison, weighted if levels differ.
 
     Source: Holm (1979), A simple sequentially rejective multiple test procedure; the weighted form there too.
     NaN stands for a check that does not apply and does not count.
@@ -34,10 +34,12 @@ def holm(p: Mapping[str, Floats], weights: Mapping[str, float]) -> dict[str, Flo
 
 def mcnemar(worse: Floats, better: Floats) -> Floats:
     """Exact one-sided p that more tasks turned worse than better, by the binomial distribution."""
-    return np.where(worse > 0, scipy.stats.binom.sf(worse - 1, np.maximum(worse + better, 1), 0.5), 1.0)
+    least = np.maximum(worse, 1)
+    p = scipy.special.betainc(least, np.maximum(worse + better, least) - least + 1, 0.5)
+    return np.where(worse > 0, p, 1.0)
 
 
-def regressed(compared: Comparisons, alpha: float) -> Flags:
+def confirmed_regressions(compared: Comparisons, alpha: float) -> Flags:
     """The broken tasks that are confirmed at a level by Holm over their family, shape (R, N)."""
     p, size = task_p(compared)
     order = np.argsort(p, axis=1, kind="stable")
@@ -49,19 +51,16 @@ def regressed(compared: Comparisons, alpha: float) -> Flags:
     return confirmed
 
 
-def task_p(compared: Comparisons) -> tuple[Floats, np.ndarray]:
-    """p of each task (1 where nothing speaks against it), and how many tasks share the error.
+def task_p(compared: Comparisons) -> tuple[Floats, Counts]:
+    """p of each task (1 if nothing speaks against it), and how many tasks share the error.
 
     With fresh trials the family is the tasks that have some: chosen by the main trials, judged by the fresh
-    ones alone. Without, the main trials that flag a task also judge it, so that all tasks are the family.
+    ones alone. Without, the main trials that flag a task also judge it, so all tasks are the family.
     """
     if compared.fresh is not None:
-        return np.where(np.isnan(compared.fresh), 1.0, compared.fresh), (~np.isnan(compared.fresh)).sum(
-            axis=1
-        )
+        unknown = np.isnan(compared.fresh)
+        return np.where(unknown, 1.0, compared.fresh), (~unknown).sum(axis=1)
     broken, old, new = compared.broken, compared.baseline, compared.candidate
     p = np.ones(broken.shape)
-    counts = [array[broken] for array in (old.passed, old.measured, new.passed, new.measured)]
-    kinds, place = np.unique(np.stack(counts), axis=1, return_inverse=True)
-    p[broken] = fisher(*kinds)[place.reshape(-1)] if kinds.size else np.empty(0)
+    p[broken] = fisher(*(counts[broken] for counts in (old.passed, old.measured, new.passed, new.measured)))
     return p, np.full(broken.shape[0], broken.shape[1])

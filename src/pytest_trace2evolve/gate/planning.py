@@ -1,36 +1,52 @@
-"""What so many tasks and trials can show, and how many more would settle what they did not.
+"""The effects that so many tasks and trials can detect, and how many more would settle an open check.
 
 The spread of the differences over tasks has two parts: how much the tasks themselves differ in the effect,
-and the noise of their trials, which more trials average away.
+and the noise of their trials, which more trials average out.
 """
 
+import math
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import scipy
 
 from pytest_trace2evolve.gate.columns import Flags, Floats
-from pytest_trace2evolve.gate.intervals import GUARD, POWER
-from pytest_trace2evolve.gate.judgement import Sensitivity
+from pytest_trace2evolve.gate.intervals import PSEUDO_TASK, student
 from pytest_trace2evolve.gate.multiplicity import mcnemar
 from pytest_trace2evolve.gate.pairs import Pairs
 from pytest_trace2evolve.records.verdict import Obstacle, Settling
 
-MOST_TRIALS = 64
-"""More trials than this are no plan."""
-
-_ROUNDING = 1e-9
-"""An effect below this is none: a mean of differences that cancel out is seldom exactly 0."""
-
-MOST_TASKS = 2_000
-"""More tasks than this are no plan."""
+POWER = 0.8
+"""An effect counts as detectable if four of five comparisons would show it."""
 
 DETECTED = 0.20
 """The drop of the mean reward that a guard must have been able to detect."""
 
+MAX_TRIALS = 64
+"""More trials than this are no plan."""
+
+MAX_TASKS = 2_000
+"""More tasks than this are no plan."""
+
+_ROUNDING = 1e-9
+"""An effect below this is none: a mean of differences that cancel out is seldom exactly 0."""
+
 _DROPS = np.linspace(0.001, 1.0, 1_000)
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """The drop of the mean reward that a comparison could have detected.
+
+    Attributes:
+        drop: The smallest that four of five comparisons would have detected, 0 to 1; None: no drop at all.
+        tasks: How many tasks of the same spread and trials would detect `DETECTED`; None: more than
+            `MAX_TASKS`.
+    """
+
+    drop: float | None
+    tasks: int | None
 
 
 @dataclass(frozen=True)
@@ -52,13 +68,17 @@ def detectable(deviation: float, tasks: float, alpha: float) -> float | None:
 
     Args:
         deviation: Standard deviation of the differences over tasks.
-        tasks: How many there are; None comes back below two.
+        tasks: Their number; below two the result is None.
         alpha: Level.
     """
     if tasks < 2 or np.isnan(deviation):
         return None
-    quantiles = scipy.stats.t.ppf([1 - alpha, POWER], tasks - 1)
-    return float(min(quantiles.sum() * deviation / np.sqrt(tasks), 1.0))
+    return float(min(_quantiles(alpha, tasks) * deviation / np.sqrt(tasks), 1.0))
+
+
+def _quantiles(alpha: float, tasks: float) -> float:
+    """Student's quantiles of the level and of the power together."""
+    return float(student(np.array([1 - alpha, POWER]), tasks - 1).sum())
 
 
 def detectable_tasks(better: int, tasks: float, alpha: float) -> float | None:
@@ -76,7 +96,7 @@ def detects(drop: Floats | float, deviation: Floats, tasks: Floats, trials: Floa
     The drop is the one that `calibrate` plants: each success of the candidate fails with the same chance. It
     adds to the observed variance of a task's difference, s², the noise drop · (1 − drop) / K of K trials
     (Bhatia and Davis, 2000: no outcome between 0 and 1 with that mean varies more). The sign-flip test takes
-    the mean square of the differences for their variance, so that a drop of size d is detected if
+    the mean square of the differences for their variance, so a drop of size d is detected if
 
         d · sqrt(n) ≥ t(1 − alpha) · sqrt(s² + d² + d (1 − d) / K) + t(.8) · sqrt(s² + d (1 − d) / K).
 
@@ -93,7 +113,7 @@ def detects(drop: Floats | float, deviation: Floats, tasks: Floats, trials: Floa
     """
     spread = drop * (1 - drop) / trials
     with np.errstate(invalid="ignore"):
-        reject, miss = (scipy.stats.t.ppf(chance, np.maximum(tasks - 1, 1)) for chance in (1 - alpha, POWER))
+        reject, miss = (student(chance, np.maximum(tasks - 1, 1)) for chance in (1 - alpha, POWER))
         needed = reject * np.sqrt(deviation**2 + drop**2 + spread) + miss * np.sqrt(deviation**2 + spread)
         return np.asarray((tasks >= 2) & (drop * np.sqrt(tasks) >= needed))
 
@@ -103,25 +123,30 @@ def sensitivity(deviation: float, tasks: float, trials: float, alpha: float) -> 
 
     Arguments are those of `detects`. A tenth of a point is the resolution.
     """
-    found = detects(_DROPS, np.asarray(deviation), np.asarray(tasks), np.asarray(trials), alpha)
-    drop = float(_DROPS[np.argmax(found)]) if found.any() else None
     # Further tasks would vary like those there are; the pseudo-task's share of the variance shrinks.
-    own = max(0.0, deviation**2 - GUARD**2 / tasks) if tasks else np.nan
-    numbers = np.arange(2.0, MOST_TASKS + 1)
-    enough = detects(DETECTED, np.sqrt(own + GUARD**2 / numbers), numbers, np.asarray(trials), alpha)
-    return Sensitivity(drop, int(numbers[np.argmax(enough)]) if enough.any() else None)
+    own = max(0.0, deviation**2 - PSEUDO_TASK**2 / tasks) if tasks else math.nan
+
+    def finds(drop: float, spread: float, number: float) -> bool:
+        return bool(detects(drop, np.asarray(spread), np.asarray(number), np.asarray(trials), alpha))
+
+    smallest = _first(range(len(_DROPS)), lambda place: finds(_DROPS[place], deviation, tasks))
+    enough = _first(
+        range(2, MAX_TASKS + 1),
+        lambda number: finds(DETECTED, math.sqrt(own + PSEUDO_TASK**2 / number), number),
+    )
+    return Sensitivity(None if smallest is None else float(_DROPS[smallest]), enough)
 
 
 def spread_of(pairs: Pairs, deviation: float) -> Spread:
     """The parts of the spread of the reward's differences.
 
-    With one trial a side the parts cannot be told apart; all of it is then taken for noise of trials, as it
-    is where the candidate does not differ.
+    With one trial a side the parts cannot be separated; all of it is then taken for noise of trials, as it is
+    if the candidate does not differ.
     """
     old, new = pairs.sides
     both = pairs.both
     trials = max(1, int(np.median(np.minimum(old.measured, new.measured)[both])))
-    variances = (old.within + new.within)[both]
+    variances = (old.variance + new.variance)[both]
     known = variances[~np.isnan(variances)]
     within = float(known.mean()) if known.size and trials > 1 else deviation**2 * trials
     between = max(0.0, deviation**2 - within / trials)
@@ -145,7 +170,7 @@ def settling(
             the change points the wrong way, and 0 is too small to detect.
         spread: The spread of differences over tasks.
         alpha: The check's level.
-        pairs: What was compared, and what a simulation of it cost.
+        pairs: What was compared, and the cost of a simulation.
         further_alpha: The check's level in an analysis with more trials; None if it stays the same.
     """
     if effect < -_ROUNDING:
@@ -154,14 +179,10 @@ def settling(
         return Settling(check=check, obstacle=Obstacle.TOO_SMALL)
 
     def enough(trials: int, tasks: int, level: float) -> bool:
-        if tasks < 2:
-            return False
-        return bool(
-            scipy.stats.t.ppf([1 - level, POWER], tasks - 1).sum() * spread.error(trials, tasks) <= effect
-        )
+        return tasks >= 2 and bool(_quantiles(level, tasks) * spread.error(trials, tasks) <= effect)
 
-    more_trials = range(spread.trials + 1, MOST_TRIALS + 1)
     level = alpha if further_alpha is None else further_alpha
+    more_trials = range(spread.trials + 1, MAX_TRIALS + 1)
     trials = _first(more_trials, lambda count: enough(count, spread.tasks, level))
     more_tasks = range(spread.tasks + 1, 100 * max(spread.tasks, 2))
     tasks = _first(more_tasks, lambda count: enough(spread.trials, count, alpha))
@@ -178,6 +199,6 @@ def settling(
 
 
 def _first(numbers: range, enough: Callable[[int], bool]) -> int | None:
-    """The first number that is enough, where every later one is too; None where none is."""
+    """The first number that is enough, given that every later one is too; None if none is."""
     place = bisect_left(numbers, True, key=enough)
     return numbers[place] if place < len(numbers) else None

@@ -16,80 +16,31 @@ watch = false                 # left out
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-import numpy as np
 from pydantic import Field, ValidationError
 
 from pytest_trace2evolve.errors import PolicyError, nearest
-from pytest_trace2evolve.gate.calibrated import DROP, Calibrated
-from pytest_trace2evolve.gate.columns import INVARIANTS, Counts, Flags
-from pytest_trace2evolve.gate.judgement import Judgement, Policy, Question
-from pytest_trace2evolve.gate.pairs import Pairs
-from pytest_trace2evolve.gate.strict import REWARD_IMPROVED, REWARD_NOT_WORSE, WATCHED, Check, RowCheck, ask
-from pytest_trace2evolve.gate.tally import MAX_STEPS, METRICS, REGRESSIONS, REWARD, Comparisons
+from pytest_trace2evolve.gate.calibrated import CALIBRATED, DROP, Calibrated
+from pytest_trace2evolve.gate.checks import Check, Policy
+from pytest_trace2evolve.gate.columns import INVARIANTS
+from pytest_trace2evolve.gate.strict import REWARD_IMPROVED, REWARD_NOT_WORSE, STRICT, WATCHED, Strict
+from pytest_trace2evolve.gate.tally import MAX_STEPS, METRICS, REGRESSIONS, REWARD
 from pytest_trace2evolve.records.base import Record
-from pytest_trace2evolve.records.verdict import Goal
 from pytest_trace2evolve.utils.canonical import digest
-from pytest_trace2evolve.utils.reading import complaint, read_toml
-
-
-@dataclass(frozen=True)
-class Strict:
-    """A named set of checks on point estimates."""
-
-    name: str
-    improve: Check
-    hold: Check
-    watched: tuple[Check, ...]
-    confirms: bool = False
-    confirm: int = 0
-    alpha: float = 0.05
-
-    equal_trials = False
-
-    def checks(self, goal: Goal) -> tuple[Check, ...]:
-        """The checks in the order in which they are printed."""
-        return (self.improve if goal is Goal.IMPROVE else self.hold, *self.watched)
-
-    def judge(self, pairs: Pairs, question: Question) -> Judgement:
-        """Answer every check."""
-        return Judgement(tuple(ask(check, pairs) for check in self.checks(question.goal)))
-
-    def detects(self, compared: Comparisons, question: Question, drop: float) -> Flags:
-        """All of them: a policy on point estimates states no change that it could have missed."""
-        return np.ones(compared.both.shape[0], dtype=np.bool_)
-
-    def answers(self, compared: Comparisons, question: Question) -> Counts:
-        """Answers of every check by comparison, shape (checks, R); checks of others are left out.
-
-        Raises:
-            PolicyError: all of them are others'.
-        """
-        asked = [check for check in self.checks(question.goal) if isinstance(check, RowCheck)]
-        if not asked:
-            raise PolicyError(
-                f"policy {self.name!r} has no check that can be asked of many comparisons at once: give one "
-                "of its checks a method 'answers', or leave the policy out of the calibration"
-            )
-        return np.stack([check.answers(compared) for check in asked])
-
-
-STRICT = Strict("strict", REWARD_IMPROVED, REWARD_NOT_WORSE, WATCHED)
-"""Trace2Evolve's rule, on point estimates."""
-
-CALIBRATED = Calibrated()
-"""Proves what matters, watches the rest for harm, and states its error."""
+from pytest_trace2evolve.utils.reading import problem_in, read_toml
 
 POLICIES: Mapping[str, Policy] = {policy.name: policy for policy in (CALIBRATED, STRICT)}
 DEFAULT_POLICY = CALIBRATED.name
 
-_OWN = frozenset({*METRICS, DROP, "measured", "compared", "worst_case", "best_case", "lost_again"}).union(
-    check.id for goal in Goal for check in STRICT.checks(goal)
+_STRICT_CHECKS = (REWARD_IMPROVED, *WATCHED, REWARD_NOT_WORSE)
+
+_RESERVED = {*METRICS, DROP, "measured", "compared", "worst_case", "best_case", "lost_again"}.union(
+    check.id for check in _STRICT_CHECKS
 )
-"""Ids that no check of others may have."""
+"""Ids that no check of a plugin may have."""
 
 Level = Annotated[float, Field(gt=0, lt=0.5, strict=True)]
 
@@ -113,9 +64,9 @@ def get_policy(name: str, folder: Path | None = None, further: Mapping[str, Chec
     """The policy of a name: a built-in one, or `<name>.toml` in a project's folder of policies.
 
     Args:
-        name: What was asked for.
-        folder: Where a project's own policies lie.
-        further: Checks of others by their ids; a policy uses those that it names.
+        name: The policy's name.
+        folder: The project's own policies.
+        further: Checks of plugins by their ids; a policy uses those that it names.
 
     Raises:
         PolicyError: there is none (the message names the nearest), or its file is wrong.
@@ -123,7 +74,7 @@ def get_policy(name: str, folder: Path | None = None, further: Mapping[str, Chec
     own = {} if folder is None else {path.stem: path for path in sorted(folder.glob("*.toml"))}
     for known in POLICIES:
         if known in own:
-            raise PolicyError(f"{own[known]}: policy {known!r} is built in; name yours otherwise")
+            raise PolicyError(f"{own[known]}: policy {known!r} is built in; give yours another name")
     if name in POLICIES:
         return POLICIES[name]
     if name in own:
@@ -136,18 +87,13 @@ def version_of(policy: Policy) -> str:
 
     Returns:
         The name of the built-in policy that has these settings; of any other its name and, after a space, a
-        digest of its settings: see `settings_part`.
+        digest of its settings.
     """
     settings = _settings_of(policy)
     for name, known in POLICIES.items():
         if type(known) is type(policy) and _settings_of(known) == settings:
             return name
     return f"{policy.name} {digest(settings)[:8]}"
-
-
-def settings_part(version: str) -> str:
-    """What of a policy's version names its settings: all of a built-in's, the digest of another's."""
-    return version.rpartition(" ")[2]
 
 
 def _settings_of(policy: Policy) -> list[object]:
@@ -161,17 +107,16 @@ def read_policy(path: Path, further: Mapping[str, Check]) -> Policy:
     """A policy from its file.
 
     Raises:
-        PolicyError: the file cannot be read, holds an unknown key or an impossible value, or names a check
-            that there is none of.
+        PolicyError: the file cannot be read, holds an unknown key or an impossible value, or names an unknown
+            check.
     """
-    record = read_toml(path, PolicyError)
     try:
-        settings = _Settings.model_validate(record)
+        settings = _Settings.model_validate(read_toml(path, PolicyError))
     except ValidationError as error:
-        raise PolicyError(f"{path}: {complaint(error)}") from None
+        raise PolicyError(f"{path}: {problem_in(error)}") from None
     for name in settings.checks.keys() & further.keys():
-        if name in _OWN or further[name].id != name:
-            other = "is built in" if name in _OWN else f"calls itself {further[name].id!r}"
+        if name in _RESERVED or further[name].id != name:
+            other = "is built in" if name in _RESERVED else f"calls itself {further[name].id!r}"
             raise PolicyError(f"{path}: check {name!r} of a plugin {other}; give it an id of its own")
     if settings.base == "strict":
         return _strict(path, settings, further)
@@ -179,46 +124,43 @@ def read_policy(path: Path, further: Mapping[str, Check]) -> Policy:
 
 
 def _strict(path: Path, settings: _Settings, further: Mapping[str, Check]) -> Strict:
-    given = settings.model_dump(exclude_unset=True, exclude={"base", "checks"})
-    if given:
-        raise PolicyError(f"{path}: {next(iter(given))!r} says nothing to base 'strict', which has no levels")
-    own = STRICT.checks(Goal.IMPROVE) + STRICT.checks(Goal.HOLD)[:1]
-    known = {check.id: check for check in own}
-    off = set()
-    for name, one in settings.checks.items():
-        if one.margin is not None or one.alpha is not None:
+    if given := settings.model_dump(exclude_unset=True, exclude={"base", "checks"}):
+        raise PolicyError(
+            f"{path}: {next(iter(given))!r} has no effect on base 'strict', which has no levels"
+        )
+    known = [*(check.id for check in _STRICT_CHECKS), *further]
+    for name, check in settings.checks.items():
+        if check.margin is not None or check.alpha is not None:
             raise PolicyError(f"{path}: checks.{name}: base 'strict' has neither margins nor levels")
-        if name not in known and name not in further:
-            raise PolicyError(f"{path}: unknown check {name!r}; {nearest(name, [*known, *further])}")
-        if not one.watch:
-            off.add(name)
+        if name not in known:
+            raise PolicyError(f"{path}: unknown check {name!r}; {nearest(name, known)}")
+    off = {name for name, check in settings.checks.items() if not check.watch}
     if reward := sorted(off & {REWARD_IMPROVED.id, REWARD_NOT_WORSE.id}):
         raise PolicyError(f"{path}: checks.{reward[0]}: the reward cannot be left out")
-    watched = tuple(check for check in WATCHED if check.id not in off)
-    added = tuple(further[name] for name in settings.checks if name in further and name not in off)
-    return replace(STRICT, name=path.stem, watched=(*watched, *added))
+    watched = [*WATCHED, *(further[name] for name in settings.checks if name in further)]
+    return replace(STRICT, name=path.stem, watched=tuple(check for check in watched if check.id not in off))
 
 
 def _calibrated(path: Path, settings: _Settings, further: Mapping[str, Check]) -> Calibrated:
     alpha = settings.alpha or CALIBRATED.alpha
     margins, weights = dict(CALIBRATED.margins), {}
-    for name, one in settings.checks.items():
+    for name, check in settings.checks.items():
         if name not in METRICS and name not in further:
             raise PolicyError(f"{path}: unknown check {name!r}; {nearest(name, [*METRICS, *further])}")
-        if one.margin is not None:
+        if check.margin is not None:
             if name in (REGRESSIONS, MAX_STEPS, INVARIANTS) or name in further:
                 raise PolicyError(f"{path}: checks.{name}: has no margin; leave 'margin' out")
-            margins[name] = one.margin
-        if one.alpha is not None and name == REWARD:
-            raise PolicyError(
-                f"{path}: checks.{name}.alpha: the claim's level is the policy's; set alpha above"
-            )
-        if one.alpha is not None:
-            weights[name] = one.alpha / alpha
-        if not one.watch:
+            margins[name] = check.margin
+        if check.alpha is not None:
+            if name == REWARD:
+                raise PolicyError(
+                    f"{path}: checks.{name}.alpha: the claim's level is the policy's; set alpha above"
+                )
+            weights[name] = check.alpha / alpha
+        if not check.watch:
             if name == REWARD:
                 raise PolicyError(f"{path}: checks.{name}: the reward cannot be left out")
-            if one.margin is not None or one.alpha is not None:
+            if check.margin is not None or check.alpha is not None:
                 raise PolicyError(f"{path}: checks.{name}: 'watch = false' leaves it out; remove the rest")
             weights[name] = 0.0
     added = tuple(further[name] for name, one in settings.checks.items() if name in further and one.watch)

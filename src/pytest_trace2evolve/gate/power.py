@@ -1,4 +1,4 @@
-"""What so many tasks and trials would show: a policy's chances, by simulation through the gate's kernel."""
+"""What so many tasks and trials would show: the chances of a policy's decisions, by simulation."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -6,42 +6,39 @@ from dataclasses import dataclass, replace
 import numpy as np
 import scipy
 
-from pytest_trace2evolve.gate.calibration import Asked, Decisions, count
-from pytest_trace2evolve.gate.intervals import POWER
-from pytest_trace2evolve.gate.planning import MOST_TRIALS
-from pytest_trace2evolve.gate.rows import RowPolicy
+from pytest_trace2evolve.gate.calibration import DecisionCounts, count_decisions
+from pytest_trace2evolve.gate.checks import Policy
+from pytest_trace2evolve.gate.planning import MAX_TASKS, MAX_TRIALS, POWER
 from pytest_trace2evolve.gate.simulate import Agent, Design, Effect, draw
 from pytest_trace2evolve.gate.tally import Comparisons
 from pytest_trace2evolve.records.verdict import Decision, Goal, Interval
 
 GAINS = (0.0, 0.02, 0.05, 0.10, 0.15)
 LOSSES = (-0.05, -0.10, -0.20)
-FURTHER = (0.20, 0.30, 0.40, 0.60, 0.80)
-"""Gains that are tried where none of `GAINS` is found often enough."""
+LARGER_GAINS = (0.20, 0.30, 0.40, 0.60, 0.80)
+"""Gains that are tried if none of `GAINS` is found often enough."""
 
-WANTED = 0.05
-"""The gain of which it is told what would find it."""
+TARGET_GAIN = 0.05
+"""The gain for which enough trials and tasks are searched."""
 
-_PLAN_ROWS = 300
+_SEARCH_ROWS = 300
 """Comparisons a step of the search for enough trials or tasks."""
-
-_MOST_TASKS = 2000
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be run.
+    """A comparison that is to be run.
 
     Attributes:
-        agent: Whose chances of success tasks have.
+        agent: Whose chances of success the tasks have.
         design: Tasks, trials, and whether broken tasks get fresh trials.
-        policy, margin: Who judges, and the loss that `hold` must not promote.
-        rows, seed: Simulated comparisons of each kind, and what they are drawn from.
+        policy, margin: The policy, and the loss that `hold` must not promote.
+        rows, seed: Simulated comparisons of each kind, and the seed that they are drawn from.
     """
 
     agent: Agent
     design: Design
-    policy: RowPolicy
+    policy: Policy
     margin: float
     rows: int = 2000
     seed: int = 0
@@ -49,7 +46,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Chance:
-    """How often a true difference gets a decision; None where the agent has no room for the difference."""
+    """How often a true difference gets a decision; None if the agent has no room for the difference."""
 
     goal: Goal
     effect: float
@@ -59,13 +56,13 @@ class Chance:
 
 @dataclass(frozen=True)
 class Power:
-    """What was found.
+    """The result of a simulation.
 
     Attributes:
         chances: In the order in which they are printed.
         smallest: The smallest gain that is promoted in four of five comparisons; None: none is.
-        trials, tasks: With how many of which alone a gain of `WANTED` would be; None: none that were tried.
-            What is planned where that is enough.
+        trials, tasks: With how many of which alone `TARGET_GAIN` would be; None: none that were tried. The
+            planned number if that is enough.
     """
 
     chances: tuple[Chance, ...]
@@ -78,7 +75,7 @@ def agent_of(rate: float, spread: float) -> Agent:
     """The agent whose tasks' chances of success have this mean and standard deviation.
 
     Raises:
-        ValueError: no Beta distribution has.
+        ValueError: no Beta distribution has them.
     """
     if not 0 < rate < 1 or not 0 < spread**2 < rate * (1 - rate):
         raise ValueError("no such agent")
@@ -87,9 +84,11 @@ def agent_of(rate: float, spread: float) -> Agent:
 
 
 def power_of(plan: Plan) -> Power:
-    """Simulate what a plan would show, and what would show a gain of `WANTED`."""
-    chances = chances_of(plan)
-    return Power(chances, _smallest(plan, chances), _trials(plan), _tasks(plan))
+    """Simulate what a plan would show, and what would show `TARGET_GAIN`."""
+    chances, design = chances_of(plan), plan.design
+    trials = _enough(plan, design.trials, MAX_TRIALS, lambda number: replace(design, trials=number))
+    tasks = _enough(plan, design.tasks, MAX_TASKS, lambda number: replace(design, tasks=number))
+    return Power(chances, _smallest(plan, chances), trials, tasks)
 
 
 def chances_of(plan: Plan) -> tuple[Chance, ...]:
@@ -113,24 +112,26 @@ def chances_of(plan: Plan) -> tuple[Chance, ...]:
 
 
 def _smallest(plan: Plan, chances: tuple[Chance, ...]) -> float | None:
-    gains = {one.effect: one.rate.estimate for one in chances[: len(GAINS)] if one.rate is not None}
-    for effect in FURTHER:
+    gains = {
+        chance.effect: chance.rate.estimate for chance in chances[: len(GAINS)] if chance.rate is not None
+    }
+    for effect in LARGER_GAINS:
         if max(gains.values()) >= POWER or not _possible(plan.agent, effect):
             break
         gains[effect] = _promoted(plan, effect)
-    return _crossing(gains, plan.rows)
+    return gain_at_power(gains, plan.rows)
 
 
 def _possible(agent: Agent, effect: float) -> bool:
     return 0.001 < agent.mean + effect < 0.999
 
 
-def _decisions(plan: Plan, effect: float, goals: Sequence[Goal]) -> dict[Goal, Decisions]:
+def _decisions(plan: Plan, effect: float, goals: Sequence[Goal]) -> dict[Goal, DecisionCounts]:
     def drawing(random: np.random.Generator, rows: int) -> Comparisons:
         return draw(random, plan.agent, Effect(effect), plan.design, rows)
 
-    asked = [Asked(plan.policy, goal) for goal in goals]
-    found = count(drawing, asked, rows=plan.rows, tasks=plan.design.tasks, seed=plan.seed)
+    asked = [(plan.policy, goal) for goal in goals]
+    found = count_decisions(drawing, asked, rows=plan.rows, tasks=plan.design.tasks, seed=plan.seed)
     return dict(zip(goals, found, strict=True))
 
 
@@ -139,37 +140,29 @@ def _promoted(plan: Plan, effect: float) -> float:
     return found.rate(Decision.PROMOTE).estimate
 
 
-def _crossing(gains: Mapping[float, float], rows: int) -> float | None:
-    """Where the chance of a promotion passes `POWER`, between simulated gains on the probit scale."""
+def gain_at_power(gains: Mapping[float, float], rows: int) -> float | None:
+    """The gain whose chance of a promotion passes `POWER`, between simulated gains on the probit scale."""
     sizes = sorted(gains)
     least = 0.5 / rows
-    at = scipy.stats.norm.ppf(np.clip([gains[size] for size in sizes], least, 1 - least))
-    wanted = scipy.stats.norm.ppf(POWER)
+    at = scipy.special.ndtri(np.clip([gains[size] for size in sizes], least, 1 - least))
+    target = scipy.special.ndtri(POWER)
     for place in range(1, len(sizes)):
-        if at[place] >= wanted > at[place - 1]:
-            part = (wanted - at[place - 1]) / (at[place] - at[place - 1])
+        if at[place] >= target > at[place - 1]:
+            part = (target - at[place - 1]) / (at[place] - at[place - 1])
             return float(sizes[place - 1] + part * (sizes[place] - sizes[place - 1]))
     return None
 
 
-def _trials(plan: Plan) -> int | None:
-    return _enough(plan, plan.design.trials, MOST_TRIALS, lambda number: replace(plan.design, trials=number))
-
-
-def _tasks(plan: Plan) -> int | None:
-    return _enough(plan, plan.design.tasks, _MOST_TASKS, lambda number: replace(plan.design, tasks=number))
-
-
 def _enough(plan: Plan, planned: int, most: int, design: Callable[[int], Design]) -> int | None:
-    """The smallest number from what is planned to `most` that finds the gain, by doubling and halving."""
-    if not _possible(plan.agent, WANTED):
+    """The smallest number from the planned one to `most` that finds the gain, by doubling and halving."""
+    if not _possible(plan.agent, TARGET_GAIN):
         return None
     found: dict[int, bool] = {}
 
     def reaches(number: int) -> bool:
         if number not in found:
-            tried = replace(plan, design=design(number), rows=min(plan.rows, _PLAN_ROWS))
-            found[number] = _promoted(tried, WANTED) >= POWER
+            tried = replace(plan, design=design(number), rows=min(plan.rows, _SEARCH_ROWS))
+            found[number] = _promoted(tried, TARGET_GAIN) >= POWER
         return found[number]
 
     low = high = planned

@@ -1,10 +1,11 @@
 """Comparisons resampled from a suite's own trials: of an agent with itself, and with a planted effect.
 
-Tasks are drawn with replacement, since a suite's tasks stand for all tasks of their kind. A task with twice
-the wanted trials is split, each trial used once. A task with fewer cannot be: its trials are drawn anew, each
-outcome at the task's rate and all else from a recorded trial of the task that ended so. At the recorded rates
-such trials would vary too little, by a factor (M - 1) / M for M trials, and the tasks too much, so rates are
-drawn towards their mean until both variances are what the recorded trials say they are.
+Tasks are drawn with replacement, since a suite's tasks stand for all tasks of their kind. A task with at
+least twice the planned trials is split, each trial used once. A task with fewer cannot be: its trials are
+drawn anew, each outcome at the task's rate and everything else from a recorded trial of the task that ended
+so. At the recorded rates such trials would vary too little, by a factor (M - 1) / M for M trials, and the
+tasks too much, so rates are shrunk towards their mean until both variances are what the recorded trials
+say they are.
 """
 
 from collections.abc import Mapping
@@ -14,10 +15,11 @@ from functools import cached_property
 import numpy as np
 
 from pytest_trace2evolve.errors import ResultsError
-from pytest_trace2evolve.gate.columns import SUCCESS, Columns, Counts, Flags, Floats
+from pytest_trace2evolve.gate.columns import Columns, Counts, Flags, Floats
 from pytest_trace2evolve.gate.pairs import natural_order
 from pytest_trace2evolve.gate.simulate import fresh_trials
 from pytest_trace2evolve.gate.tally import Comparisons, Tally, mean_of
+from pytest_trace2evolve.scoring.metrics import SUCCESS
 
 _CHUNK = 1 << 22
 """Trials drawn at a time."""
@@ -25,14 +27,18 @@ _CHUNK = 1 << 22
 
 @dataclass(frozen=True)
 class Pool:
-    """The measured trials of each task: arrays of shape (T, M), passing trials first, then places left over.
+    """The measured trials of each task, and what else may be drawn of it: arrays of shape (T, 2M + 1).
+
+    First its trials, passing ones before the others, then unused places up to M; then a success with every
+    action matched, for tasks that never passed; then its trials again as failures with their actions
+    unchanged, for tasks that never failed.
 
     Attributes:
         names: The tasks' ids (T of them).
         counts: Trials of each task, shape (T,).
         passes: How many of them succeeded, shape (T,).
         reward: The rewards.
-        shares: By kind, the share of gold actions matched; NaN where it is not known.
+        shares: By kind, the share of gold actions matched; NaN if it is not known.
         max_steps: Whether the step budget ended it.
         lost: Simulations without a reward, which are left out.
     """
@@ -46,13 +52,18 @@ class Pool:
     lost: int = 0
 
     @property
+    def most(self) -> int:
+        """The largest number of trials of a task (M)."""
+        return int(self.reward.shape[1] // 2)
+
+    @property
     def tasks(self) -> int:
-        """How many tasks there are (T)."""
+        """The number of tasks (T)."""
         return len(self.names)
 
     @property
     def simulations(self) -> int:
-        """How many measured trials there are."""
+        """The number of measured trials."""
         return int(self.counts.sum())
 
     @property
@@ -76,7 +87,7 @@ class Pool:
 
     @cached_property
     def drawn_rates(self) -> Floats:
-        """Rates with the variance over tasks, and the noise of trials, that the recorded trials speak for.
+        """Rates with the variance over tasks, and the noise of trials, that the recorded trials show.
 
         The noise of a trial is estimated without bias from the tasks with two or more; what it explains of
         the spread of recorded rates is taken out of it: each rate keeps sqrt(V / (V + noise / M)) of its
@@ -93,72 +104,40 @@ class Pool:
         drawn: Floats = mean + kept * (rates - mean)
         return drawn
 
-    @cached_property
-    def _ends(self) -> tuple[Floats, Floats]:
-        """Mean reward by task of a success, and of a failure; 1 and 0 where there is none."""
-        columns = np.arange(self.reward.shape[1])
-        passing = columns < self.passes[:, None]
-        failing = (columns < self.counts[:, None]) & ~passing
-        good = np.where(passing, self.reward, 0.0).sum(axis=1), self.passes
-        bad = np.where(failing, self.reward, 0.0).sum(axis=1), self.counts - self.passes
-        return np.nan_to_num(mean_of(*good), nan=1.0), np.nan_to_num(mean_of(*bad), nan=0.0)
-
     def turning(self, effect: float, trials: int) -> float:
         """The chance with which a failing (a passing) trial must turn to move the mean reward by an effect.
 
-        Above 1 where the whole pool does not hold as much.
+        Above 1 if the pool has no room for so large an effect.
         """
         rates = np.where(self.split(trials), self.rates, self.drawn_rates)
-        good, bad = self._ends
+        good, bad = self._mean_rewards
         room = float(np.mean((1 - rates if effect > 0 else rates) * (good - bad)))
         return abs(effect) / room if room > 0 else float("inf") if effect else 0.0
 
     @cached_property
-    def table(self) -> "_Table":
-        """What may be drawn of each task: 2M + 1 columns.
-
-        First its trials; then a success with every action matched, for tasks that never passed; then its
-        trials again as failures with their actions unchanged, for tasks that never failed.
-        """
-        tasks, most = self.reward.shape
-        width = 2 * most + 1
-        reward, max_steps = np.zeros((tasks, width)), np.zeros((tasks, width), dtype=np.bool_)
-        reward[:, :most], reward[:, most] = self.reward, 1.0
-        max_steps[:, :most] = self.max_steps
-        shares = {}
-        for kind, share in self.shares.items():
-            asked = np.where(np.isnan(share).all(axis=1), np.nan, 1.0)
-            shares[kind] = np.concatenate([share, asked[:, None], share], axis=1)
-        return _Table(width, reward, shares, max_steps)
-
-
-@dataclass(frozen=True)
-class _Table:
-    """Columns that trials are taken from; arrays of shape (T, width)."""
-
-    width: int
-    reward: Floats
-    shares: Mapping[str, Floats]
-    max_steps: Flags
+    def _mean_rewards(self) -> tuple[Floats, Floats]:
+        """Mean reward by task of a success, and of a failure; 1 and 0 if there is none."""
+        trials, columns = self.reward[:, : self.most], np.arange(self.most)
+        passing = columns < self.passes[:, None]
+        failing = (columns < self.counts[:, None]) & ~passing
+        good = np.where(passing, trials, 0.0).sum(axis=1), self.passes
+        bad = np.where(failing, trials, 0.0).sum(axis=1), self.counts - self.passes
+        return np.nan_to_num(mean_of(*good), nan=1.0), np.nan_to_num(mean_of(*bad), nan=0.0)
 
     def tally(self, tasks: Counts, columns: Counts) -> Tally:
         """Sums over drawn trials: tasks (R, N), columns (R, N, K)."""
-        place = tasks[:, :, None] * self.width + columns
+        place = tasks[:, :, None] * self.reward.shape[1] + columns
         reward = self.reward.ravel()[place]
         trials = np.full(tasks.shape, columns.shape[2])
-        matched, checked = {}, {}
-        for kind, table in self.shares.items():
-            share = table.ravel()[place]
-            matched[kind] = np.nansum(share, axis=2)
-            checked[kind] = (~np.isnan(share)).sum(axis=2)
+        shares = {kind: table.ravel()[place] for kind, table in self.shares.items()}
         return Tally(
             trials=trials,
             measured=trials,
             reward=reward.sum(axis=2),
             squares=(reward**2).sum(axis=2),
             passed=(reward >= SUCCESS).sum(axis=2),
-            matched=matched,
-            checked=checked,
+            matched={kind: np.nansum(share, axis=2) for kind, share in shares.items()},
+            checked={kind: (~np.isnan(share)).sum(axis=2) for kind, share in shares.items()},
             max_steps=self.max_steps.ravel()[place].sum(axis=2),
         )
 
@@ -169,7 +148,7 @@ class Draw:
 
     Attributes:
         trials: Of each task on either side.
-        effect: What the candidate's mean reward differs by.
+        effect: The difference of the candidate's mean reward.
         live: Whether broken tasks get fresh trials.
         confirm: Fresh simulations that a live run may make.
         fixed: Whether every task is taken once (estimand `suite`), not drawn with replacement.
@@ -191,8 +170,8 @@ def pool_of(side: Columns) -> Pool:
     if not side.measured.any():
         raise ResultsError("no simulation was measured: there are no trials to draw from")
     task, reward = side.task[side.measured], side.reward[side.measured]
-    # Tasks and trials stand in an order of their own: that of the files changes no draw.
-    kept = sorted(np.unique(task).tolist(), key=lambda one: natural_order(side.tasks[one]))
+    # Tasks and trials are sorted, so that the order of the files changes no draw.
+    kept = sorted(np.unique(task).tolist(), key=lambda place: natural_order(side.tasks[place]))
     place_of = np.zeros(len(side.tasks), dtype=np.int64)
     place_of[kept] = np.arange(len(kept))
     task = place_of[task]
@@ -207,20 +186,25 @@ def pool_of(side: Columns) -> Pool:
     keys = [np.nan_to_num(share, nan=-1.0) for share in shares.values()]
     order = np.lexsort((max_steps, *keys, -reward, task))
     place = task[order], np.arange(len(task)) - np.repeat(np.cumsum(counts) - counts, counts)
-    shape = len(counts), int(counts.max())
+    most = int(counts.max())
 
-    def table(values: Floats, empty: float) -> Floats:
-        filled = np.full(shape, empty)
+    def table(values: Floats, empty: float, success: float | Floats, failures: float | None = None) -> Floats:
+        filled = np.full((len(counts), 2 * most + 1), empty)
         filled[place] = values[order]
+        filled[:, most] = success
+        filled[:, most + 1 :] = filled[:, :most] if failures is None else failures
         return filled
 
+    known = {kind: np.bincount(task, weights=~np.isnan(share)) > 0 for kind, share in shares.items()}
     return Pool(
-        names=tuple(side.tasks[one] for one in kept),
+        names=tuple(side.tasks[place] for place in kept),
         counts=counts,
         passes=np.bincount(task, weights=reward >= SUCCESS).astype(np.int64),
-        reward=table(reward, 0.0),
-        shares={kind: table(share, np.nan) for kind, share in shares.items()},
-        max_steps=table(max_steps.astype(np.float64), 0.0) > 0,
+        reward=table(reward, 0.0, 1.0, 0.0),
+        shares={
+            kind: table(share, np.nan, np.where(known[kind], 1.0, np.nan)) for kind, share in shares.items()
+        },
+        max_steps=table(max_steps.astype(np.float64), 0.0, 0.0, 0.0) > 0,
         lost=int((~side.measured).sum()),
     )
 
@@ -229,24 +213,22 @@ def resample(random: np.random.Generator, pool: Pool, draw: Draw, rows: int) -> 
     """Comparisons drawn from a pool, arrays of shape (rows, T).
 
     A planted gain turns each failing trial of the candidate into a success with the chance that moves the
-    mean by the effect, a loss each passing one into a failure; what goes with the new outcome is that of a
-    recorded trial of the same task. Fresh trials are drawn at the tasks' rates with the same turning.
+    mean by the effect, a loss each passing one into a failure; the rest of the trial is that of a recorded
+    trial of the same task with the new outcome. Fresh trials are drawn at the tasks' rates with the same
+    turning.
     """
     turn = pool.turning(draw.effect, draw.trials)
     if turn > 1:
         raise ValueError(f"an effect of {draw.effect} cannot be planted")
-    size = pool.tasks * max(2 * draw.trials, pool.reward.shape[1])
+    size = pool.tasks * max(2 * draw.trials, pool.most)
     chunk = max(1, _CHUNK // size)
     parts = [_drawn(random, pool, draw, turn, min(chunk, rows - start)) for start in range(0, rows, chunk)]
-    old, new = (_stacked([getattr(part, side) for part in parts]) for side in ("baseline", "candidate"))
+    old = Tally.combine(np.concatenate, [part.baseline for part in parts])
+    new = Tally.combine(np.concatenate, [part.candidate for part in parts])
     fresh = [part.fresh for part in parts if part.fresh is not None]
     return Comparisons(
-        old, new, fresh=np.concatenate(fresh) if fresh else None, binary=_binary(old) & _binary(new)
+        old, new, fresh=np.concatenate(fresh) if fresh else None, binary=old.binary & new.binary
     )
-
-
-def _binary(side: Tally) -> Flags:
-    return np.asarray(np.all(np.abs(side.reward - side.passed) < 1 - SUCCESS, axis=1))
 
 
 def _drawn(random: np.random.Generator, pool: Pool, draw: Draw, turn: float, rows: int) -> Comparisons:
@@ -263,7 +245,7 @@ def _drawn(random: np.random.Generator, pool: Pool, draw: Draw, turn: float, row
     old, new = columns[:, :, :trials], columns[:, :, trials:]
     if draw.effect:
         new = _turned(random, pool, task, new, draw.effect > 0, turn, (passing, failing))
-    compared = Comparisons(pool.table.tally(task, old), pool.table.tally(task, new))
+    compared = Comparisons(pool.tally(task, old), pool.tally(task, new))
     if not draw.live:
         return compared
     rates = pool.drawn_rates[task]
@@ -276,7 +258,7 @@ def _donors(
     random: np.random.Generator, pool: Pool, task: Counts, shape: tuple[int, ...]
 ) -> tuple[Counts, Counts]:
     """For each trial to be drawn the columns of a success and of a failure of its task."""
-    most = pool.reward.shape[1]
+    most = pool.most
     passes, counts = pool.passes[task][:, :, None], pool.counts[task][:, :, None]
     at = random.random(shape)
     passing = np.where(passes > 0, np.floor(at * passes), most)
@@ -286,11 +268,11 @@ def _donors(
     return passing.astype(np.int64), failing.astype(np.int64)
 
 
-def _without_replacement(random: np.random.Generator, counts: Counts, wanted: int) -> Counts:
-    """Columns of `wanted` different trials of tasks with so many, shape (tasks, wanted), in random order."""
+def _without_replacement(random: np.random.Generator, counts: Counts, trials: int) -> Counts:
+    """Columns of different trials of tasks with enough of them, shape (tasks, trials), in random order."""
     keys = random.random((len(counts), int(counts.max())))
     keys[np.arange(keys.shape[1]) >= counts[:, None]] = 2.0
-    return np.argsort(keys, axis=1)[:, :wanted]
+    return np.argsort(keys, axis=1)[:, :trials]
 
 
 def _turned(
@@ -303,27 +285,11 @@ def _turned(
     donors: tuple[Counts, Counts],
 ) -> Counts:
     """The candidate's trials after some failures (for a gain) or successes turned."""
-    trials, most = columns.shape[2], pool.reward.shape[1]
-    passed = pool.table.reward[task[:, :, None], columns] >= SUCCESS
+    trials, most = columns.shape[2], pool.most
+    passed = pool.reward[task[:, :, None], columns] >= SUCCESS
     turns = (random.random(columns.shape) < turn) & (~passed if gain else passed)
     donor = donors[0 if gain else 1][:, :, :trials]
     if not gain:
         # A task that never failed keeps its trial's own actions.
         donor = np.where((donor > most) & (columns < most), most + 1 + columns, donor)
     return np.where(turns, donor, columns)
-
-
-def _stacked(sides: list[Tally]) -> Tally:
-    def rows(name: str) -> Counts:
-        return np.concatenate([getattr(side, name) for side in sides])
-
-    return Tally(
-        trials=rows("trials"),
-        measured=rows("measured"),
-        reward=np.concatenate([side.reward for side in sides]),
-        squares=np.concatenate([side.squares for side in sides]),
-        passed=rows("passed"),
-        matched={kind: np.concatenate([side.matched[kind] for side in sides]) for kind in sides[0].matched},
-        checked={kind: np.concatenate([side.checked[kind] for side in sides]) for kind in sides[0].checked},
-        max_steps=rows("max_steps"),
-    )

@@ -2,8 +2,8 @@
 
 Under the null hypothesis each task's difference keeps its size and takes either sign with even chance. The
 chance of a sum as low as the observed one is then the chance that a random half of the differences sums to 0
-or more, so it can only grow with every single difference: what makes one task better never makes the
-evidence of harm stronger. Source: Fisher, The Design of Experiments (1935), section 21.
+or more, so it can only grow with every single difference: an improvement of one task never strengthens the
+evidence of harm. Source: Fisher, The Design of Experiments (1935), section 21.
 """
 
 from dataclasses import dataclass
@@ -19,8 +19,8 @@ RESAMPLES = 9_999
 SEED = 20_261_120
 TOLERANCE = 1e-9
 
-_LONGEST = 1 << 18
-"""Lattice points up to which the exact distribution is worked out."""
+_MAX_LATTICE = 1 << 18
+"""Lattice points up to which the exact distribution is computed."""
 
 _SCALES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 15, 16, 18, 20, 24, 28, 30, 32, 36, 40, 48, 60, 64, 72, 84,
            90, 100, 120, 168, 180, 240, 360, 420, 720, 840, 1260, 1680, 2520, 5040)  # fmt: skip
@@ -29,7 +29,7 @@ _SCALES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 15, 16, 18, 20, 24, 28, 30, 32
 
 @dataclass(frozen=True)
 class SignFlip:
-    """One-sided p-values, a value a comparison: that the sum is so low, and that it is so high."""
+    """One-sided p-values, one per comparison: that the sum is so low, and that it is so high."""
 
     low: Floats
     high: Floats
@@ -39,12 +39,12 @@ def sign_flip(differences: Floats, trials: int = 1) -> SignFlip:
     """Test rows of differences.
 
     Args:
-        differences: Candidate minus baseline, shape (R, N); NaN where a task has no difference.
+        differences: Candidate minus baseline, shape (R, N); NaN if a task has no difference.
         trials: A number of which the tasks' numbers of trials are divisors: means of so many trials are
             multiples of its inverse.
 
     Returns:
-        p-values of shape (R,): exact where the differences lie on a lattice that is fine enough to hold and
+        p-values of shape (R,): exact if the differences lie on a lattice that is fine enough to hold them and
         coarse enough to sum over (by the characteristic function of the sum), else from 9,999 random halves
         of a fixed seed.
     """
@@ -60,8 +60,10 @@ def sign_flip(differences: Floats, trials: int = 1) -> SignFlip:
 
 
 def _scales(differences: Floats, trials: int) -> Counts:
-    """By row, the smallest whole number that makes all its differences whole; 0 where there is none, or where
-    the sum's distribution would be too long. A row's is its own, whatever the other rows hold."""
+    """By row, the smallest whole number that makes all differences whole and the lattice short enough, or 0.
+
+    A row's scale does not depend on the other rows.
+    """
     rows = np.arange(len(differences))
     scales = np.zeros(len(differences), dtype=np.int64)
     sizes = np.abs(differences)
@@ -69,7 +71,7 @@ def _scales(differences: Floats, trials: int) -> Counts:
     distinct, place = np.unique(sizes, return_inverse=True)
     place = place.reshape(sizes.shape)
     for scale in sorted({*_SCALES, *(trials * actions for actions in range(1, 13))}):
-        rows = rows[2 * totals[rows] * scale + 1 <= _LONGEST]
+        rows = rows[2 * totals[rows] * scale + 1 <= _MAX_LATTICE]
         if not rows.size:
             break
         whole = np.abs(distinct * scale - np.rint(distinct * scale)) < 1e-7
@@ -79,12 +81,12 @@ def _scales(differences: Floats, trials: int) -> Counts:
     return scales
 
 
-def _exact(steps: np.ndarray) -> SignFlip:
-    """The whole distribution of the sum of randomly signed whole numbers, row by row.
+def _exact(steps: Counts) -> SignFlip:
+    """The exact distribution of the sum of randomly signed whole numbers, row by row.
 
     The characteristic function of that sum is the product of cos(size · θ) over tasks. Rows share the few
-    sizes there are, so that its logarithm is one matrix product. A sum is even or odd as all its sizes
-    together are, so that half of it, rounded up, is whole and tells it: half as many points to work out.
+    sizes there are, so its logarithm is one matrix product. A sum is even or odd as all its sizes together
+    are, so half of it, rounded up, is whole and determines it: half as many points to compute.
     """
     sizes = np.unique(np.abs(steps))
     sizes = sizes[sizes > 0]

@@ -1,7 +1,7 @@
 """Agents whose truth is known: drawn at random, so that a policy's error and power can be measured.
 
 A task's chance of success follows a Beta distribution over tasks. A candidate is the same agent, or one whose
-mean chance differs by a set amount: evenly, or on a few tasks that break or come right altogether.
+mean chance differs by a set amount: evenly, or on a few tasks that break or get fixed altogether.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from enum import StrEnum
 from itertools import pairwise
 
 import numpy as np
-from scipy import optimize, special, stats
+import scipy
 
 from pytest_trace2evolve.gate.columns import BREACHES, INVARIANTS, Counts, Flags, Floats
 from pytest_trace2evolve.gate.confirm import STEP, fresh_p, two_steps
@@ -68,11 +68,11 @@ class Design:
     """What is run.
 
     Attributes:
-        tasks, trials: How many, and of each on either side.
+        tasks, trials: Their numbers; trials of each task on either side.
         live: Whether flagged tasks get fresh trials.
         confirm: Fresh simulations that a live run may make; None: as many as it takes.
         max_steps: Share of failures that end at max steps, in the mean; 0 for none.
-        lost: Chance that infrastructure takes a simulation.
+        lost: Chance that infrastructure ends a simulation.
         breaches: Chance that a simulation breaks an invariant, of each kind, in the mean; None: nothing is
             checked for invariants.
         rise: How much larger the candidate's chance of breaking `RISEN` is, in the mean.
@@ -140,20 +140,21 @@ def draw_stages(
 ) -> Drawn:
     """The same with trials added in stages, up to each number of the schedule; `design.trials` is not read.
 
-    A task gets its fresh trials at the first stage that finds it broken, and keeps what they say. Unless
+    A task gets its fresh trials at the first stage that finds it broken, and keeps their p-value. Unless
     `cumulative`, each stage measures the same tasks anew, with as many trials as the schedule says.
     """
     truth = _truth(random, agent, effect, design, rows)
     stages: list[Comparisons] = []
     for before, now in pairwise((0, *schedule)):
         step = replace(design, trials=now - before if cumulative else now)
-        sides = [
+        old, new = (
             _side(random, truth, chances, breaks, step)
             for chances, breaks in zip((truth.old, truth.new), truth.breaks, strict=True)
-        ]
+        )
         if stages and cumulative:
-            sides = [stages[-1].baseline.plus(sides[0]), stages[-1].candidate.plus(sides[1])]
-        compared = Comparisons(sides[0], sides[1])
+            old = Tally.combine(sum, [stages[-1].baseline, old])
+            new = Tally.combine(sum, [stages[-1].candidate, new])
+        compared = Comparisons(old, new)
         if design.live:
             fresh = fresh_trials(random, compared, truth.old, truth.new, design.confirm)
             if stages and cumulative:
@@ -172,9 +173,7 @@ def _truth(random: np.random.Generator, agent: Agent, effect: Effect, design: De
     shape = rows, design.tasks
     old = np.clip(random.beta(agent.a, agent.b, shape), 1e-9, 1 - 1e-9)
     reads, writes = random.binomial(3, 0.5, shape), 1 + random.binomial(1, 0.5, shape)
-    stuck = np.zeros(shape)
-    if design.max_steps > 0:
-        stuck = random.beta(0.3, 0.3 * (1 - design.max_steps) / design.max_steps, shape)
+    stuck = _rare(random, design.max_steps, shape)
     return _Truth(
         old=old,
         new=changed(random, old, agent, effect),
@@ -185,19 +184,20 @@ def _truth(random: np.random.Generator, agent: Agent, effect: Effect, design: De
     )
 
 
+def _rare(random: np.random.Generator, mean: float, shape: tuple[int, int]) -> Floats:
+    """Chances with a mean: on most tasks next to none, on few large."""
+    return random.beta(0.3, 0.3 * (1 - mean) / mean, shape) if mean > 0 else np.zeros(shape)
+
+
 def _breaks(
     random: np.random.Generator, design: Design, shape: tuple[int, int]
 ) -> tuple[Mapping[str, Floats], Mapping[str, Floats]]:
-    """Chances of breaking each kind of invariant on either side: on most tasks next to none, on few large."""
+    """Chances of breaking each kind of invariant on either side."""
     if design.breaches is None:
         return {}, {}
-    mean = design.breaches
-    old = {
-        name: random.beta(0.3, 0.3 * (1 - mean) / mean, shape) if mean > 0 else np.zeros(shape)
-        for name in BREACHES
-    }
+    old = {name: _rare(random, design.breaches, shape) for name in BREACHES}
     # A share of the simulations that kept the invariant breaks it.
-    more = old[RISEN] + (1 - old[RISEN]) * design.rise / (1 - mean)
+    more = old[RISEN] + (1 - old[RISEN]) * design.rise / (1 - design.breaches)
     return old, {**old, RISEN: more}
 
 
@@ -206,7 +206,7 @@ def changed(random: np.random.Generator, chances: Floats, agent: Agent, effect: 
     if effect.size == 0:
         return chances
     if effect.change is Change.EVEN:
-        moved: Floats = special.expit(special.logit(chances) + _shift(agent, effect.size))
+        moved: Floats = scipy.special.expit(scipy.special.logit(chances) + _shift(agent, effect.size))
         return moved
     chance = random.random(chances.shape)
     if effect.change is Change.MIXED:
@@ -236,17 +236,18 @@ def fresh_trials(
         return p
     steps = np.zeros(broken.shape, dtype=np.int64)
     steps[broken] = 1 + two_steps(passes[0], passes[1])
-    # A refused step leaves its task unconfirmed, and every further task with it.
+    # A step beyond the budget leaves its task unconfirmed, and every further task with it.
     spent = 2 * STEP * np.cumsum(steps, axis=1)
     return np.where(spent <= most, p, np.nan)
 
 
 def _shift(agent: Agent, size: float) -> float:
     """The shift in log-odds of every task that moves the mean chance by `size`."""
-    quantiles = stats.beta.ppf((np.arange(20_001) + 0.5) / 20_001, agent.a, agent.b)
-    odds = special.logit(np.clip(quantiles, 1e-9, 1 - 1e-9))
-    target = special.expit(odds).mean() + size
-    return float(optimize.brentq(lambda shift: special.expit(odds + shift).mean() - target, -40.0, 40.0))
+    quantiles = scipy.special.betaincinv(agent.a, agent.b, (np.arange(20_001) + 0.5) / 20_001)
+    odds = scipy.special.logit(np.clip(quantiles, 1e-9, 1 - 1e-9))
+    target = scipy.special.expit(odds).mean() + size
+    root = scipy.optimize.brentq(lambda shift: scipy.special.expit(odds + shift).mean() - target, -40.0, 40.0)
+    return float(root)
 
 
 def _side(
@@ -264,14 +265,16 @@ def _side(
         kind: random.binomial(count * passed, 0.95) + random.binomial(count * failed, truth.partial)
         for kind, count in truth.actions.items()
     }
-    total = sum(truth.actions.values())
-    counts: Mapping[str, Counts] = {"action_match": np.asarray(total), **truth.actions}
+    counts: dict[str, Counts] = {
+        "action_match": np.sum(list(truth.actions.values()), axis=0),
+        **truth.actions,
+    }
     sums["action_match"] = np.sum(list(sums.values()), axis=0)
     max_steps = random.binomial(failed, truth.stuck)
     kept = {name: measured - random.binomial(measured, chance) for name, chance in breaks.items()}
     if kept:
         # As if no simulation broke two kinds: how kinds overlap is not drawn, and no check asks it.
-        kept[INVARIANTS] = np.maximum(measured - sum(measured - one for one in kept.values()), 0)
+        kept[INVARIANTS] = np.maximum(measured - sum(measured - count for count in kept.values()), 0)
     return Tally(
         trials=trials,
         measured=measured,
@@ -280,7 +283,7 @@ def _side(
         passed=passed,
         matched={
             **{kind: sums[kind] / np.maximum(count, 1) for kind, count in counts.items()},
-            **{name: one.astype(np.float64) for name, one in kept.items()},
+            **{name: count.astype(np.float64) for name, count in kept.items()},
         },
         checked={
             **{kind: np.where(count > 0, measured, 0) for kind, count in counts.items()},

@@ -1,31 +1,19 @@
-"""Sums over the trials of each task: all that the statistics need, for one comparison or for thousands.
+"""Sums over the trials of each task, and comparisons of two sides: all that the statistics need.
 
-Every array ends in an axis of tasks (N). The gate gives arrays of shape (N,); calibration and simulation give
-(R, N), a row a comparison, and the same functions serve both.
-
-Comparisons of two sides as arrays, and the questions that can be asked of them task by task.
-
-Rows are comparisons: the gate has one, calibration and simulation have as many as they draw.
+Every array ends in an axis of tasks (N). A side of the gate has arrays of shape (N,); comparisons have shape
+(R, N), one row per comparison: the gate has one, calibration and simulation have as many as they draw.
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
 
-from pytest_trace2evolve.gate.columns import (
-    BREACHES,
-    INVARIANTS,
-    KINDS,
-    SUCCESS,
-    Columns,
-    Counts,
-    Flags,
-    Floats,
-)
+from pytest_trace2evolve.gate.columns import BREACHES, INVARIANTS, KINDS, Columns, Counts, Flags, Floats
 from pytest_trace2evolve.gate.sign_flip import SignFlip, sign_flip
+from pytest_trace2evolve.scoring.metrics import SUCCESS
 
 
 @dataclass(frozen=True)
@@ -54,6 +42,26 @@ class Tally:
     checked: Mapping[str, Counts]
     max_steps: Counts
 
+    @classmethod
+    def combine(cls, function: Callable[[list[Any]], Any], sides: Sequence["Tally"]) -> "Tally":
+        """The tally whose arrays are a function of the arrays of some sides with the same kinds."""
+
+        def combined(name: str) -> Any:
+            values = [getattr(side, name) for side in sides]
+            if isinstance(values[0], Mapping):
+                return {kind: function([value[kind] for value in values]) for kind in values[0]}
+            return function(values)
+
+        return cls(**{one.name: combined(one.name) for one in fields(cls)})
+
+    def map(self, function: Callable[[Any], Any]) -> "Tally":
+        """The tally with a function applied to every array."""
+        return Tally.combine(lambda arrays: function(arrays[0]), [self])
+
+    def only(self, tasks: Flags) -> "Tally":
+        """The tally of some of the tasks."""
+        return self.map(lambda array: array[..., tasks])
+
     @property
     def missing(self) -> Counts:
         """Simulations without a reward."""
@@ -65,17 +73,22 @@ class Tally:
         return 2 * self.passed > self.measured
 
     @property
+    def binary(self) -> Flags:
+        """Whether all rewards of a side are 0 or 1."""
+        return np.asarray(np.all(np.abs(self.reward - self.passed) < 1 - SUCCESS, axis=-1))
+
+    @property
     def mean_reward(self) -> Floats:
-        """Mean reward by task; NaN where nothing was measured."""
+        """Mean reward by task; NaN if nothing was measured."""
         return mean_of(self.reward, self.measured)
 
     @property
     def pass_rate(self) -> Floats:
-        """Share of successes by task; NaN where nothing was measured."""
+        """Share of successes by task; NaN if nothing was measured."""
         return mean_of(self.passed, self.measured)
 
     def share(self, kind: str) -> Floats:
-        """Mean share of gold actions matched by task; NaN where none are known."""
+        """Mean share of gold actions matched by task; NaN if none are known."""
         return mean_of(self.matched[kind], self.checked[kind])
 
     @property
@@ -90,14 +103,8 @@ class Tally:
         """By task, the trials that kept an invariant (a name of `BREACHES`), of those checked for it."""
         return np.asarray(self.matched.get(breach, self.checked[INVARIANTS]), dtype=np.float64)
 
-    def _matched(self, kind: str) -> Floats:
-        return self.kept(kind) if kind in BREACHES else self.matched[kind]
-
-    def _checked(self, kind: str) -> Counts:
-        return self.checked[INVARIANTS if kind in BREACHES else kind]
-
     @property
-    def within(self) -> Floats:
+    def variance(self) -> Floats:
         """Variance of the reward between a task's trials; NaN below two of them."""
         mean = self.mean_reward
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -105,7 +112,7 @@ class Tally:
         return np.where(self.measured > 1, np.maximum(variance, 0.0), np.nan)
 
     def filled(self, asks: Mapping[str, Flags], *, in_favour: bool) -> "Tally":
-        """Every missing simulation as the best (`in_favour`) or worst that it could have been.
+        """The tally with every missing simulation as the best (`in_favour`) or worst that it could have been.
 
         Args:
             asks: By kind, whether a task may name such actions, or is checked for invariants.
@@ -130,33 +137,6 @@ class Tally:
             max_steps=self.max_steps if in_favour else self.max_steps + missing,
         )
 
-    def plus(self, other: "Tally") -> "Tally":
-        """These trials and further ones of the same tasks."""
-        kinds = dict.fromkeys([*self.matched, *other.matched])
-        return Tally(
-            trials=self.trials + other.trials,
-            measured=self.measured + other.measured,
-            reward=self.reward + other.reward,
-            squares=self.squares + other.squares,
-            passed=self.passed + other.passed,
-            matched={kind: self._matched(kind) + other._matched(kind) for kind in kinds},
-            checked={kind: self._checked(kind) + other._checked(kind) for kind in kinds},
-            max_steps=self.max_steps + other.max_steps,
-        )
-
-    def only(self, tasks: Flags) -> "Tally":
-        """The same, for some of the tasks."""
-        return Tally(
-            trials=self.trials[..., tasks],
-            measured=self.measured[..., tasks],
-            reward=self.reward[..., tasks],
-            squares=self.squares[..., tasks],
-            passed=self.passed[..., tasks],
-            matched={kind: sums[..., tasks] for kind, sums in self.matched.items()},
-            checked={kind: count[..., tasks] for kind, count in self.checked.items()},
-            max_steps=self.max_steps[..., tasks],
-        )
-
 
 def tally(side: Columns, places: Counts, size: int) -> Tally:
     """Sums over trials.
@@ -164,7 +144,7 @@ def tally(side: Columns, places: Counts, size: int) -> Tally:
     Args:
         side: The simulations.
         places: For each of the side's tasks its place among `size` tasks; -1 leaves it out.
-        size: How many tasks there are.
+        size: The number of tasks.
     """
     place = places[side.task] if side.size else np.empty(0, dtype=np.int64)
     kept = place >= 0
@@ -199,11 +179,11 @@ def _sums(values: Floats, place: Counts, size: int) -> Any:
 
 
 PASS_HAT = (1, 2, 4, 8, 16)
-"""The k of pass^k that are told."""
+"""The k for which pass^k is reported."""
 
 
 def pass_hat(side: Tally) -> dict[int, Floats]:
-    """By k, the chance of each task that k of its trials all succeed; as far as every task's trials go.
+    """By k, the chance of each task that k of its trials all succeed; up to the fewest trials of any task.
 
     Source: Yao et al., τ-bench, arXiv 2406.12045: C(successes, k) / C(trials, k).
     """
@@ -220,16 +200,16 @@ def pass_hat(side: Tally) -> dict[int, Floats]:
 
 
 def mean_of(sums: Floats | Counts, counts: Counts) -> Floats:
-    """Sums over counts; NaN where there is none."""
+    """Sums divided by counts; NaN if the count is 0."""
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
 
 
 REWARD, PASS_RATE, REGRESSIONS, MAX_STEPS = "reward", "pass_rate", "task_regressions", "max_steps"
 METRICS = (REWARD, PASS_RATE, *KINDS, REGRESSIONS, MAX_STEPS, INVARIANTS)
-"""What the policy looks at, in the order in which it is printed."""
+"""What policy `calibrated` checks, in the order in which it is printed."""
 
-_MOST_COMMON = 5_040
+_MAX_COMMON_TRIALS = 5_040
 
 
 @dataclass(frozen=True)
@@ -237,10 +217,9 @@ class Comparisons:
     """Comparisons: two tallies of arrays (R, N), and p-values of fresh trials.
 
     Attributes:
-        baseline, candidate: What either side did.
-        fresh: p that a task is worse, from fresh trials of both sides alone, shape (R, N); NaN where a task
-            has none. None: nothing could be confirmed (recorded runs).
-        binary: By comparison, whether every reward is 0 or 1: the pass rate then says nothing new.
+        fresh: p that a task is worse, from fresh trials of both sides alone, shape (R, N); NaN if a task has
+            none. None: nothing could be confirmed (recorded runs).
+        binary: By comparison, whether every reward is 0 or 1: the pass rate then adds nothing.
     """
 
     baseline: Tally
@@ -270,14 +249,7 @@ class Comparisons:
         return self.broken if self.fresh is None else self.broken & np.isnan(self.fresh)
 
     @property
-    def common_trials(self) -> int:
-        """A number that all tasks' measured trials divide; 1 where it would be large."""
-        counts = np.unique(np.concatenate([self.baseline.measured.ravel(), self.candidate.measured.ravel()]))
-        common = math.lcm(*counts[counts > 0].tolist())
-        return common if common <= _MOST_COMMON else 1
-
-    @property
-    def held(self) -> Flags:
+    def watched(self) -> Flags:
         """Tasks whose measured trials were all checked for invariants, on both sides."""
         return self.baseline.watched & self.candidate.watched
 
@@ -288,7 +260,7 @@ class Comparisons:
         return np.asarray(np.maximum(fewer.sum(axis=1) / np.maximum(self.both.sum(axis=1), 1), 1.0))
 
     def difference(self, metric: str) -> Floats:
-        """Candidate minus baseline by task; NaN where it is not known on both sides.
+        """Candidate minus baseline by task; NaN if it is not known on both sides.
 
         Under a name of `BREACHES`, of the share of trials that kept the invariant.
         """
@@ -299,13 +271,20 @@ class Comparisons:
             values = [side.pass_rate for side in sides]
         elif metric in BREACHES:
             rates = [mean_of(side.kept(metric), side.checked[INVARIANTS]) for side in sides]
-            values = [np.where(self.held, rate, np.nan) for rate in rates]
+            values = [np.where(self.watched, rate, np.nan) for rate in rates]
         else:
             values = [side.share(metric) for side in sides]
         return np.asarray(values[0] - values[1])
 
     def flips(self, metric: str) -> SignFlip:
-        """The sign-flip test of a metric, worked out once whatever is asked of these comparisons."""
+        """The sign-flip test of a metric, computed once for all questions about these comparisons."""
         if metric not in self._flips:
-            self._flips[metric] = sign_flip(self.difference(metric), self.common_trials)
+            self._flips[metric] = sign_flip(self.difference(metric), self._common_trials)
         return self._flips[metric]
+
+    @property
+    def _common_trials(self) -> int:
+        """A number that all tasks' measured trials divide; 1 if it would be large."""
+        counts = np.unique(np.concatenate([self.baseline.measured.ravel(), self.candidate.measured.ravel()]))
+        common = math.lcm(*counts[counts > 0].tolist())
+        return common if common <= _MAX_COMMON_TRIALS else 1

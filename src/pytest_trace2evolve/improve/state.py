@@ -1,4 +1,4 @@
-"""The folder of an evolution: its state, its logs, and the lock that keeps two from working on it."""
+"""The folder of an evolution: its state, and the lock that keeps two processes from working on it."""
 
 import os
 from collections.abc import Iterator
@@ -15,22 +15,22 @@ LOCK = "lock"
 
 
 def read_state(folder: Path, candidate: str, identity: str) -> Evolution:
-    """How far an evolution has come; the beginning where it has not begun.
+    """The state of an evolution; a fresh one if it has not begun.
 
     Raises:
-        ResultsError: what is kept is damaged, or of another evolution.
+        ResultsError: the state is damaged, or of another evolution.
     """
     path = folder / STATE
     if not os.path.lexists(path):
         return Evolution(candidate=candidate, identity=identity)
-    found = read_record(path, Evolution, ResultsError, "move the folder away")
-    if found.identity != identity:
-        raise ResultsError(f"{path}: is of another evolution, {found.identity}; move the folder away")
-    return found
+    state = read_record(path, Evolution, ResultsError, "move the folder away")
+    if state.identity != identity:
+        raise ResultsError(f"{path}: is of another evolution, {state.identity}; move the folder away")
+    return state
 
 
 def write_state(folder: Path, state: Evolution) -> None:
-    """Keep how far it has come.
+    """Store the state of an evolution.
 
     Raises:
         OSError: it cannot be written.
@@ -38,8 +38,8 @@ def write_state(folder: Path, state: Evolution) -> None:
     write_atomic(folder / STATE, state.model_dump_json(indent=1) + "\n")
 
 
-def free(path: Path) -> Path:
-    """The path, or the first of `path-2`, `path-3`, … that is not taken."""
+def unused_path(path: Path) -> Path:
+    """The path, or the first of `path-2`, `path-3`, … that does not exist."""
     found, number = path, 1
     while found.exists():
         number += 1
@@ -49,11 +49,12 @@ def free(path: Path) -> Path:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[int]:
-    """Hold an evolution's lock. What it gives is handed on to processes that it starts: one that outlives a
-    killed evolution holds the lock until it ends.
+    """Hold the lock of an evolution; yields its file handle.
+
+    Trainings inherit the handle: one that outlives a killed evolution holds the lock until it ends.
 
     Raises:
-        ConfigError: another process holds it.
+        ConfigError: another process holds the lock.
         OSError: the folder cannot be written to.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -61,7 +62,7 @@ def locked(folder: Path) -> Iterator[int]:
     try:
         try:
             import fcntl
-        except ImportError:  # no such call on Windows
+        except ImportError:  # Windows
             pass
         else:
             try:

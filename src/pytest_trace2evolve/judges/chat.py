@@ -1,4 +1,4 @@
-"""A judge behind any OpenAI-compatible endpoint, held to a JSON schema."""
+"""A judge behind any OpenAI-compatible endpoint, which answers in a JSON schema."""
 
 import os
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pytest_trace2evolve.errors import JudgeError
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.score import Check, JudgeUse
-from pytest_trace2evolve.utils.reading import complaint
+from pytest_trace2evolve.utils.reading import problem_in
 from pytest_trace2evolve.utils.secrets import Secrets
 
 PROMPT_VERSION = "1"
@@ -44,7 +44,7 @@ class ChatJudge:
         model: The model's name at the endpoint.
         base_url: The endpoint; None takes `OPENAI_BASE_URL` or OpenAI's own.
         api_key: The key; None takes `OPENAI_API_KEY`.
-        price: US dollars per million prompt and completion tokens; None where unknown.
+        price: US dollars per million prompt and completion tokens; None if unknown.
         timeout: Seconds for one judgement, all tries together.
     """
 
@@ -62,9 +62,9 @@ class ChatJudge:
         self._secrets = Secrets.of(
             base_url or os.environ.get("OPENAI_BASE_URL"), api_key or os.environ.get("OPENAI_API_KEY")
         )
-        self._made = partial(openai.AsyncOpenAI, base_url=base_url, api_key=api_key)
+        self._client = partial(openai.AsyncOpenAI, base_url=base_url, api_key=api_key)
         try:
-            self._made()
+            self._client()
         except openai.OpenAIError as error:
             raise JudgeError(f"judge {model!r}: {error}") from None
         self._secrets.guard_logs()
@@ -74,7 +74,7 @@ class ChatJudge:
         self._price = price
 
     def judge(self, assertions: Sequence[str], trace: Sequence[Message]) -> tuple[list[Check], JudgeUse]:
-        """One check an assertion, in order.
+        """One check per assertion, in order.
 
         Raises:
             JudgeError: the endpoint failed, or its answer is not one entry for each assertion.
@@ -82,29 +82,27 @@ class ChatJudge:
         from pytest_trace2evolve.utils.http import answered_within
 
         try:
-            response = answered_within(self._timeout, lambda: self._asked(assertions, trace))
+            response = answered_within(self._timeout, lambda: self._request(assertions, trace))
         except TimeoutError:
             raise JudgeError(
                 f"judge {self.model!r} did not answer within {self._timeout:g} seconds"
             ) from None
         except (*self._failures, ValueError, RecursionError) as error:
-            # The client says "Connection error." of whatever went wrong below it.
-            told = self._secrets.out_of(str(error.__cause__ or error))
-            raise JudgeError(f"judge {self.model!r} did not answer: {told}") from None
-        # The client hands on whatever JSON or text the endpoint sent: none of its shape can be relied on.
+            # The client says "Connection error." of every problem below it.
+            problem = self._secrets.out_of(str(error.__cause__ or error))
+            raise JudgeError(f"judge {self.model!r} did not answer: {problem}") from None
+        # The client returns whatever JSON or text the endpoint sent, of any shape.
         choices = getattr(response, "choices", None) or [None]
         content = getattr(getattr(choices[0], "message", None), "content", None)
         return self._checks(assertions, self._secrets.out_of_answer(content)), self._use(
             getattr(response, "usage", None)
         )
 
-    async def _asked(self, assertions: Sequence[str], trace: Sequence[Message]) -> Any:
-        """The endpoint's answer."""
+    async def _request(self, assertions: Sequence[str], trace: Sequence[Message]) -> Any:
         from pytest_trace2evolve.utils.http import bounded_client
 
-        async with self._made(
-            http_client=bounded_client(timeout=self._timeout, follow_redirects=True)
-        ) as client:
+        http_client = bounded_client(timeout=self._timeout, follow_redirects=True)
+        async with self._client(http_client=http_client) as client:
             return await client.chat.completions.create(
                 model=self.model,
                 temperature=0.0,
@@ -123,7 +121,7 @@ class ChatJudge:
             answers = _Answers.model_validate_json(content if isinstance(content, str) else "").answers
         except ValidationError as error:
             raise JudgeError(
-                f"judge {self.model!r} answered outside its schema: {complaint(error)}"
+                f"judge {self.model!r} answered outside its schema: {problem_in(error)}"
             ) from None
         numbers = [answer.number for answer in answers]
         if numbers != list(range(1, len(assertions) + 1)):

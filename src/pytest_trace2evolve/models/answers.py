@@ -1,7 +1,7 @@
-"""Models whose answers are kept, and models that only give back what was kept.
+"""Models that store their answers, and models that only return stored ones.
 
-The key of an answer is the digest of its request as it is sent and of its trial, so that what differs in
-anything that a model can see is another answer. Secrets are no part of it.
+The key of an answer is the digest of its request as it is sent, and of its trial: requests that differ in
+anything a model can see have different answers. Secrets are not part of it.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -11,13 +11,15 @@ from typing import Any
 from pytest_trace2evolve.errors import ContextWindowError, InfrastructureError
 from pytest_trace2evolve.models.api import request_body
 from pytest_trace2evolve.models.settings import ModelSettings
-from pytest_trace2evolve.records.answer import Answer, JournalEntry, Side
-from pytest_trace2evolve.records.completion import Completion
+from pytest_trace2evolve.records.completion import Answer, Completion, JournalEntry, Side
 from pytest_trace2evolve.records.protocols import Answers, FirstTokens, Journal, Model, ToolSchema
 from pytest_trace2evolve.utils.canonical import canonical_json, digest, digest_text
 from pytest_trace2evolve.utils.secrets import without_secrets
 
-WHOLE_ENDS = frozenset({None, "stop", "tool_calls", "function_call"})
+Messages = Sequence[Mapping[str, Any]]
+Tools = Sequence[ToolSchema]
+
+COMPLETE_REASONS = frozenset({None, "stop", "tool_calls", "function_call"})
 """Finish reasons of a completion that nothing cut short."""
 
 
@@ -25,14 +27,14 @@ def answer_key(request: Mapping[str, Any], trial: int) -> str:
     """The key of an answer, wherever it was made.
 
     Args:
-        request: The request's body, which holds the seed where there is one.
-        trial: The simulation's trial: two trials are two draws, also where no seed tells them apart.
+        request: The request's body, including the seed if there is one.
+        trial: The simulation's trial: two trials are two draws, even if no seed tells them apart.
     """
     return digest([trial, request])
 
 
 class KeyedRequests:
-    """Keys of one model's requests.
+    """Computes the keys of one model's requests.
 
     Attributes:
         model: The model's name.
@@ -44,32 +46,26 @@ class KeyedRequests:
         recorded = settings.recorded()
         self._endpoint = str(recorded.get("weights") or recorded.get("endpoint", ""))
 
-    def key(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[ToolSchema],
-        trial: int,
-        tool_choice: str = "auto",
-    ) -> str:
-        """The key of a request, the same at every endpoint."""
+    def key(self, messages: Messages, tools: Tools, trial: int, tool_choice: str = "auto") -> str:
+        """The key of a request; it does not depend on the endpoint."""
         return answer_key(request_body(self._settings, messages, tools, trial, tool_choice), trial)
 
     def at_endpoint(self, key: str) -> str:
-        """The same key at this endpoint only: a cache must not mix two of them."""
+        """The same key for this endpoint only: a cache must not mix two endpoints."""
         return digest_text(f"{key} {self._endpoint}")
 
 
 class StoredModel:
-    """A model whose answers are kept.
+    """A model whose answers are stored.
 
     Args:
-        model: Who answers what is not kept yet.
+        model: Answers what is not stored yet.
         settings: The model's settings.
         side: Whose model it is.
-        cache: Answers of earlier runs, taken instead of asking; whole and good ones are added.
-        record: Answers of this run, all of them. A request that comes again gets the recorded answer again,
-            so that the run goes as its recording will.
-        place: A part of the cache: answers of one place are never taken in another.
+        cache: Answers of earlier runs, used instead of asking; complete answers are added.
+        record: All answers of this run. A repeated request gets the recorded answer again, so that the run
+            goes as its playback will.
+        place: A part of the cache; parts share no answers.
     """
 
     def __init__(
@@ -85,21 +81,15 @@ class StoredModel:
         self._model = model
         self._settings = settings
         self._requests = KeyedRequests(settings)
-        self._place = place
-        self._name = settings.model
         self._side: Side = side
         self._cache = cache
         self._record = record
+        self._place = place
 
     async def complete(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[ToolSchema],
-        *,
-        trial: int = 0,
-        tool_choice: str = "auto",
+        self, messages: Messages, tools: Tools, *, trial: int = 0, tool_choice: str = "auto"
     ) -> Completion:
-        """One completion, kept or fresh.
+        """One completion, stored or fresh.
 
         Raises:
             ContextWindowError: the conversation does not fit the model.
@@ -108,69 +98,35 @@ class StoredModel:
             EndpointError: see `ChatModel.complete`.
         """
         key = self._requests.key(messages, tools, trial, tool_choice)
-        here = self._requests.at_endpoint(f"{key} {self._place}" if self._place else key)
-        kept = self._record.get(key) if self._record else None
-        if kept is not None:
-            return _told(kept, cached=True)
-        cached = self._cache.get(here) if self._cache else None
-        answer = cached or await self._ask(messages, tools, trial, tool_choice)
-        if self._cache is not None and cached is None and _whole(answer.completion):
-            self._cache.put(here, answer)
+        recorded = self._record.get(key) if self._record else None
+        if recorded is not None:
+            return _completion(recorded, cached=True)
+        cache_key = self._requests.at_endpoint(f"{key} {self._place}" if self._place else key)
+        cached = self._cache.get(cache_key) if self._cache else None
+        answer = cached or await _ask(
+            self._model, self._settings.model, self._side, messages, tools, trial, tool_choice
+        )
+        if self._cache is not None and cached is None and _is_complete(answer.completion):
+            self._cache.put(cache_key, answer)
         if self._record is not None:
             answer = self._record.put(key, answer)
-        return _told(answer, cached=cached is not None)
+        return _completion(answer, cached=cached is not None)
 
     def at(self, place: str) -> "StoredModel":
-        """The same model, with the part of the cache of a place."""
+        """The same model with another part of the cache."""
         return StoredModel(
             self._model, self._settings, self._side, cache=self._cache, record=self._record, place=place
         )
 
-    async def _ask(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[ToolSchema], trial: int, tool_choice: str
-    ) -> Answer:
-        answer = Answer.model_construct(trial=trial, side=self._side, model=self._name)
-        return await _answered(answer, self._model, messages, tools, tool_choice)
-
-
-class _Conversation:
-    """Digests of the requests of one side of a conversation, each of which mostly repeats the one before.
-
-    A digest depends on the request alone. What was digested for the last request is not digested again: a
-    whole request takes a tenth of a millisecond.
-    """
-
-    def __init__(self, requests: KeyedRequests) -> None:
-        self._requests = requests
-        self._frame: tuple[Sequence[ToolSchema], int, str] | None = None
-        self._frame_key = ""
-        self._messages: list[Mapping[str, Any]] = []
-        self._chain = ""
-
-    def digest(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[ToolSchema], trial: int, tool_choice: str
-    ) -> str:
-        """The digest of a request and its trial."""
-        before = self._frame
-        if before is None or before[0] is not tools or before[1:] != (trial, tool_choice):
-            self._frame = (tools, trial, tool_choice)
-            self._frame_key = self._requests.key((), tools, trial, tool_choice)
-        if list(messages[: len(self._messages)]) != self._messages:
-            self._messages, self._chain = [], ""
-        for message in messages[len(self._messages) :]:
-            self._messages.append(message)
-            self._chain = digest_text(self._chain + canonical_json(message))
-        return digest_text(self._frame_key + self._chain)
-
 
 class JournaledModel:
-    """A model in one simulation: its answers are written down before they are used.
+    """A model in one simulation: its answers are written to a journal before they are used.
 
     Args:
-        model: Who answers what the journal does not hold.
-        requests: Keys of its requests.
+        model: Answers what the journal does not hold.
+        requests: Computes the keys of its requests.
         side: Whose model it is.
-        journal: The simulation's. What it holds already is taken from it, marked `cached`.
+        journal: The simulation's journal; answers that it holds are returned, marked `cached`.
         before_use: Called before an answer is used.
     """
 
@@ -183,47 +139,64 @@ class JournaledModel:
         before_use: Callable[[], Awaitable[None]],
     ) -> None:
         self._model = model
+        self._digests = _RequestDigests(requests)
         self._name = requests.model
-        self._conversation = _Conversation(requests)
         self._side: Side = side
         self._journal = journal
         self._before_use = before_use
 
     async def complete(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[ToolSchema],
-        *,
-        trial: int = 0,
-        tool_choice: str = "auto",
+        self, messages: Messages, tools: Tools, *, trial: int = 0, tool_choice: str = "auto"
     ) -> Completion:
-        """One completion, of the journal or fresh.
+        """One completion, from the journal or fresh.
 
         Raises:
             ContextWindowError: the conversation does not fit the model.
             StorageError: the journal cannot be written.
             Exception: see `ChatModel.complete` and `StoredModel.complete`.
         """
-        request = f"{self._side} {self._conversation.digest(messages, tools, trial, tool_choice)}"
+        request = f"{self._side} {self._digests.digest(messages, tools, trial, tool_choice)}"
         kept = self._journal.take(request)
         if kept is not None and kept.answer is not None:
             await self._before_use()
-            return _told(kept.answer, cached=True)
-        answer = Answer.model_construct(trial=trial, side=self._side, model=self._name)
-        answer = await _answered(answer, self._model, messages, tools, tool_choice)
+            return _completion(kept.answer, cached=True)
+        answer = await _ask(self._model, self._name, self._side, messages, tools, trial, tool_choice)
         self._journal.add(JournalEntry(request, answer))
         await self._before_use()
-        return _told(answer, cached=answer.completion is not None and answer.completion.cached)
+        return _completion(answer, cached=answer.completion is not None and answer.completion.cached)
+
+
+class _RequestDigests:
+    """Digests of successive requests of a conversation, each of which mostly repeats the one before.
+
+    A digest depends on the request alone; what the last request held is not digested again, since a whole
+    request takes a tenth of a millisecond.
+    """
+
+    def __init__(self, requests: KeyedRequests) -> None:
+        self._requests = requests
+        self._frame: tuple[Tools, int, str] | None = None
+        self._frame_key = ""
+        self._messages: list[Mapping[str, Any]] = []
+        self._chain = ""
+
+    def digest(self, messages: Messages, tools: Tools, trial: int, tool_choice: str) -> str:
+        frame = self._frame
+        if frame is None or frame[0] is not tools or frame[1:] != (trial, tool_choice):
+            self._frame = (tools, trial, tool_choice)
+            self._frame_key = self._requests.key((), tools, trial, tool_choice)
+        if list(messages[: len(self._messages)]) != self._messages:
+            self._messages, self._chain = [], ""
+        for message in messages[len(self._messages) :]:
+            self._messages.append(message)
+            self._chain = digest_text(self._chain + canonical_json(message))
+        return digest_text(self._frame_key + self._chain)
 
 
 class JournaledTokens:
-    """The first tokens of a model in one simulation, written down before they are used.
+    """The first tokens of a model in one simulation, written to a journal before they are used.
 
-    Args:
-        model: Who answers what the journal does not hold.
-        requests: Keys of its requests.
-        journal: The simulation's.
-        before_use: Called before an answer is used.
+    The arguments are those of `JournaledModel`.
     """
 
     def __init__(
@@ -238,82 +211,72 @@ class JournaledTokens:
         self._journal = journal
         self._before_use = before_use
 
-    async def first_tokens(self, messages: Sequence[Mapping[str, Any]]) -> Mapping[str, float]:
-        """The log-probabilities of the likeliest first tokens, of the journal or fresh."""
+    async def first_tokens(self, messages: Messages) -> Mapping[str, float]:
+        """Log-probabilities of the likeliest first tokens, from the journal or fresh."""
         request = f"first tokens {self._requests.key(messages, (), 0)}"
         kept = self._journal.take(request)
-        if kept is not None and kept.first_tokens is not None:
-            await self._before_use()
-            return kept.first_tokens
-        tokens = await self._model.first_tokens(messages)
-        self._journal.add(JournalEntry(request, first_tokens=tokens))
+        tokens = None if kept is None else kept.first_tokens
+        if tokens is None:
+            tokens = await self._model.first_tokens(messages)
+            self._journal.add(JournalEntry(request, first_tokens=tokens))
         await self._before_use()
         return tokens
 
 
 class PlayedModel:
-    """A model that gives back what a cassette holds, and asks nobody.
+    """A model that returns a cassette's answers and asks no endpoint.
 
     Args:
         settings: The settings that the cassette was recorded with.
         side: Whose model it is.
         answers: The recorded answers by their keys.
-        name: What to call the cassette.
+        name: The cassette's name, for messages.
     """
 
     def __init__(self, settings: ModelSettings, side: Side, answers: Mapping[str, Answer], name: str) -> None:
         self._requests = KeyedRequests(settings)
-        self._model = settings.model
         self._side = side
         self._answers = answers
         self._name = name
 
     async def complete(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[ToolSchema],
-        *,
-        trial: int = 0,
-        tool_choice: str = "auto",
+        self, messages: Messages, tools: Tools, *, trial: int = 0, tool_choice: str = "auto"
     ) -> Completion:
         """One recorded completion.
 
         Raises:
-            ContextWindowError: it was recorded that the conversation does not fit the model.
+            ContextWindowError: the recorded conversation did not fit the model.
             InfrastructureError: the cassette holds no answer to this request.
         """
         answer = self._answers.get(self._requests.key(messages, tools, trial, tool_choice))
         if answer is None:
             raise InfrastructureError(
-                f"{self._name} holds no answer of the {self._side}'s model {self._model!r} in trial {trial} "
-                f"to these {len(messages)} messages; record it again with --t2e-record"
+                f"{self._name} holds no answer of the {self._side}'s model {self._requests.model!r} in trial "
+                f"{trial} to these {len(messages)} messages; record it again with --t2e-record"
             )
-        return _told(answer, cached=True)
+        return _completion(answer, cached=True)
 
 
-async def _answered(
-    answer: Answer,
-    model: Model,
-    messages: Sequence[Mapping[str, Any]],
-    tools: Sequence[ToolSchema],
-    tool_choice: str,
+async def _ask(
+    model: Model, name: str, side: Side, messages: Messages, tools: Tools, trial: int, tool_choice: str
 ) -> Answer:
-    """An answer with what a model says to a request, or with its refusal of a too long conversation."""
+    """A model's answer, or its refusal of a conversation that is too long."""
+    answer = Answer.model_construct(trial=trial, side=side, model=name)
     try:
-        completion = await model.complete(messages, tools, trial=answer.trial, tool_choice=tool_choice)
+        completion = await model.complete(messages, tools, trial=trial, tool_choice=tool_choice)
     except ContextWindowError as error:
         return answer.model_copy(update={"context_window": str(error)})
     return answer.model_copy(update={"completion": completion})
 
 
-def _told(answer: Answer, *, cached: bool) -> Completion:
+def _completion(answer: Answer, *, cached: bool) -> Completion:
     if answer.completion is None:
         raise ContextWindowError(answer.context_window or "")
     return answer.completion.model_copy(update={"cached": cached})
 
 
-def _whole(completion: Completion | None) -> bool:
-    """Whether a completion is worth keeping for other runs: something was said, and nothing cut it short."""
-    if completion is None or completion.finish_reason not in WHOLE_ENDS:
+def _is_complete(completion: Completion | None) -> bool:
+    """Whether a completion is worth keeping for other runs: it says something, and nothing cut it short."""
+    if completion is None or completion.finish_reason not in COMPLETE_REASONS:
         return False
     return bool(completion.tool_calls or (completion.content and not completion.content.isspace()))

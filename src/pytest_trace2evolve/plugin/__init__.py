@@ -44,6 +44,10 @@ def pytest_configure(config: pytest.Config) -> None:
         sanitize_terminal(config)
     config.pluginmanager.register(run, PLUGIN_NAME)
     register(config, run)
+    if config.option.t2e_evolve and not hasattr(config, "workerinput"):
+        from pytest_trace2evolve.plugin.evolution import register_evolution
+
+        register_evolution(config)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -62,22 +66,6 @@ def pytest_cmdline_main(config: pytest.Config) -> int | pytest.ExitCode | None:
         name, path = stray
         raise usage_error(f"{name} {path}: pytest takes this path for a test path; write {name}={path}")
     return None
-
-
-@pytest.hookimpl(wrapper=True, specname="pytest_cmdline_main")
-def pytest_trace2evolve_evolution(
-    config: pytest.Config,
-) -> Generator[None, int | pytest.ExitCode | None, int | pytest.ExitCode | None]:
-    """Evolve after the session if that is asked for; the exit status is the session's."""
-    status = yield
-    if getattr(config.option, "t2e_evolve", None) and not hasattr(config, "workerinput"):
-        from pytest_trace2evolve.plugin.controller import Controller
-        from pytest_trace2evolve.plugin.items import PLUGIN_NAME
-
-        controller = config.pluginmanager.getplugin(PLUGIN_NAME)
-        if isinstance(controller, Controller):
-            controller.evolve(status)
-    return status
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True, specname="pytest_cmdline_main")

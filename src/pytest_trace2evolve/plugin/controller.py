@@ -3,7 +3,7 @@
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -39,18 +39,8 @@ from pytest_trace2evolve.utils.crashes import shorten, traceback_note
 from pytest_trace2evolve.utils.sanitize import sanitize_line
 from pytest_trace2evolve.worlds.registry import Worlds
 
-if TYPE_CHECKING:
-    from pytest_trace2evolve.plugin.evolution import SessionEvolution
-
 _OVERRIDABLE = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
 """The exit statuses that a verdict replaces; pytest's others say more than a verdict could."""
-
-_NOTHING_LEARNT = (
-    pytest.ExitCode.INTERRUPTED,
-    pytest.ExitCode.INTERNAL_ERROR,
-    pytest.ExitCode.USAGE_ERROR,
-)
-"""The exit statuses of sessions after which no evolution follows."""
 
 
 class Controller(ItemHooks):
@@ -60,7 +50,6 @@ class Controller(ItemHooks):
         resources: What the project and its plugins offer.
         plan: The plan of the run; None if no suite and no pressure test takes part.
         session: The session; None if the plan has no suites, or items are only listed.
-        evolution: The evolution that follows the session; None if none does.
     """
 
     def __init__(self, config: pytest.Config) -> None:
@@ -72,7 +61,6 @@ class Controller(ItemHooks):
         self.suites_folder = self.resources.project.suites_folder
         self.plan: Plan | None = None
         self.session: Session | None = None
-        self.evolution: SessionEvolution | None = None
         self.selection: Selection | None = None
         self._watch: Watch | None = None
         self._max_age: float | None = None
@@ -114,13 +102,9 @@ class Controller(ItemHooks):
         if not self._takes_part(self.selection):
             return
         listing = bool(self.config.option.collectonly)
-        if self.config.option.t2e_evolve and not listing:
-            from pytest_trace2evolve.plugin.evolution import SessionEvolution
-
-            self.evolution = SessionEvolution(
-                self.config, self.resources, _context(self.config), self.selection
-            )
-        options = read_options(self.config.option, _context(self.config), may_embed=self.selection.may_embed)
+        options = read_options(
+            self.config.option, context_of(self.config), may_embed=self.selection.may_embed
+        )
         plan = make_plan(
             options,
             self.resources,
@@ -197,8 +181,6 @@ class Controller(ItemHooks):
             against = f", baseline {planned.baseline.name}" if planned.baseline else ""
             parts.append(f"{name} (agent {planned.agent}{against})")
         lines = [f"candidate {plan.candidate.id} on {', '.join(parts)}"]
-        if self.evolution is not None:
-            lines.append(self.evolution.budget)
         lines += [*baseline_lines(plan), *age_warnings(plan, self._max_age), self._forecast(plan)]
         return [f"trace2evolve: {line}" for line in lines if line]
 
@@ -450,13 +432,6 @@ class Controller(ItemHooks):
         if self.session is not None:
             self.session.close()
 
-    def evolve(self, status: int | pytest.ExitCode | None) -> None:
-        """Learn from the run that was made, if that was asked for and the session has come to its end."""
-        if self.evolution is None or self.plan is None or status in _NOTHING_LEARNT:
-            return
-        if self.plan.run_folder.exists():
-            self.evolution.run(self.plan.run_folder)
-
 
 def resources_of(config: pytest.Config) -> Resources:
     """What the project and its plugins offer.
@@ -488,14 +463,15 @@ def plan_of_cases(
     """
     served = {folder: Address(**address) for folder, address in shared["served"].items()}
     options = replace(
-        read_options(config.option, _context(config, served)), run_folder=Path(shared["run_folder"])
+        read_options(config.option, context_of(config, served)), run_folder=Path(shared["run_folder"])
     )
     plan = make_plan(options, resources, suite_names=(), judge=read_judge(config.option), is_worker=True)
     plan = replace(plan, **{name: shared[name] for name in ("run_id", "started", "draw")})
     return at_servers(plan, served), Account(Path(shared["account"]), plan.budgets)
 
 
-def _context(config: pytest.Config, served: Mapping[str, Address] | None = None) -> Context:
+def context_of(config: pytest.Config, served: Mapping[str, Address] | None = None) -> Context:
+    """Where the options were given, and the ini keys that stand in for some of them."""
     return Context(
         root=config.rootpath,
         here=config.invocation_params.dir,

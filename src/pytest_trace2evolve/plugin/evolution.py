@@ -1,180 +1,196 @@
-"""`--t2e-evolve`: after a session, learn from its failures."""
+"""`--t2e-evolve`: the session runs as usual, and then an evolution learns from its failures."""
 
-import argparse
-import contextlib
 import shlex
-import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import NoReturn
 
 import pytest
 
-from pytest_trace2evolve.cli.improve import add_evolve_options, print_stage
 from pytest_trace2evolve.engine.live import names_folder
-from pytest_trace2evolve.environments.generated_store import project_environments
-from pytest_trace2evolve.errors import LONGEST_LINE, ConfigError, Trace2EvolveError
-from pytest_trace2evolve.improve.request import (
-    DECIDING,
-    NO_GATE,
-    OFF,
-    PACING,
-    checked_budget,
-    read_order,
-)
-from pytest_trace2evolve.improve.runs import Runs
-from pytest_trace2evolve.improve.stages import Evolving
-from pytest_trace2evolve.plugin.selection import Selection
+from pytest_trace2evolve.environments.generated import project_environments
+from pytest_trace2evolve.environments.registry import Environments
+from pytest_trace2evolve.errors import Trace2EvolveError
+from pytest_trace2evolve.improve.arguments import parse_evolve_options, run_arguments, run_values
+from pytest_trace2evolve.improve.loop import evolve
+from pytest_trace2evolve.improve.plan import EvolutionPlan, budget_of, budget_text, check_budget
+from pytest_trace2evolve.improve.planner import plan_evolution
+from pytest_trace2evolve.plugin.controller import Controller, context_of
+from pytest_trace2evolve.plugin.items import PLUGIN_NAME as RUN_NAME
+from pytest_trace2evolve.plugin.selection import suites_under
+from pytest_trace2evolve.plugin.usage import usage_error
+from pytest_trace2evolve.project.extensions import read_hooks
+from pytest_trace2evolve.records.improvement import Stage
 from pytest_trace2evolve.report.improvement import evolved_text
-from pytest_trace2evolve.serving.folder import expanded
-from pytest_trace2evolve.session.option_table import OPTIONS
 from pytest_trace2evolve.session.planner import Resources
-from pytest_trace2evolve.session.settings import Context
-from pytest_trace2evolve.utils.sanitize import sanitize, sanitize_line
+from pytest_trace2evolve.utils.crashes import crash_line
+from pytest_trace2evolve.utils.sanitize import sanitize_line
 
-_NO_BASE = ("t2e_replay", "t2e_playback", "t2e_agent", "t2e_base_url", "t2e_adapter")
-"""Options with which no model of a folder talks for itself."""
+PLUGIN_NAME = "trace2evolve-evolution"
 
-_STEPWISE = ("stepwise_reset", "stepwise_skip", "stepwise")  # pytest sets the last with each of the others
+_OTHER_AGENTS = ("t2e_replay", "t2e_playback", "t2e_agent", "t2e_base_url", "t2e_adapter")
+"""Options with which another agent talks than a model in a folder."""
 
-_NARROWING = ("-m", "--deselect", "--ignore", "--ignore-glob")
-"""Options that leave tests out: rejected if typed, while `addopts` may hold them for other tests."""
+_FAILED = (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR)
+"""Exit statuses of sessions whose runs nothing is learnt from."""
 
 
-class SessionEvolution:
-    """The evolution that follows a session.
+def register_evolution(config: pytest.Config) -> None:
+    """Register the hooks of an evolution, after the controller: they validate before it starts servers."""
+    controller = config.pluginmanager.getplugin(RUN_NAME)
+    assert isinstance(controller, Controller)
+    config.pluginmanager.register(EvolutionHooks(config, controller), PLUGIN_NAME)
 
-    Args:
-        config: The configuration of the controller.
-        resources: What the project and its plugins offer.
-        context: Where the options were given.
-        selection: What the session runs.
 
-    Attributes:
-        budget: What the evolution takes at most, in one line.
+class EvolutionHooks:
+    """Plans the evolution before the tests start, and runs it once the session has ended.
 
-    Raises:
-        ConfigError: an option leaves nothing to evolve, or the evolution cannot be as asked for.
+    The exit status stays the session's: its verdict on the candidate stands, whatever is learnt from it.
     """
 
-    def __init__(
-        self, config: pytest.Config, resources: Resources, context: Context, selection: Selection
-    ) -> None:
-        _check_options(config)
-        self._resources, self._context = resources, context
-        self._request = _request(config)
-        self._values = SimpleNamespace(**vars(config.option))
-        if self._values.t2e_suite is None and selection.suites != tuple(resources.project.suite_names):
-            self._values.t2e_suite = list(selection.suites)
-        with contextlib.closing(project_environments(resources.project)) as environments:
-            order = read_order(self._request, self._values, context, resources, environments)
-            self.budget = checked_budget(order, resources, environments)
+    def __init__(self, config: pytest.Config, controller: Controller) -> None:
+        self._config = config
+        self._controller = controller
+        self._resources: Resources | None = None
+        self._session: pytest.Session | None = None
+        self._values = run_values(None)
 
-    def run(self, folder: Path) -> None:
-        """Learn from the session's run, and print what came of it.
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        """Validate the evolution and print its budget.
 
-        An evolution that ends early prints the command that resumes it; the session's verdict stands.
-
-        Args:
-            folder: The run folder of the session.
+        Raises:
+            pytest.UsageError: an option leaves nothing to evolve, or the budget does not suffice.
         """
-        self._request.from_run = str(folder)
-        try:
-            with contextlib.closing(project_environments(self._resources.project)) as environments:
-                order = read_order(self._request, self._values, self._context, self._resources, environments)
-                print(checked_budget(order, self._resources, environments), file=sys.stderr, flush=True)
-                runs = Runs(order, self._resources)
-                state = Evolving(order, self._resources.project, environments, runs, print_stage).run()
-            print(sanitize(evolved_text(state, self._resources.project.adapters).rstrip("\n")))
+        option = self._config.option
+        if option.help or option.version or option.collectonly:
             return
-        except KeyboardInterrupt:
-            why = "the evolution was interrupted"
+        _check_options(self._config)
+        try:
+            resources = self._controller.resources
+            project = replace(resources.project, hooks=read_hooks(self._config))
+            self._resources = replace(resources, project=project)
+            with self._plan(None) as (plan, environments):
+                self._values = plan.values
+                budget = budget_of(plan, environments.names)
+                self._print(budget_text(plan, budget))
+                check_budget(plan, budget)
         except (Trace2EvolveError, OSError) as error:
-            why = str(error)
-        print(sanitize_line(f"trace2evolve: {why}", LONGEST_LINE), file=sys.stderr)
-        print(
-            sanitize_line(f"trace2evolve: to evolve from this run: {self._command(folder)}", LONGEST_LINE),
-            file=sys.stderr,
+            raise usage_error(error) from None
+        self._session = session
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_unconfigure(self) -> None:
+        """Learn from the session's run; its servers have ended by now."""
+        run = None if self._controller.plan is None else self._controller.plan.run_folder
+        if self._session is None or self._session.exitstatus in _FAILED or run is None or not run.exists():
+            return
+        try:
+            self._evolve(run)
+        except (Trace2EvolveError, OSError) as error:
+            failure = str(error)
+        except KeyboardInterrupt:
+            failure = "interrupted"
+        except Exception as error:
+            failure = crash_line(error, self._config.rootpath)
+        else:
+            return
+        self._print(f"trace2evolve: {sanitize_line(failure)}")
+        self._print(f"trace2evolve: to resume from this run: trace2evolve {shlex.join(self._command(run))}")
+
+    def _evolve(self, run: Path) -> None:
+        assert self._resources is not None
+        with self._plan(run) as (plan, environments):
+            state = evolve(plan, self._resources, environments, self._report)
+        self._print(evolved_text(state, self._resources.project.adapters).rstrip("\n"))
+
+    @contextmanager
+    def _plan(self, run: Path | None) -> Iterator[tuple[EvolutionPlan, Environments]]:
+        """The plan of the evolution, and its environments for as long as the context lasts."""
+        assert self._resources is not None
+        option = self._config.option
+        asked = parse_evolve_options(option.t2e_evolve_options or "")
+        asked.candidate = asked.candidate or option.t2e_candidate
+        asked.from_run = None if run is None else str(run)
+        if asked.base is None and option.t2e_model is not None:
+            asked.base = Path(option.t2e_model)
+        values = run_values(option)
+        values.t2e_suite = values.t2e_suite or self._suites_by_path()
+        with closing(project_environments(self._resources.project)) as environments:
+            context = context_of(self._config)
+            yield plan_evolution(asked, values, self._resources, environments, context), environments
+
+    def _suites_by_path(self) -> list[str] | None:
+        """The suites that the session runs because their paths are given; None if those are all."""
+        if self._config.args_source is not pytest.Config.ArgsSource.ARGS:
+            return None
+        project = self._controller.resources.project
+        names = suites_under(self._config, project)
+        return names if names != list(project.suite_names) else None
+
+    def _command(self, run: Path) -> list[str]:
+        """The arguments of `trace2evolve` that resume."""
+        option, here = self._config.option, self._config.invocation_params.dir
+        words = ["--root", str(self._config.rootpath), "evolve", "--from-run", str(run)]
+        words += [] if option.t2e_candidate is None else ["--candidate", option.t2e_candidate]
+        words += (
+            [] if option.t2e_model is None else ["--base", str(here / Path(option.t2e_model).expanduser())]
         )
+        return [*words, *shlex.split(option.t2e_evolve_options or ""), *run_arguments(self._values)]
 
-    def _command(self, folder: Path) -> str:
-        """The command that evolves from the session's run, without another session."""
-        words = ["trace2evolve", "--root", str(self._context.root), "evolve"]
-        if self._request.candidate is not None:
-            words += ["--candidate", self._request.candidate]
-        if self._request.base is not None:
-            words += ["--base", str(self._request.base)]
-        words += [*shlex.split(self._values.t2e_evolve_options or ""), "--from-run", str(folder), "--"]
-        for option in OPTIONS:
-            value = getattr(self._values, option.destination, None)
-            if option.name in (*DECIDING, *PACING) and value is not None:
-                given = value if option.is_repeatable else [value]
-                words += [f"{option.flag}={each}" for each in given]
-        return shlex.join(words)
+    def _report(self, stage: Stage, line: str) -> None:
+        self._print(f"{stage.value}: {sanitize_line(line)[:160]}")
 
-
-def _request(config: pytest.Config) -> argparse.Namespace:
-    """The evolution's options: those of `--t2e-evolve-options`, the session's candidate and its model."""
-    option = config.option
-    parser = _EvolveOptions(add_help=False, allow_abbrev=False)
-    add_evolve_options(parser)
-    try:
-        words = shlex.split(option.t2e_evolve_options or "")
-    except ValueError as error:
-        raise ConfigError(f"--t2e-evolve-options: {error}") from None
-    base = None
-    if option.t2e_model is not None:
-        base = config.invocation_params.dir / expanded(Path(option.t2e_model))
-    own = argparse.Namespace(candidate=option.t2e_candidate, from_run=None, base=base)
-    return parser.parse_args(words, own)
-
-
-class _EvolveOptions(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"--t2e-evolve-options: {message}")
+    def _print(self, text: str) -> None:
+        if reporter := self._config.pluginmanager.getplugin("terminalreporter"):
+            reporter.write_line(text)
+            reporter.flush()
 
 
 def _check_options(config: pytest.Config) -> None:
-    """Check that the session leaves a verdict, and a run that adapters can be compared with."""
-    option, typed = config.option, map(str, config.invocation_params.args)
-    for name in _NO_BASE:
-        if getattr(option, name, None) is not None:
-            raise ConfigError(
+    """Check that the base talks, and that its run is whole: adapters are compared with it.
+
+    Raises:
+        pytest.UsageError: an option keeps it from that.
+    """
+    option = config.option
+    for name in _OTHER_AGENTS:
+        if getattr(option, name) is not None:
+            raise usage_error(
                 f"--{name.replace('_', '-')} does not go with --t2e-evolve, which trains adapters of the "
                 "embedded model, or of one in a folder: --t2e-model ./FOLDER"
             )
+    if option.t2e_model is not None and not names_folder(option.t2e_model, config.invocation_params.dir):
+        raise usage_error(
+            f"--t2e-model {option.t2e_model}: --t2e-evolve trains adapters, and needs a model that lies in a "
+            "folder: --t2e-model ./FOLDER"
+        )
     if option.t2e_stages is not None:
-        raise ConfigError(
+        raise usage_error(
             "--t2e-stages does not go with --t2e-evolve: a run that may stop early is no baseline of the "
             "adapters' runs; leave it out"
-        )
-    if (option.t2e_gate or config.getini("t2e_gate")) == OFF:
-        raise ConfigError(
-            f"--t2e-evolve: {NO_GATE}, and the gate is {OFF}: leave --t2e-gate out, or name a policy if the "
-            f"ini key t2e_gate is {OFF}"
         )
     narrowing = {
         "-k": option.keyword,
         "-x (or --maxfail)": option.maxfail,
         "--lf": getattr(option, "lf", False),
-        **{f"--{name.replace('_', '-')}": getattr(option, name, False) for name in _STEPWISE},
-        **{word: True for word in typed if _narrows(word, option)},
-        **{str(argument): True for argument in config.args if "::" in str(argument)},
+        "--stepwise": getattr(option, "stepwise", False),
+        "--stepwise-skip": getattr(option, "stepwise_skip", False),
+        "--stepwise-reset": getattr(option, "stepwise_reset", False),
+        **{word: True for word in map(str, config.invocation_params.args) if _leaves_tests_out(word, config)},
+        **{str(path): True for path in config.args if "::" in str(path)},
     }
     for name, value in narrowing.items():
         if value:
-            raise ConfigError(
-                f"{name} does not go with --t2e-evolve: adapters are compared with the session's run, which "
+            raise usage_error(
+                f"{name} does not go with --t2e-evolve: adapters are judged against the session's run, which "
                 "must be whole; leave it out"
             )
-    if option.t2e_model is not None and not names_folder(option.t2e_model, config.invocation_params.dir):
-        raise ConfigError(
-            f"--t2e-model {option.t2e_model}: --t2e-evolve trains adapters, and needs a model that lies in a "
-            "folder: --t2e-model ./FOLDER"
-        )
 
 
-def _narrows(word: str, option: argparse.Namespace) -> bool:
-    """Whether a word of the command line leaves tests out; an empty `-m` undoes that of `addopts`."""
-    name = word.partition("=")[0] if word.startswith("--") else word[:2]
-    return name in _NARROWING and (name != "-m" or bool(option.markexpr))
+def _leaves_tests_out(word: str, config: pytest.Config) -> bool:
+    """Whether a typed word leaves tests out. In `addopts` it may be there for tests that are no tasks."""
+    if word.startswith("-m"):
+        return bool(config.option.markexpr)
+    return word.partition("=")[0] in ("--deselect", "--ignore", "--ignore-glob")

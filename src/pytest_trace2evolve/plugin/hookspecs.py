@@ -7,7 +7,7 @@ import pytest
 
 if TYPE_CHECKING:
     from pytest_trace2evolve.engine.participants import AgentFactory
-    from pytest_trace2evolve.gate.strict import Check
+    from pytest_trace2evolve.gate.checks import Check
     from pytest_trace2evolve.records.protocols import Offer
     from pytest_trace2evolve.worlds.registry import WorldFactory
 

@@ -1,10 +1,10 @@
 """What items report, from what the session decided."""
 
-from pytest_trace2evolve.gate.trials import Trials
 from pytest_trace2evolve.plugin.items import ItemResult
 from pytest_trace2evolve.project.suites import Role
 from pytest_trace2evolve.records.evidence import SimulationEvidence
 from pytest_trace2evolve.report.junit import run_properties, task_properties
+from pytest_trace2evolve.scoring.metrics import Trials
 from pytest_trace2evolve.scoring.reward import NO_JUDGE
 from pytest_trace2evolve.session.session import TaskDecided
 from pytest_trace2evolve.session.trials import TaskRun, is_suspected

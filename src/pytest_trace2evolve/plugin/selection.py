@@ -3,16 +3,12 @@
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_trace2evolve.plugin.options import has_options
 from pytest_trace2evolve.plugin.usage import usage_error
 from pytest_trace2evolve.project.project import Project
-
-if TYPE_CHECKING:
-    from pytest_trace2evolve.project.extensions import Extensions
 
 
 @dataclass(frozen=True)
@@ -41,13 +37,7 @@ def project_of(config: pytest.Config) -> Project:
     folder = Path(os.path.normpath(config.rootpath / (config.getini("t2e_suites") or "suites")))
     if not folder.is_relative_to(config.rootpath):
         raise usage_error(f"t2e_suites: {folder} lies outside the rootdir {config.rootpath}")
-    return Project(root=config.rootpath, suites_folder=folder, read_extensions=lambda: _hooks(config))
-
-
-def _hooks(config: pytest.Config) -> "Extensions":
-    from pytest_trace2evolve.project.extensions import read_hooks
-
-    return read_hooks(config)
+    return Project(root=config.rootpath, suites_folder=folder)
 
 
 def places_of(config: pytest.Config) -> list[Path]:

@@ -20,7 +20,7 @@ import pluggy
 
 from pytest_trace2evolve.errors import ConfigError, Trace2EvolveError, refuse_taken
 from pytest_trace2evolve.project.pytest_ini import ini_words
-from pytest_trace2evolve.records.capability import BUILT_IN
+from pytest_trace2evolve.records.capability import BUILT_IN_CAPABILITIES
 from pytest_trace2evolve.records.evidence import CHAT, REFERENCE_AGENTS, REPLAY
 from pytest_trace2evolve.records.protocols import Offer
 from pytest_trace2evolve.utils.optional import described, entry_points
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pytest
 
     from pytest_trace2evolve.engine.participants import AgentFactory
-    from pytest_trace2evolve.gate.strict import Check  # brings numpy, which most commands do without
+    from pytest_trace2evolve.gate.checks import Check  # brings numpy, which most commands do without
 
 READER = "trace2evolve-extensions"
 """The name under which `load` registers its plugin: our own plugin does nothing in such a session."""
@@ -137,26 +137,18 @@ def _taken(kind: str) -> Mapping[str, str]:
 
 
 ENVIRONMENTS = "trace2evolve.environments"
-"""Entry-point group in which an installed package offers an environment: its capability and an `Offer`."""
+"""The entry-point group of installed environments: the name is the capability, the value an `Offer`."""
 
-_BUILT_IN_ENVIRONMENTS = frozenset(capability.name for capability in BUILT_IN)
+_BUILT_IN_ENVIRONMENTS = frozenset(capability.name for capability in BUILT_IN_CAPABILITIES)
 
 
 def environment_entry_points() -> dict[str, importlib.metadata.EntryPoint]:
-    """The environments that installed packages offer, by capability.
-
-    Raises:
-        ConfigError: a capability is registered twice.
-    """
+    """The environments that installed packages offer, by capability."""
     return entry_points(ENVIRONMENTS, "environment", _BUILT_IN_ENVIRONMENTS)
 
 
 def registered_environments() -> dict[str, str]:
-    """The environments that no hook registers, with their owners.
-
-    Raises:
-        ConfigError: a capability is registered twice.
-    """
+    """The environments that no hook registers, with their owners."""
     own = dict.fromkeys(_BUILT_IN_ENVIRONMENTS, DISTRIBUTION)
     return own | {name: described(point) for name, point in environment_entry_points().items()}
 

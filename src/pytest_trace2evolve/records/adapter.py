@@ -1,6 +1,6 @@
-"""The manifest of an adapter: what it was trained on, on which base, and what the gate said of it.
+"""Adapters: the manifest, the table from which a router chooses, and what it chose.
 
-Rewards on held-out scenarios: what a model got in an environment that no training saw.
+A manifest says what an adapter was trained on, on which base, and what the gate decided.
 """
 
 from enum import StrEnum
@@ -11,15 +11,69 @@ from pydantic import Field
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.capability import CapabilityName
 from pytest_trace2evolve.records.environment import Grade
-from pytest_trace2evolve.records.routing import Skill
 from pytest_trace2evolve.records.score import Unit
 from pytest_trace2evolve.records.verdict import Decision
 
 MANIFEST = "manifest.json"
-"""The manifest's file in an adapter's folder, beside its weights."""
+"""The manifest's file in an adapter's folder, next to its weights."""
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 """The file of an adapter's weights."""
+
+NONE = "none"
+"""The label of a task that needs no capability: the base model gets it."""
+
+_Count = Annotated[int, Field(ge=0)]
+
+
+class Skill(Record):
+    """One line of a router's table.
+
+    Attributes:
+        name: A capability, or the adapter that a routed candidate talks with.
+        description: The capability's description, as for labelling traces.
+        example: The opening of a task that needs it.
+    """
+
+    name: CapabilityName
+    description: str
+    example: str
+
+
+class Routing(Record):
+    """A router's decision on one task.
+
+    Attributes:
+        chosen: The name of a line of the table, or `NONE`.
+        shares: The mean probability of each label over all orders, `NONE` included.
+        silent: The number of orders in which no letter was among the reported tokens.
+    """
+
+    chosen: str
+    shares: dict[str, Unit]
+    silent: _Count = 0
+
+
+class Confusion(Record):
+    """A router's choices compared with an oracle's labels, over tasks.
+
+    Attributes:
+        labels: Names of the table's lines, `NONE` last; the order of rows and columns.
+        counts: (labels, labels) tasks; rows are the oracle's labels, columns the router's choices.
+    """
+
+    labels: tuple[str, ...]
+    counts: tuple[tuple[_Count, ...], ...]
+
+    @property
+    def total(self) -> int:
+        """The number of tasks."""
+        return sum(map(sum, self.counts))
+
+    @property
+    def right(self) -> int:
+        """The number of tasks on which the router chose as the oracle."""
+        return sum(self.counts[place][place] for place in range(len(self.labels)))
 
 
 class AdapterState(StrEnum):
@@ -32,14 +86,14 @@ class AdapterState(StrEnum):
 
 
 class AdapterVerdict(Record):
-    """What the gate said of an adapter.
+    """What the gate decided about an adapter.
 
     Attributes:
         run: The run whose evidence it rests on.
         candidate: The candidate that talked with it, such as `v6+precondition_verification`.
         baseline: What it was compared with.
-        why: What beside the gate decided where the adapter stands: capabilities that it forgot.
-        time: When that run began (ISO 8601); empty where it was not noted.
+        why: What besides the gate decided: the capabilities that it forgot.
+        time: The start of that run (ISO 8601); empty if it was not recorded.
     """
 
     decision: Decision
@@ -55,38 +109,37 @@ class Measured(Record):
     """Mean rewards on held-out scenarios, before and after training.
 
     Attributes:
-        low, high: The 95 % interval of the change, by scenario; None where one scenario was played.
+        low, high: The 95 % interval of the change, by scenario; None with a single scenario.
     """
 
     before: Unit
     after: Unit
-    rollouts: Annotated[int, Field(ge=0)]
+    rollouts: _Count
     low: float | None = None
     high: float | None = None
 
     @property
     def change(self) -> float:
-        """After less before."""
+        """After minus before."""
         return self.after - self.before
 
 
 class AdapterManifest(Record):
-    """What is written beside an adapter's weights.
+    """The manifest next to an adapter's weights.
 
     Attributes:
         capability: What it was trained for; of several its own name, and `environments` names them.
-        base: The base model's name, and `base_digest` the digest of its folder.
+        base: The base model's name; `base_digest` is the digest of its folder.
         environments: Digests of the environments that it was trained in, by capability.
         difficulty: Of these environments, by capability.
-        seed: Of the training.
         recipe: The hyperparameters.
         steps, rollouts, seconds: What the training took.
         evidence: Ids of the runs whose failures named the capability.
-        informed_by: What those runs showed of suites, as `suite::split`.
-        candidate: Whose instruction the agent had in training and measuring; empty: none.
-        skill: How a router's table describes it; None where it cannot be routed to.
+        informed_by: The splits that those runs showed, as `suite::split`.
+        candidate: The candidate whose instruction the agent had in training and measuring; may be empty.
+        skill: Its line of a router's table; None if it cannot be routed to.
         heldout: Mean reward on held-out scenarios, by capability.
-        state: Where it stands, with the verdict that brought it there.
+        state: Where it stands, and `verdict` what brought it there.
     """
 
     schema_version: Literal[1] = 1
@@ -97,8 +150,8 @@ class AdapterManifest(Record):
     difficulty: dict[str, int] = Field(default_factory=dict)
     seed: int
     recipe: dict[str, Any]
-    steps: Annotated[int, Field(ge=0)]
-    rollouts: Annotated[int, Field(ge=0)]
+    steps: _Count
+    rollouts: _Count
     seconds: Annotated[float, Field(ge=0)]
     evidence: tuple[str, ...] = ()
     informed_by: tuple[str, ...] = ()
@@ -111,13 +164,13 @@ class AdapterManifest(Record):
 
 
 class HeldOut(Record):
-    """The rewards of one model in one environment.
+    """The rewards of one model in one environment that no training saw.
 
     Attributes:
         digest: Of the environment with held-out content.
-        model: Digest of the model, with its adapter's where it has one, of its system prompt and its tools.
-        temperature: At which its answers were drawn.
-        rewards: By scenario, from seed 0 on; of lost rollouts nothing.
+        model: Digest of the model with its adapter, its system prompt and its tools.
+        temperature: At which its answers were sampled.
+        rewards: By scenario, from seed 0 on, without lost rollouts.
         lost: Rollouts without a reward.
     """
 
@@ -127,9 +180,9 @@ class HeldOut(Record):
     model: str
     temperature: float
     rewards: tuple[tuple[Grade, ...], ...]
-    lost: Annotated[int, Field(ge=0)] = 0
+    lost: _Count = 0
 
     @property
     def count(self) -> int:
-        """Rollouts with a reward."""
+        """The number of rollouts with a reward."""
         return sum(map(len, self.rewards))

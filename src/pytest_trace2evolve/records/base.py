@@ -1,4 +1,4 @@
-"""The two kinds of record: ours, which reject what they do not know, and tau2's, which keep it."""
+"""The base classes of records: our own reject unknown fields, tau2's keep them."""
 
 from pydantic import BaseModel, ConfigDict
 

@@ -1,4 +1,4 @@
-"""Capabilities, the labels of traces, and what the contrast of failures and successes says of them."""
+"""Capabilities, the labels of traces, and what the contrast of failures and successes says about them."""
 
 from enum import StrEnum
 from typing import Annotated, Literal
@@ -19,8 +19,8 @@ class Capability(Record):
     """Something that an agent can do, or lacks.
 
     Attributes:
-        description: What it is, in about two sentences.
-        tasks: Ids of tasks in which it was seen to matter, where somebody proposed it from traces.
+        description: In about two sentences.
+        tasks: Ids of tasks in which it mattered, if it was proposed from traces.
         merged: Other names under which the same was proposed.
     """
 
@@ -33,8 +33,7 @@ class Capability(Record):
 class Presence(StrEnum):
     """What a trace shows of a capability.
 
-    `na`: there was no call for it. `lost`: the labeller gave no label that can be trusted; like `na` it
-    enters no rate.
+    `na`: it was not needed. `lost`: the labeller gave no label that can be trusted; neither enters a rate.
     """
 
     PRESENT = "present"
@@ -48,7 +47,7 @@ class Label(Record):
 
     Attributes:
         trace: The id of the simulation.
-        message: The place of the message in the trace that shows it; None for `na` and `lost`.
+        message: The place in the trace of the message that shows it; None for `na` and `lost`.
         why: In one line.
     """
 
@@ -60,7 +59,7 @@ class Label(Record):
 
 
 class Outcome(Record):
-    """A trace that is labelled: its simulation, the run and the task it is of, and whether it passed."""
+    """A labelled trace: its simulation, its run and task, and whether it passed."""
 
     trace: str
     run: str = ""
@@ -70,15 +69,15 @@ class Outcome(Record):
 
 
 class Contrast(Record):
-    """What one run's labels say of one capability.
+    """What the labels of one run say about one capability.
 
     Attributes:
-        coverage: Share of all failed traces that lack it; None where none failed.
-        error_rate_failed: ER⁻, share of lacking among the failed traces that show it or lack it; None where
-            there is none.
-        error_rate_passed: ER⁺, the same among the passed traces.
-        delta: ER⁻ − ER⁺; None where either is not measured.
-        lost: Labels of it that were lost.
+        coverage: Share of all failed traces that lack it; None if none failed.
+        error_rate_failed: ER⁻, the share of lacking among failed traces that show or lack it; None without
+            any.
+        error_rate_passed: ER⁺, the same among passed traces.
+        delta: ER⁻ − ER⁺; None if either is not measured.
+        lost: Lost labels of it.
     """
 
     coverage: Unit | None
@@ -89,19 +88,19 @@ class Contrast(Record):
 
 
 class Assessment(Record):
-    """What all runs together say of one capability.
+    """What all runs together say about one capability.
 
     Attributes:
-        coverage, error_rate_failed, error_rate_passed, delta: Means over the runs in which they were
-            measured; None where they were in none.
+        coverage, error_rate_failed, error_rate_passed, delta: Means over the runs that measured them; None
+            without any.
         coverage_std, delta_std: Standard deviations over runs; None below two runs.
         delta_low, delta_high: Newcombe's interval of Δ, clustered by task, at a level at which all intervals
             of the report hold together.
         runs_passed: Runs in which coverage and Δ reached their thresholds.
         selected: Whether it counts as missing.
-        reason: Why it was not selected; empty where it was.
+        reason: Why it was not selected; empty if it was.
         examples: Traces of failures that lack it.
-        lost: Labels of it that were lost, in all runs.
+        lost: Lost labels of it, in all runs.
         by_run: Coverage and Δ run by run.
     """
 
@@ -125,7 +124,7 @@ class Assessment(Record):
 
 
 class Shown(Record):
-    """A place in a trace that shows a capability lacking, or a kind of failure."""
+    """A place in a trace that shows a lacking capability, or a kind of failure."""
 
     trace: str
     run: str
@@ -136,7 +135,7 @@ class Shown(Record):
 
 
 class FailureKind(Record):
-    """One kind of failure of the taxonomy, and the failed traces that are of it."""
+    """One kind of failure of the taxonomy, and the failed traces of this kind."""
 
     name: CapabilityName
     description: str
@@ -153,12 +152,12 @@ class LabelRun(Record):
 
 
 class CapabilityReport(Record):
-    """What `trace2evolve capabilities` found.
+    """The result of `trace2evolve capabilities`.
 
     Attributes:
         labeller: `rules`, or the judge's model.
         runs: Runs of the labeller; the rules are deterministic and have one.
-        traces, failed: Traces that were labelled, and those of them that failed.
+        traces, failed: The number of labelled traces, and of the failed ones among them.
         unexplained: Failed traces without a lacking capability (in the first run) and without a kind.
         notes: What was left out, and why.
     """
@@ -175,7 +174,7 @@ class CapabilityReport(Record):
     notes: tuple[str, ...] = ()
 
 
-BUILT_IN = (
+BUILT_IN_CAPABILITIES = (
     Capability(
         name="precondition_verification",
         description=(
@@ -219,39 +218,5 @@ BUILT_IN = (
         ),
     ),
 )
-"""What the labeller by rules labels."""
-
-TAXONOMY = (
-    Capability(
-        name="under_inspection",
-        description="A record that the expert reads was never read.",
-    ),
-    Capability(
-        name="cross_order_ambiguity",
-        description="A change was made, or tried, on another record than the one that is meant.",
-    ),
-    Capability(
-        name="unsafe_write_path",
-        description=(
-            "A change broke an invariant (identity, consent, eligibility, read before write), or nobody had "
-            "called for it."
-        ),
-    ),
-    Capability(
-        name="max_step_loop",
-        description="A budget ended the simulation, or one call was made three times or more.",
-    ),
-    Capability(
-        name="partial_success",
-        description="A part of what was asked for was done as it should be, and the rest was not.",
-    ),
-    Capability(
-        name="cancelled_order_tracking",
-        description="The agent worked on an order that it knew, or could have known, to be cancelled.",
-    ),
-    Capability(
-        name="account_address_inference",
-        description="An address that stands in the records was not written, or another one was.",
-    ),
-)
-"""Kinds of failure; a failed trace can be of several."""
+"""The capabilities that the labeller by rules knows: those that TRACE (arXiv 2604.05336) found missing on τ²,
+and two of Trace2Evolve's."""

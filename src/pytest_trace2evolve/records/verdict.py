@@ -1,10 +1,6 @@
-"""What the gate answers.
+"""What the gate answers, what a gated run leaves in `verdict.json`, and the summary of a run.
 
-What a gated run leaves behind as `verdict.json`: the documented form that CI and `promote` read.
-
-A run's summary: what a job summary or a comment on a pull request is rendered from.
-
-It travels as JSON from the job that measured to the job that comments. Rendering happens where the text is
+A summary travels as JSON from the job that measured to the job that comments. It is rendered where it is
 posted, by code of that place: what a stranger's run says about itself is data there, and never Markdown.
 """
 
@@ -15,6 +11,12 @@ from pydantic import Field
 
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.evidence import CandidateRef, Compared
+
+RUN_VERDICT_SCHEMA = 1
+"""Version of `verdict.json`; a file of another version is rejected."""
+
+SUMMARY_SCHEMA = 1
+"""Version of the summary; a file of another version is rejected."""
 
 
 class CheckStatus(StrEnum):
@@ -27,7 +29,7 @@ class CheckStatus(StrEnum):
 
 
 class Decision(StrEnum):
-    """The gate's answer. Worst first: the verdict over several suites is the worst of theirs."""
+    """The gate's answer, worst first: the verdict of several suites is the worst of theirs."""
 
     DISCARD = "discard"
     INCONCLUSIVE = "inconclusive"
@@ -48,7 +50,7 @@ class Goal(StrEnum):
 
 
 class GuardAnswer(StrEnum):
-    """The answers of a guard split; only the last does not block."""
+    """The answers of a guard split; only the last one does not block."""
 
     HARM_SHOWN = "harm shown"
     HARM_SUSPECTED = "harm suspected"
@@ -65,10 +67,10 @@ class Label(StrEnum):
 
 
 class CheckResult(Record):
-    """One check: what was estimated, in which interval, against which threshold.
+    """One check: the estimate, its interval, and the threshold.
 
-    `detectable` is the smallest effect that so many tasks and trials would have shown in four of five
-    comparisons. It, `low`, `high` and `p` are None where the policy states no uncertainty (`strict`).
+    `detectable` is the smallest effect that this number of tasks and trials would have shown in four of five
+    comparisons. It, `low`, `high` and `p` are None if the policy states no uncertainty (`strict`).
     """
 
     id: str
@@ -90,16 +92,16 @@ class Obstacle(StrEnum):
 
 
 class Settling(Record):
-    """What would settle an inconclusive verdict, as far as figures like these go on.
+    """What would settle an inconclusive verdict if the figures stay like this.
 
     Attributes:
         check: The check that is not settled.
-        trials: Trials a task and side; None where no number of them would do with these tasks.
-        tasks: Tasks that would do at as many trials as now.
-        obstacle: Why neither would do; None if one of them does, and in files from before this was recorded.
-        simulations: Further simulations of both sides together, to come to `trials`.
-        cost: What they would cost in US dollars; None where that is not known.
-        tokens: The tokens they would use; None where that is not known.
+        trials: Sufficient trials of a task and side; None if no number suffices with these tasks.
+        tasks: The number of tasks that suffices at as many trials as now.
+        obstacle: Why neither suffices; None if one does, and in older files.
+        simulations: Further simulations of both sides together, to reach `trials`.
+        cost: Their cost in US dollars; None if it is not known.
+        tokens: The tokens that they would use; None if that is not known.
     """
 
     check: str
@@ -120,10 +122,10 @@ class Interval(Record):
 
 
 class SideFigures(Record):
-    """Figures of one side over the compared tasks; None where nothing was measured.
+    """Figures of one side over the compared tasks; None if nothing was measured.
 
-    `pass_hat` maps k to pass^k, for k up to the smallest number of measured trials of any task; empty where
-    the policy states no uncertainty.
+    `pass_hat` maps k to pass^k, for k up to the smallest number of measured trials of any task; empty if the
+    policy states no uncertainty.
     """
 
     reward: float | None = None
@@ -140,16 +142,21 @@ class SideFigures(Record):
 class Verdict(Record):
     """The gate's answer on one split of one suite, or on two sets of evidence.
 
-    `decision` is None if the split is a guard on which no harm was detected; `guard` is what a guard found,
-    None for other splits and for one that was not run whole. `detectable` is the drop of the mean reward that
-    a guard, or a comparison under goal `no-regression`, would have detected in four of five comparisons; None
-    if it could have detected none, and for other goals. `left_out` names the tasks that
-    were not compared, each with its reason. `partial`: the split, or its baseline, was not run whole.
-    Of the `broken` tasks, `regressions` were confirmed, and `suspected` neither confirmed nor cleared.
-    `identical`: both sides hold the same simulations. `alpha` is the level of each check, None where the
-    policy states none; `look` is the number of the test of this split that the candidate's clean claim is,
-    and `analysis` the number of the analysis within that test, both None without a clean claim. `settling`
-    says what would settle an inconclusive verdict.
+    Attributes:
+        decision: None if the split is a guard on which no harm was detected.
+        partial: Whether the split, or its baseline, was not run whole.
+        broken: Tasks that fell; of them, `regressions` were confirmed, and `suspected` neither confirmed nor
+            cleared.
+        left_out: The tasks that were not compared, each with its reason.
+        identical: Whether both sides hold the same simulations.
+        alpha: The level of each check; None if the policy states none.
+        look: The number of the test of this split that the candidate's clean claim is, and `analysis` the
+            number of the analysis within that test; None without a clean claim.
+        settling: What would settle an inconclusive verdict.
+        guard: What a guard found; None for other splits, and for a guard that was not run whole.
+        detectable: The drop of the mean reward that a guard, or a comparison under goal `no-regression`,
+            would have detected in four of five comparisons; None if it could have detected none, and for
+            other goals.
     """
 
     decision: Decision | None
@@ -179,7 +186,7 @@ class Verdict(Record):
 
     @property
     def test(self) -> str:
-        """Its test by number, and from the second analysis on the analysis; empty without a test."""
+        """The number of its test, and of its analysis from the second one on; empty without a test."""
         if self.look is None:
             return ""
         further = self.analysis is not None and self.analysis > 1
@@ -199,7 +206,7 @@ class Verdict(Record):
             "alpha": self.alpha,
             "look": self.look,
             "analysis": self.analysis,
-            "settling": [one.model_dump(mode="json") for one in self.settling],
+            "settling": [settling.model_dump(mode="json") for settling in self.settling],
             "guard": self.guard.value if self.guard else None,
             "detectable": self.detectable,
             "checks": [check.model_dump(mode="json") for check in self.checks],
@@ -216,12 +223,8 @@ class Verdict(Record):
         }
 
 
-RUN_VERDICT_SCHEMA = 1
-"""Version of the form; a file with another version is refused."""
-
-
 class BaselineUsed(Record):
-    """The baseline of a suite: its name, the digest of its evidence, and its file below the project's folder.
+    """The baseline of a suite: its name, the digest of its evidence, and its path in the project.
 
     `path` is None for a file elsewhere.
     """
@@ -232,7 +235,7 @@ class BaselineUsed(Record):
 
 
 class EvidenceKept(Record):
-    """Compact evidence of a suite: a file in the run's folder, and the digest of what it holds."""
+    """The compact evidence of a suite: a file in the run's folder, and the digest of its content."""
 
     path: str
     digest: str
@@ -242,11 +245,11 @@ class SuiteVerdict(Record):
     """One suite of a run.
 
     Attributes:
-        verdict: The worst of its splits; None where none decided, and `reason` says why.
-        whole: Whether every split that ran ran completely.
+        verdict: The worst of its splits; None if none decided, and `reason` says why.
+        whole: Whether every split that ran was complete.
         lock: Digest of its lock.
-        verdicts: One a split, as `Verdict.to_json` gives it.
-        compared: Who was compared; None without a baseline, and in files from before this field.
+        verdicts: One for each split, from `Verdict.to_json`.
+        compared: Both sides; None without a baseline, and in older files.
     """
 
     verdict: Decision | None
@@ -265,9 +268,9 @@ class RunVerdict(Record):
     Attributes:
         run: Its id.
         time: When it started (ISO 8601, UTC).
-        verdict: The worst of its suites; None where none decided.
+        verdict: The worst of its suites; None if none decided.
         partial: Whether anything that was to be judged did not run whole.
-        stopped: Why the session ended before its time; empty where it did not.
+        stopped: Why the session ended early; empty if it did not.
         others_failed: Whether an item that is no task of a suite failed.
     """
 
@@ -284,15 +287,11 @@ class RunVerdict(Record):
     suites: dict[str, SuiteVerdict] = Field(default_factory=dict)
 
 
-SUMMARY_SCHEMA = 1
-"""Version of the format; a file with another version is refused."""
-
-
 class SuiteSummary(Record):
     """One suite: its verdicts, or why there is none.
 
-    `baseline` is the name of what its candidate was compared with, and `compared` says who made both sides;
-    `left_out` names what was not compared where no verdict names it.
+    `baseline` is the name of what its candidate was compared with; `left_out` names the tasks that were not
+    compared if no verdict does.
     """
 
     name: str
@@ -304,10 +303,13 @@ class SuiteSummary(Record):
 
 
 class RunSummary(Record):
-    """Everything a run has to tell outside of its terminal.
+    """What a run reports outside of its terminal.
 
-    `trouble` says why the run decides nothing, `used` what its models used, `command` how it was started,
-    and `evidence` where its traces lie. Empty texts say nothing.
+    Attributes:
+        trouble: Why the run decides nothing.
+        used: What its models used.
+        command: How it was started.
+        evidence: Where its traces are.
     """
 
     schema_version: int = SUMMARY_SCHEMA

@@ -1,17 +1,20 @@
 """Environments in the terminal: their list, what admission found, and calibrations."""
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 from rich.text import Text
 
-from pytest_trace2evolve.environments.calibration_store import Listed
 from pytest_trace2evolve.records.environment import AdmissionReport, Calibration, Outcome
 from pytest_trace2evolve.report.score import terminal
 from pytest_trace2evolve.report.terminal import rendered
 
+if TYPE_CHECKING:
+    from pytest_trace2evolve.environments.calibration import EnvironmentStatus
 
-def environments_text(listed: Sequence[Listed]) -> str:
+
+def environments_text(listed: "Sequence[EnvironmentStatus]") -> str:
     """All environments, a line each."""
     target = terminal()
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
@@ -23,7 +26,7 @@ def environments_text(listed: Sequence[Listed]) -> str:
     return rendered(target)
 
 
-def state_of(one: Listed) -> str:
+def state_of(one: "EnvironmentStatus") -> str:
     """What is known of an environment's calibration, in a few words."""
     if not one.calibrations:
         return "no"

@@ -14,9 +14,8 @@ from rich.text import Text
 
 from pytest_trace2evolve.improve.routing import accuracy
 from pytest_trace2evolve.project.adapters import Adapters
-from pytest_trace2evolve.records.adapter import AdapterManifest
+from pytest_trace2evolve.records.adapter import AdapterManifest, Confusion
 from pytest_trace2evolve.records.improvement import Evolution
-from pytest_trace2evolve.records.routing import Confusion
 from pytest_trace2evolve.report.score import terminal
 from pytest_trace2evolve.report.terminal import rendered
 from pytest_trace2evolve.utils.sanitize import sanitize_line

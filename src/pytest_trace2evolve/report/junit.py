@@ -6,10 +6,10 @@ at a held-out trace is not recorded.
 
 from collections import Counter
 
-from pytest_trace2evolve.gate.trials import Trials
 from pytest_trace2evolve.records.completion import NOTHING_USED, Usage
 from pytest_trace2evolve.records.verdict import CheckStatus
 from pytest_trace2evolve.report.run import RunReport
+from pytest_trace2evolve.scoring.metrics import Trials
 from pytest_trace2evolve.session.trials import TaskRun
 from pytest_trace2evolve.session.verdicts import compared
 

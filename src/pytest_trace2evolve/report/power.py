@@ -4,8 +4,8 @@ from typing import Any
 
 from rich.table import Table
 
-from pytest_trace2evolve.gate.intervals import POWER
-from pytest_trace2evolve.gate.power import WANTED, Plan, Power
+from pytest_trace2evolve.gate.planning import POWER
+from pytest_trace2evolve.gate.power import TARGET_GAIN, Plan, Power
 from pytest_trace2evolve.report.calibration import points
 from pytest_trace2evolve.report.markdown import escape
 from pytest_trace2evolve.report.score import terminal
@@ -33,7 +33,7 @@ def power_json(plan: Plan, power: Power) -> dict[str, Any]:
             for one in power.chances
         ],
         "smallest": power.smallest,
-        "enough": {"effect": WANTED, "trials": power.trials, "tasks": power.tasks},
+        "enough": {"effect": TARGET_GAIN, "trials": power.trials, "tasks": power.tasks},
     }
 
 
@@ -70,7 +70,7 @@ def power_text(plan: Plan, power: Power) -> str:
 
 
 def _settling(plan: Plan, power: Power) -> str:
-    title = f"what would reach {POWER:.0%} for {points(WANTED)} points: "
+    title = f"what would reach {POWER:.0%} for {points(TARGET_GAIN)} points: "
     if power.trials == plan.design.trials:
         return title + "this does"
     ways = []

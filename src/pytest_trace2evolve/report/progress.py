@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_trace2evolve.engine.engine import Engine
-from pytest_trace2evolve.gate.trials import Trials
 from pytest_trace2evolve.records.budget import Budgets, State, Totals
 from pytest_trace2evolve.records.completion import Usage
 from pytest_trace2evolve.records.evidence import SimulationEvidence
+from pytest_trace2evolve.scoring.metrics import Trials
 from pytest_trace2evolve.session.estimate import Estimate
 from pytest_trace2evolve.session.plan import PlannedSuite
 

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from pytest_trace2evolve.evidence.tau2_format import OWN_BLOCK
+from pytest_trace2evolve.evidence.results import OWN_BLOCK
 from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.report.score import terminal

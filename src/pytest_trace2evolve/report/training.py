@@ -1,20 +1,18 @@
-"""What a training brought: the table of held-out rewards, and the picture of its curve."""
+"""What a training brought: the table of held-out rewards, and how it stands."""
 
-import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
-from pytest_trace2evolve.records.adapter import HeldOut
+from pytest_trace2evolve.records.adapter import HeldOut, Measured
 from pytest_trace2evolve.report.score import terminal
 from pytest_trace2evolve.report.terminal import fits, rendered
-from pytest_trace2evolve.training.heldout import Change, reward_change, top_change
-from pytest_trace2evolve.utils.optional import require
+from pytest_trace2evolve.training.heldout import reward_change, top_change
 
 SMOOTH = 5
-"""Steps over which the picture's line averages."""
+"""Steps over which its figures are averaged."""
 
 
 def heldout_text(
@@ -58,8 +56,8 @@ def _table(rows: Sequence[tuple[Text | str, ...]], headings: Sequence[str]) -> T
     return table
 
 
-def _cells(change: Change) -> tuple[str, str]:
-    points = f"{100 * change.difference:+.1f}".replace("-", "−")
+def _cells(change: Measured) -> tuple[str, str]:
+    points = f"{100 * change.change:+.1f}".replace("-", "−")
     if change.low is None or change.high is None:
         return f"{change.before:.2f} → {change.after:.2f}", points
     low, high = (f"{100 * one:+.1f}".replace("-", "−") for one in (change.low, change.high))
@@ -74,45 +72,3 @@ def step_word(curve: Sequence[Mapping[str, Any]]) -> str:
     kl = next((one["kl"] for one in reversed(curve) if one.get("kl") is not None), None)
     told = f"reward {reward:.2f}, groups that differ {informative:.0%}"
     return told if kl is None else f"{told}, KL {kl:.3f}"
-
-
-def curve_picture(curve: Sequence[Mapping[str, Any]], *, title: str) -> bytes:
-    """The curve of a training as SVG; equal curves give equal files.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
-    """
-    require("matplotlib", extra="plot")
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    steps = [one["step"] for one in curve]
-    rewards = [one["reward"] for one in curve]
-    smooth = [
-        sum(rewards[max(0, place - SMOOTH + 1) : place + 1]) / min(place + 1, SMOOTH)
-        for place in range(len(rewards))
-    ]
-    apart = [(one["step"], one["kl"]) for one in curve if one.get("kl") is not None]
-    with rc_context({"svg.hashsalt": "trace2evolve", "font.size": 9}):
-        figure = Figure(figsize=(7.2, 4.2), layout="constrained")
-        above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-        above.plot(steps, rewards, "o", markersize=2.5, color="#9dbce0", label="mean reward of a step")
-        above.plot(steps, smooth, color="#2f6fb3", label=f"mean of {SMOOTH} steps")
-        above.plot(
-            steps,
-            [one["informative"] for one in curve],
-            color="#c9a24f",
-            linewidth=0.9,
-            label="groups whose rewards differ",
-        )
-        above.set_ylim(0, 1.02)
-        above.legend(loc="lower right", frameon=False)
-        above.set_title(title, fontsize=10)
-        if apart:
-            below.plot(*zip(*apart, strict=True), "o-", markersize=3, color="#7a7a7a")
-        below.set_ylabel("KL, nats")
-        below.set_ylim(bottom=0)
-        below.set_xlabel("step")
-        held = io.BytesIO()
-        figure.savefig(held, format="svg", metadata={"Date": None})
-    return held.getvalue()

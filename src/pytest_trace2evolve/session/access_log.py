@@ -9,9 +9,9 @@ from pytest_trace2evolve.evidence import scoreboard
 from pytest_trace2evolve.evidence.baselines import evidence_digest as whole_digest
 from pytest_trace2evolve.evidence.ledger import Ledger
 from pytest_trace2evolve.evidence.results import traces_digest
-from pytest_trace2evolve.gate.alpha_spending import Claim, Look, look_of
+from pytest_trace2evolve.gate.alpha_spending import AlphaSpending, Claim, spending_of
 from pytest_trace2evolve.gate.decide import unmeasured
-from pytest_trace2evolve.gate.labels import Labelled, SealedSplit, label_of
+from pytest_trace2evolve.gate.labels import EvidenceLabel, SealedSplit, label_of
 from pytest_trace2evolve.project.candidates import Candidate
 from pytest_trace2evolve.project.project import LockedSuite, Project
 from pytest_trace2evolve.project.suites import Role
@@ -47,7 +47,9 @@ class Looks:
         lacking = [one for one in _without_entry(project, self.entries) if one not in accepted]
         self.problems = (*history.problems, *lacking)
 
-    def label(self, lineage: Sequence[Candidate], suite: LockedSuite, split: str, role: Role) -> Labelled:
+    def label(
+        self, lineage: Sequence[Candidate], suite: LockedSuite, split: str, role: Role
+    ) -> EvidenceLabel:
         """What kind of evidence a split is for a candidate, and why it is no better.
 
         Args:
@@ -57,11 +59,11 @@ class Looks:
             role: The split's role.
         """
         if role is Role.GUARD:
-            return Labelled(Label.SYNTHETIC if split == Label.SYNTHETIC else Label.TRANSFER)
+            return EvidenceLabel(Label.SYNTHETIC if split == Label.SYNTHETIC else Label.TRANSFER)
         if role is not Role.GATE:
-            return Labelled(Label.DEVELOPMENT)
+            return EvidenceLabel(Label.DEVELOPMENT)
         if self.problems:
-            return Labelled(
+            return EvidenceLabel(
                 Label.DEVELOPMENT,
                 f"{self.damage}; restore it, or accept the damage with 'trace2evolve ledger repair'",
             )
@@ -117,9 +119,9 @@ class Looks:
             f"the ledger is damaged ({count} problem{'' if count == 1 else 's'}: see 'trace2evolve ledger')"
         )
 
-    def look(self, claim: Claim) -> Look:
-        """The test of its split, and the analysis, that a clean claim is: see `gate.looks.look_of`."""
-        return look_of(self.entries, claim)
+    def look(self, claim: Claim) -> AlphaSpending:
+        """The test of its split, and the analysis, that a clean claim is; see `spending_of`."""
+        return spending_of(self.entries, claim)
 
     def record(
         self, plan: Plan, planned: PlannedSuite, verdict: Verdict, claim: Claim, whole: RunVerdict

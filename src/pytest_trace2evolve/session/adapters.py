@@ -16,7 +16,7 @@ from pytest_trace2evolve.records.adapter import (
     AdapterVerdict,
     Measured,
 )
-from pytest_trace2evolve.records.capability import BUILT_IN
+from pytest_trace2evolve.records.capability import BUILT_IN_CAPABILITIES
 from pytest_trace2evolve.records.verdict import Decision, Goal, RunVerdict
 from pytest_trace2evolve.utils.files import write_atomic
 
@@ -70,7 +70,7 @@ def losses(manifest: AdapterManifest) -> Iterator[tuple[str, Measured]]:
 
 def unmeasured(manifest: AdapterManifest) -> bool:
     """Whether what it cost is unknown: trained with `--heldout-others 0`, and not for all there is."""
-    others = {one.name for one in BUILT_IN} - set(manifest.environments)
+    others = {one.name for one in BUILT_IN_CAPABILITIES} - set(manifest.environments)
     return bool(others) and set(manifest.heldout) <= set(manifest.environments)
 
 

@@ -14,11 +14,11 @@ from typing import Any
 from pytest_trace2evolve.errors import ConfigError, ResultsError
 from pytest_trace2evolve.evidence.baselines import evidence_digest, read_evidence
 from pytest_trace2evolve.gate.comparable import lock_differences
-from pytest_trace2evolve.gate.trials import Trials
 from pytest_trace2evolve.project.candidates import Candidate
 from pytest_trace2evolve.project.project import LockedSuite, Project, told
 from pytest_trace2evolve.records.evidence import Evidence, Provenance, SimulationEvidence
 from pytest_trace2evolve.records.protocols import Judge
+from pytest_trace2evolve.scoring.metrics import Trials
 from pytest_trace2evolve.session.sides import load_sides, only
 from pytest_trace2evolve.worlds.registry import Worlds
 

@@ -5,12 +5,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_trace2evolve.errors import PolicyError, ResultsError
-from pytest_trace2evolve.gate.calibrated import Calibrated
-from pytest_trace2evolve.gate.calibration import Calibrating, Calibration, calibrate
-from pytest_trace2evolve.gate.judgement import Policy
-from pytest_trace2evolve.gate.pairs import natural_order, told
-from pytest_trace2evolve.gate.policy import CALIBRATED, POLICIES, Strict
+from pytest_trace2evolve.gate.calibrated import CALIBRATED, Calibrated
+from pytest_trace2evolve.gate.calibration import Calibration, PolicyToCalibrate, calibrate
+from pytest_trace2evolve.gate.checks import Policy
+from pytest_trace2evolve.gate.pairs import left_out_lines, natural_order
+from pytest_trace2evolve.gate.policy import POLICIES
 from pytest_trace2evolve.gate.resample import Draw, Pool, pool_of
+from pytest_trace2evolve.gate.strict import Strict
 from pytest_trace2evolve.gate.tally import REWARD
 from pytest_trace2evolve.project.policies import find_policy
 from pytest_trace2evolve.project.project import Project
@@ -96,7 +97,7 @@ def calibrate_files(
         pool, policies, draw, effects=wanted.effects, resamples=wanted.resamples, seed=wanted.seed
     )
     name = paths[0].name + (f" and {len(paths) - 1} more" if len(paths) > 1 else "")
-    left_out = told(dict.fromkeys(mixed, "its trials ran different content under this id"))
+    left_out = left_out_lines(dict.fromkeys(mixed, "its trials ran different content under this id"))
     return Findings(found, name, (*side.notes, *_notes(pool, draw, found)), left_out)
 
 
@@ -105,7 +106,9 @@ def _policies(names: Sequence[str], project: Project | None) -> list[Policy]:
     return [find_policy(name, project) for name in dict.fromkeys(names or (*POLICIES, *own))]
 
 
-def at_levels(policy: Policy, *, margin: float | None = None, alpha: float | None = None) -> Calibrating:
+def at_levels(
+    policy: Policy, *, margin: float | None = None, alpha: float | None = None
+) -> PolicyToCalibrate:
     """A policy, with another margin of the reward or another level where one is given.
 
     Raises:
@@ -114,11 +117,11 @@ def at_levels(policy: Policy, *, margin: float | None = None, alpha: float | Non
     if isinstance(policy, Calibrated):
         margins = policy.margins if margin is None else {**policy.margins, REWARD: margin}
         policy = replace(policy, margins=margins, alpha=alpha or policy.alpha)
-        return Calibrating(policy, margins[REWARD], policy.within)
+        return PolicyToCalibrate(policy, margins[REWARD], policy.within)
     assert isinstance(policy, Strict), "policies are made from one of the two"
     if alpha is not None:
         raise PolicyError(f"policy {policy.name!r} has no level: leave --alpha out")
-    return Calibrating(policy, margin or CALIBRATED.margins[REWARD])
+    return PolicyToCalibrate(policy, margin or CALIBRATED.margins[REWARD])
 
 
 def _some(names: Sequence[str]) -> str:

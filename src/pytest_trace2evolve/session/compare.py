@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pytest_trace2evolve.errors import ResultsError, SuiteError
-from pytest_trace2evolve.evidence.compact import is_compact, read_both, read_columns
+from pytest_trace2evolve.evidence.columns import is_in_lines, read_both, read_columns
 from pytest_trace2evolve.gate.columns import Columns, Floats, columns
 from pytest_trace2evolve.gate.comparable import agent_changes, differences, unequal_trials, unrecorded
 from pytest_trace2evolve.gate.decide import decide
@@ -191,7 +191,7 @@ def _both_sides(
     judge: Judge | None,
 ) -> tuple[Side, Side]:
     paths = baseline, candidate
-    if all(len(side) == 1 and is_compact(side[0]) for side in paths):
+    if all(len(side) == 1 and is_in_lines(side[0]) for side in paths):
         read = read_both((baseline[0], candidate[0]))
         old, new = (_held(Side(side[0].name, *one)) for side, one in zip(paths, read, strict=True))
         return old, new
@@ -207,7 +207,7 @@ def one_side(
         ResultsError: they cannot be read or are not one side, are of several domains, or hold nothing.
     """
     name = paths[0].name + (f" and {len(paths) - 1} more" if len(paths) > 1 else "")
-    if len(paths) == 1 and is_compact(paths[0]):
+    if len(paths) == 1 and is_in_lines(paths[0]):
         return _held(Side(name, *read_columns(paths[0])))
     sides, notes = load_sides(paths, worlds, provider, judge, one_agent)
     if len(sides) != 1:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pytest_trace2evolve.engine.live import LiveSettings, Party
 from pytest_trace2evolve.errors import AdapterError, CandidateError, ConfigError, ModelFolderError
-from pytest_trace2evolve.gate.judgement import Policy
+from pytest_trace2evolve.gate.checks import Policy
 from pytest_trace2evolve.models.prices import Price
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.project.candidates import Candidate, Candidates, source_of

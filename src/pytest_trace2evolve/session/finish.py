@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from dataclasses import asdict
 
 from pytest_trace2evolve.evidence.integrity import VERDICT_NAME
+from pytest_trace2evolve.evidence.run_folder import RunStore, header
 from pytest_trace2evolve.evidence.scoreboard import ScoreboardLine, append
-from pytest_trace2evolve.evidence.store import RunStore
-from pytest_trace2evolve.evidence.tau2_format import header
 from pytest_trace2evolve.records.budget import State, Totals
 from pytest_trace2evolve.records.score import Status
 from pytest_trace2evolve.records.task import Task

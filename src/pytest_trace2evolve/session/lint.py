@@ -32,7 +32,7 @@ from pytest_trace2evolve.scoring.reward import SCORER_VERSION
 from pytest_trace2evolve.scoring.rule_checks import gold_calls, rule_problems
 from pytest_trace2evolve.session.findings import Finding, Linted, found_in, git
 from pytest_trace2evolve.session.lint_ledger import backdated, ledger, run_folders, saved_baselines
-from pytest_trace2evolve.utils.reading import complaint
+from pytest_trace2evolve.utils.reading import problem_in
 from pytest_trace2evolve.worlds.registry import WorldName
 
 
@@ -222,7 +222,7 @@ def _draws(linted: Linted) -> Iterator[Finding]:
 def _line(error: Exception) -> str:
     """An error in one line; one that this package does not raise itself with its name."""
     if isinstance(error, ValidationError):
-        return complaint(error, error.title)
+        return problem_in(error, error.title)
     text = " ".join(str(error).split())
     return text if isinstance(error, Trace2EvolveError) else f"{type(error).__name__}: {text}"
 

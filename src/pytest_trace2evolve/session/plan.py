@@ -6,8 +6,8 @@ from pathlib import Path
 
 from pytest_trace2evolve.engine.live import DEFAULT_CONCURRENCY, LiveSettings, Party
 from pytest_trace2evolve.evidence.saving import SaveMode, Saving
-from pytest_trace2evolve.gate.judgement import Policy
-from pytest_trace2evolve.gate.stages import Stage, stage_alpha
+from pytest_trace2evolve.gate.alpha_spending import Stage, stage_alpha
+from pytest_trace2evolve.gate.checks import Policy
 from pytest_trace2evolve.project.candidates import Candidate
 from pytest_trace2evolve.project.project import LockedSuite, Project
 from pytest_trace2evolve.records.budget import NO_BUDGETS, Budgets

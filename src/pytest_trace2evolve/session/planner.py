@@ -11,9 +11,9 @@ from pytest_trace2evolve.errors import ConfigError, nearest
 from pytest_trace2evolve.evidence.cassettes import Cassette
 from pytest_trace2evolve.evidence.results import SIMULATIONS
 from pytest_trace2evolve.evidence.saving import SaveMode, Saving, require_name, settle
+from pytest_trace2evolve.gate.checks import Check
 from pytest_trace2evolve.gate.pairs import natural_order
 from pytest_trace2evolve.gate.policy import DEFAULT_POLICY
-from pytest_trace2evolve.gate.strict import Check
 from pytest_trace2evolve.models.prices import PRICES_NAME, read_prices
 from pytest_trace2evolve.project.candidates import DEFAULT_CANDIDATE, Candidate
 from pytest_trace2evolve.project.lock import LOCK_NAME

@@ -26,13 +26,13 @@ from pytest_trace2evolve.errors import (
 )
 from pytest_trace2evolve.evidence.draws import DrawStore, simulation_key
 from pytest_trace2evolve.evidence.journal import Journal
-from pytest_trace2evolve.gate.columns import SUCCESS
 from pytest_trace2evolve.records.evidence import CHAT, SCRIPTED_USER, Settings
 from pytest_trace2evolve.records.protocols import World, rules_of
 from pytest_trace2evolve.records.rules import Finding
 from pytest_trace2evolve.records.score import Score, Status
 from pytest_trace2evolve.records.trace import Simulation, TerminationReason
-from pytest_trace2evolve.scoring.invariants import found_in
+from pytest_trace2evolve.scoring.invariants import breaches_in
+from pytest_trace2evolve.scoring.metrics import SUCCESS
 from pytest_trace2evolve.scoring.reward import score
 from pytest_trace2evolve.session.cassettes import recording
 from pytest_trace2evolve.session.plan import Plan
@@ -239,7 +239,7 @@ class CaseRunner:
         result = score(simulation, case.task, world, self._plan.judge)
         if result.status is not Status.MEASURED:
             raise InfrastructureError(f"case {case.id!r} was not measured: {result.note}")
-        found = found_in(simulation, result, rules_of(world)) or ()
+        found = breaches_in(simulation, result, rules_of(world)) or ()
         return Outcome(case, simulation, result, found)
 
     @cached_property

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.results import ResultsFile, combine, read_results
-from pytest_trace2evolve.evidence.store import safe_id
+from pytest_trace2evolve.evidence.run_folder import safe_id
 from pytest_trace2evolve.project.candidates import Candidate
 from pytest_trace2evolve.project.suites import Suite
 from pytest_trace2evolve.records.evidence import Mode

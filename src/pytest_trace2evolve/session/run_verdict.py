@@ -29,7 +29,7 @@ from pytest_trace2evolve.session.plan import Plan
 from pytest_trace2evolve.session.provenance import provenance_of
 from pytest_trace2evolve.session.verdicts import SuiteOutcome, SuiteRun, compared, evidence
 from pytest_trace2evolve.utils.files import write_atomic
-from pytest_trace2evolve.utils.reading import complaint
+from pytest_trace2evolve.utils.reading import problem_in
 
 
 def keep_evidence(
@@ -105,7 +105,7 @@ def read_verdict(folder: Path) -> RunVerdict:
     try:
         verdict = RunVerdict.model_validate_json(json.dumps(record))
     except ValidationError as error:
-        raise ResultsError(f"{path}: damaged at {complaint(error)}; run it again") from None
+        raise ResultsError(f"{path}: damaged at {problem_in(error)}; run it again") from None
     _refuse_contradictions(path, verdict)
     return verdict
 

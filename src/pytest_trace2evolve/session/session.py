@@ -22,8 +22,8 @@ from pytest_trace2evolve.errors import (
 )
 from pytest_trace2evolve.evidence.answers import remove
 from pytest_trace2evolve.evidence.baselines import write_evidence
+from pytest_trace2evolve.gate.alpha_spending import Stage
 from pytest_trace2evolve.gate.decide import worst
-from pytest_trace2evolve.gate.stages import Stage
 from pytest_trace2evolve.records.evidence import CHAT
 from pytest_trace2evolve.records.verdict import Decision
 from pytest_trace2evolve.session.access_log import Looks
@@ -128,27 +128,6 @@ def ignore(event: Event) -> None:
     """Take no notice of events."""
 
 
-def check_plan(plan: Plan) -> list[str]:
-    """Check that a run can be compared with its baselines, and that nothing that it reads was edited.
-
-    Returns:
-        What the user should know, a line each.
-
-    Raises:
-        ResultsError: a baseline or a replay was edited, or is not comparable with this run.
-    """
-    notes: list[str] = []
-    for planned in plan.suites.values():
-        if planned.baseline is not None and plan.policy is not None:
-            notes += refuse_incomparable(plan, planned)
-    replays = any(planned.recorded is not None for planned in plan.suites.values())
-    if plan.suites and (replays or plan.saving is not None or plan.policy is not None):
-        ledger = Looks(plan.project)
-        refuse_unmergeable(plan, ledger)
-        notes += refuse_edited(plan, ledger)
-    return notes
-
-
 class Session:
     """One run.
 
@@ -187,11 +166,22 @@ class Session:
         self._unstored = ""
         self._exported = False
         try:
-            self.notes += check_plan(plan.stages()[0])
+            self._check(plan.stages()[0])
             self._open(plan)
         except BaseException:
             self.close()
             raise
+
+    def _check(self, plan: Plan) -> None:
+        """Check that the run can be compared with its baselines, and that nothing it reads was edited."""
+        for planned in plan.suites.values():
+            if planned.baseline is not None and plan.policy is not None:
+                self.notes += refuse_incomparable(plan, planned)
+        replays = any(planned.recorded is not None for planned in plan.suites.values())
+        if plan.suites and (replays or plan.saving is not None or plan.policy is not None):
+            ledger = Looks(plan.project)
+            refuse_unmergeable(plan, ledger)
+            self.notes += refuse_edited(plan, ledger)
 
     def _open(self, plan: Plan) -> None:
         self.servers = LocalServers()

@@ -8,8 +8,7 @@ from pydantic import ValidationError
 
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.baselines import is_evidence, parse_evidence
-from pytest_trace2evolve.evidence.results import ResultsFile, combine, decode, read_results
-from pytest_trace2evolve.evidence.tau2_format import OWN_BLOCK
+from pytest_trace2evolve.evidence.results import OWN_BLOCK, ResultsFile, combine, decode, read_results
 from pytest_trace2evolve.gate.comparable import agent_differences, differences
 from pytest_trace2evolve.records.evidence import Evidence, Mode, Provenance, Settings, SimulationEvidence
 from pytest_trace2evolve.records.protocols import Judge, rules_of
@@ -17,11 +16,11 @@ from pytest_trace2evolve.records.rules import Finding
 from pytest_trace2evolve.records.score import Score
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation
-from pytest_trace2evolve.scoring.invariants import found_in
+from pytest_trace2evolve.scoring.invariants import breaches_in
 from pytest_trace2evolve.scoring.metrics import as_evidence
 from pytest_trace2evolve.scoring.reward import SCORER_VERSION, score
 from pytest_trace2evolve.utils.canonical import digest_text
-from pytest_trace2evolve.utils.reading import complaint
+from pytest_trace2evolve.utils.reading import problem_in
 from pytest_trace2evolve.worlds.registry import DEFAULT_PROVIDER, Worlds
 
 
@@ -62,7 +61,7 @@ def rescore(
     for simulation in file.simulations:
         task = file.tasks[simulation.task_id]
         result = score(simulation, task, world, judge)
-        found = found_in(simulation, result, rules)
+        found = breaches_in(simulation, result, rules)
         record = as_evidence(simulation, task, result, types, solo=origin.mode.solo, found=found)
         scored.append(Scored(simulation, task, result, record, found or ()))
     return scored
@@ -98,7 +97,7 @@ def provenance(file: ResultsFile) -> Provenance:
         try:
             return Provenance.model_validate(own)
         except ValidationError as error:
-            raise ResultsError(f"{file.path}: damaged at info.{OWN_BLOCK}.{complaint(error)}") from None
+            raise ResultsError(f"{file.path}: damaged at info.{OWN_BLOCK}.{problem_in(error)}") from None
     environment = info.get("environment_info")
     policy = environment.get("policy") if isinstance(environment, dict) else None
     return Provenance(

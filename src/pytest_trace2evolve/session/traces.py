@@ -18,8 +18,7 @@ from pytest_trace2evolve.errors import (
     nearest,
 )
 from pytest_trace2evolve.evidence.ledger import Ledger
-from pytest_trace2evolve.evidence.results import ResultsFile, combine, read_results
-from pytest_trace2evolve.evidence.tau2_format import written_findings
+from pytest_trace2evolve.evidence.results import ResultsFile, combine, read_results, written_findings
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.project.suites import Role
 from pytest_trace2evolve.records.evidence import Provenance
@@ -27,7 +26,7 @@ from pytest_trace2evolve.records.ledger import Seen
 from pytest_trace2evolve.records.protocols import rules_of
 from pytest_trace2evolve.records.rules import Finding
 from pytest_trace2evolve.records.trace import Simulation
-from pytest_trace2evolve.scoring.invariants import broken
+from pytest_trace2evolve.scoring.invariants import find_breaches
 from pytest_trace2evolve.session.baselines import is_path
 from pytest_trace2evolve.session.sides import domain_of, expand, provenance
 from pytest_trace2evolve.worlds.registry import Worlds
@@ -190,7 +189,7 @@ def _found(simulation: Simulation, origin: Provenance, project: Project | None) 
         rules = rules_of(worlds.open(origin.provider, origin.domain))
     except (WorldError, MissingExtraError):
         return ()
-    return () if rules is None else broken(simulation.trace, rules)
+    return () if rules is None else find_breaches(simulation.trace, rules)
 
 
 def _holding(files: Sequence[ResultsFile], task: str, suite: str, run: str) -> ResultsFile:

@@ -14,9 +14,7 @@ from pytest_trace2evolve.engine.engine import Engine, Job
 from pytest_trace2evolve.engine.executor import Assignment
 from pytest_trace2evolve.engine.participants import AgentFactory
 from pytest_trace2evolve.errors import BudgetError, EndpointError, LockError, StorageError
-from pytest_trace2evolve.evidence.store import RunStore
-from pytest_trace2evolve.evidence.tau2_format import simulation_record
-from pytest_trace2evolve.gate.trials import Trials
+from pytest_trace2evolve.evidence.run_folder import RunStore, simulation_record
 from pytest_trace2evolve.project.lock import LOCK_NAME, RENEW
 from pytest_trace2evolve.records.evidence import Fresh, SimulationEvidence
 from pytest_trace2evolve.records.protocols import World, rules_of
@@ -24,8 +22,8 @@ from pytest_trace2evolve.records.rules import Rules
 from pytest_trace2evolve.records.score import Status
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation, TerminationReason
-from pytest_trace2evolve.scoring.invariants import found_in
-from pytest_trace2evolve.scoring.metrics import as_evidence
+from pytest_trace2evolve.scoring.invariants import breaches_in
+from pytest_trace2evolve.scoring.metrics import Trials, as_evidence
 from pytest_trace2evolve.scoring.reward import score
 from pytest_trace2evolve.session.confirmation import FIRST_TRIAL, SideName
 from pytest_trace2evolve.session.draws import Draws
@@ -282,7 +280,7 @@ class TaskRunner:
                 raise simulation
             world = self._world(planned)
             result = score(simulation, task, world, self._plan.judge)
-            found = found_in(simulation, result, self._rules_of(planned, world))
+            found = breaches_in(simulation, result, self._rules_of(planned, world))
             types = world.tool_types()
             record = as_evidence(simulation, task, result, types, solo=planned.suite.solo, found=found)
             content = simulation_record(simulation, result, found or ())

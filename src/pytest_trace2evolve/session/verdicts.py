@@ -16,12 +16,12 @@ from pytest_trace2evolve.evidence.integrity import (
     other_outcomes,
     outcomes_digest,
 )
-from pytest_trace2evolve.gate.alpha_spending import Claim, Look
+from pytest_trace2evolve.gate.alpha_spending import AlphaSpending, Claim
 from pytest_trace2evolve.gate.comparable import agent_changes, differences, unequal_trials, unrecorded
 from pytest_trace2evolve.gate.confirm import fresh_result
 from pytest_trace2evolve.gate.decide import decide, unmeasured, worst
-from pytest_trace2evolve.gate.labels import Labelled
-from pytest_trace2evolve.gate.pairs import natural_order, pair, told
+from pytest_trace2evolve.gate.labels import EvidenceLabel
+from pytest_trace2evolve.gate.pairs import left_out_lines, natural_order, pair
 from pytest_trace2evolve.gate.policy import version_of
 from pytest_trace2evolve.project.candidates import source_of
 from pytest_trace2evolve.project.project import Project
@@ -167,7 +167,7 @@ def outcome(
         verdicts = list(_verdicts(plan, run, looks, draws, interrupted, stopped=stopped))
         if not any(verdict.decision for verdict in verdicts):
             reason = "no deciding split was run, and the guards detected no harm"
-    unread = tuple(entry for split in splits for entry in told(run.left_out(split)))
+    unread = tuple(entry for split in splits for entry in left_out_lines(run.left_out(split)))
     return SuiteOutcome(run.planned.suite.name, figures, tuple(verdicts), reason, whole, unread)
 
 
@@ -230,7 +230,7 @@ def _verdicts(
         yield withheld(verdict) if sealed and looks.problems else verdict
 
 
-def _labelled(plan: Plan, planned: PlannedSuite, split: str, looks: Looks) -> Labelled:
+def _labelled(plan: Plan, planned: PlannedSuite, split: str, looks: Looks) -> EvidenceLabel:
     """What kind of evidence a split is.
 
     Of a project that draws a sealed split live, traces that its ledger does not know are not clean: they may
@@ -243,13 +243,13 @@ def _labelled(plan: Plan, planned: PlannedSuite, split: str, looks: Looks) -> La
     if cassette is not None and cassette.header.suites.get(planned.name) != planned.lock.digest:
         # Its answers were drawn without an entry of the ledger for this split, and could be chosen.
         reason = f"cassette {cassette.path.name} was not recorded on {planned.name} under its lock"
-        return Labelled(Label.DEVELOPMENT, reason)
+        return EvidenceLabel(Label.DEVELOPMENT, reason)
     if not looks.names_draws(planned.name, split):
         return labelled
     if not (files := _unrecorded(planned, looks)):
         return labelled
     reason = f"the ledger names draws of {planned.name}::{split}, and not what is in {', '.join(files)}"
-    return Labelled(Label.DEVELOPMENT, reason)
+    return EvidenceLabel(Label.DEVELOPMENT, reason)
 
 
 def _unrecorded(planned: PlannedSuite, looks: Looks) -> list[str]:
@@ -281,7 +281,7 @@ def _lost_again(run: SuiteRun, split: str, draws: Draws) -> dict[str, str]:
     }
 
 
-def with_recorded(verdict: Verdict, look: Look | None, reason: str = "") -> Verdict:
+def with_recorded(verdict: Verdict, look: AlphaSpending | None, reason: str = "") -> Verdict:
     """A verdict on fresh evidence, decided together with the ledger's entries of the same claim.
 
     Args:
@@ -319,7 +319,7 @@ def withheld(verdict: Verdict) -> Verdict:
     return verdict.model_copy(update={"decision": Decision.INCONCLUSIVE})
 
 
-def _abandoned(look: Look, verdict: Verdict) -> str:
+def _abandoned(look: AlphaSpending, verdict: Verdict) -> str:
     """Which draws could have been judged instead, what follows, and how to avoid that."""
     count = len(look.abandoned)
     named = ", ".join(f"{draw.run} ({draw.at:%Y-%m-%d})" for draw in look.abandoned[:3])

@@ -1,12 +1,12 @@
 """Copy-on-write views of a benchmark's database.
 
-A world loads its database once. A session sees it through an overlay that copies a record when a tool
-that changes state first reaches it, hands out the shared record to tools that only read, and remembers
-every record reached. Comparing two sessions then costs as much as they touched, not as much as there is.
-
-Merging a task's initialization data into a session's database, validated by the database's own models.
+A world loads its database once. A session sees it through an overlay, which hands out the shared records to
+tools that only read, and copies a record when a tool that changes state first reaches it. Comparing two
+sessions then costs as much as they wrote, not as much as there is.
 """
 
+import contextlib
+import functools
 import json
 from collections.abc import ItemsView, Iterator, Mapping, MutableMapping, MutableSequence, ValuesView
 from typing import Any, get_args
@@ -14,19 +14,27 @@ from typing import Any, get_args
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from pytest_trace2evolve.errors import WorldError
-from pytest_trace2evolve.utils.reading import complaint
+from pytest_trace2evolve.utils.reading import problem_in
 
 _ATOMS = frozenset({str, int, float, bool, type(None)})
 
 
-class Access:
-    """What a session is doing to its overlays: whether it may write, and which records it reached."""
+class WriteMode:
+    """Whether the overlays of one session copy the records that are read from them."""
 
-    __slots__ = ("touched", "writing")
+    __slots__ = ("on",)
 
     def __init__(self) -> None:
-        self.writing = False
-        self.touched: set[str] = set()
+        self.on = False
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Copy records for the length of a block; blocks nest."""
+        before, self.on = self.on, True
+        try:
+            yield
+        finally:
+            self.on = before
 
 
 def clone(value: Any) -> Any:
@@ -45,7 +53,7 @@ def clone(value: Any) -> Any:
 
 
 def fingerprint(value: Any) -> str:
-    """Text that two records share exactly where tau2's database hash could not tell them apart.
+    """Text that is equal for two values exactly if tau2's database hash is.
 
     tau2 hashes `json.dumps(model_dump(), sort_keys=True, default=str)`: 1 and 1.0 differ, key order does not.
     """
@@ -54,7 +62,7 @@ def fingerprint(value: Any) -> str:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, BaseModel):
-        # A tool may have assigned a value of another type than declared: tau2 dumps it as it stands.
+        # A tool may have assigned a value of another type than declared, and tau2 dumps it unchanged.
         return value.model_dump(warnings=False)
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
@@ -63,31 +71,34 @@ def _plain(value: Any) -> Any:
     return value
 
 
+def equal(mine: Any, theirs: Any) -> bool:
+    """Whether two values are equal for tau2's database hash; overlays compare only what was written."""
+    if isinstance(mine, OverlayDict | OverlayList | OverlayDatabase):
+        return mine.same_as(theirs)
+    return fingerprint(mine) == fingerprint(theirs)
+
+
 class OverlayDict(MutableMapping[str, Any]):
     """A table of records by key, over a shared table that it never changes."""
 
-    def __init__(self, base: dict[str, Any], name: str, access: Access) -> None:
+    def __init__(self, base: dict[str, Any], mode: WriteMode) -> None:
         self._base = base
-        self._name = name
-        self._access = access
+        self._mode = mode
         self._own: dict[str, Any] = {}
         self._deleted: set[str] = set()
 
     def __getitem__(self, key: str) -> Any:
         if key in self._own:
-            record = self._own[key]
-        elif key in self._deleted:
+            return self._own[key]
+        if key in self._deleted:
             raise KeyError(key)
-        else:
-            record = self._base[key]
-            if self._access.writing:
-                record = self._own[key] = clone(record)
-        self._access.touched.add(f"{self._name}/{key}")
+        record = self._base[key]
+        if self._mode.on:
+            record = self._own[key] = clone(record)
         return record
 
     def __setitem__(self, key: str, value: Any) -> None:
         self._own[key] = value
-        self._access.touched.add(f"{self._name}/{key}")
 
     def __delitem__(self, key: str) -> None:
         if key not in self:
@@ -95,7 +106,6 @@ class OverlayDict(MutableMapping[str, Any]):
         self._own.pop(key, None)
         if key in self._base:
             self._deleted.add(key)
-        self._access.touched.add(f"{self._name}/{key}")
 
     def __contains__(self, key: object) -> bool:
         return key in self._own or (key in self._base and key not in self._deleted)
@@ -112,21 +122,35 @@ class OverlayDict(MutableMapping[str, Any]):
         return sum(1 for _ in self)
 
     def items(self) -> ItemsView[str, Any]:
-        """Key and record pairs; a tool that only reads scans the shared records and reaches none of them."""
+        """Key and record pairs."""
         return _Items(self)
 
     def values(self) -> ValuesView[Any]:
-        """Records; scanned like `items`."""
+        """Records."""
         return _Values(self)
 
-    def _scanned(self, key: str) -> Any:
-        return self[key] if self._access.writing else self._peek(key)
+    def scan(self) -> Iterator[tuple[str, Any]]:
+        """Key and record pairs; much faster than looking up each key if the session only reads."""
+        if self._mode.on or self._deleted:
+            yield from ((key, self[key]) for key in self)
+            return
+        for key, record in self._base.items():
+            yield key, self._own.get(key, record)
+        yield from ((key, record) for key, record in self._own.items() if key not in self._base)
+
+    def is_changed(self) -> bool:
+        """Whether a record was written or deleted."""
+        return bool(self._own or self._deleted)
 
     def same_as(self, other: object) -> bool:
-        """Whether both views hold equal records; only records that either may have changed are compared."""
+        """Whether both views hold equal records; only records that may differ are compared."""
         if not isinstance(other, OverlayDict):
             return False
-        for key in self._own.keys() | other._own.keys() | self._deleted | other._deleted:
+        keys = self._own.keys() | other._own.keys() | self._deleted | other._deleted
+        if self._base is not other._base:
+            keys |= {key for key, record in self._base.items() if other._base.get(key) is not record}
+            keys |= other._base.keys() - self._base.keys()
+        for key in keys:
             if (key in self) != (key in other):
                 return False
             if key in self and fingerprint(self._peek(key)) != fingerprint(other._peek(key)):
@@ -141,44 +165,37 @@ class _Items(ItemsView[str, Any]):
     _mapping: OverlayDict
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
-        for key in self._mapping:
-            yield key, self._mapping._scanned(key)
+        return self._mapping.scan()
 
 
 class _Values(ValuesView[Any]):
     _mapping: OverlayDict
 
     def __iter__(self) -> Iterator[Any]:
-        for key in self._mapping:
-            yield self._mapping._scanned(key)
+        return (record for _, record in self._mapping.scan())
 
 
 class OverlayList(MutableSequence[Any]):
     """A list of records over a shared list that it never changes."""
 
-    def __init__(self, base: list[Any], name: str, access: Access) -> None:
-        self._name = name
-        self._access = access
+    def __init__(self, base: list[Any], mode: WriteMode) -> None:
+        self._mode = mode
         self._items = list(base)
         self._shared = {id(item) for item in base if type(item) not in _ATOMS}
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[position] for position in range(*index.indices(len(self._items)))]
-        position = range(len(self._items))[index]
-        item = self._items[position]
-        if self._access.writing and id(item) in self._shared:
-            item = self._items[position] = clone(item)
-        self._access.touched.add(f"{self._name}/{position}")
+        item = self._items[index]
+        if self._mode.on and id(item) in self._shared:
+            item = self._items[index] = clone(item)
         return item
 
     def __setitem__(self, index: Any, value: Any) -> None:
         self._items[index] = value
-        self._access.touched.add(f"{self._name}/{index}")
 
     def __delitem__(self, index: Any) -> None:
         del self._items[index]
-        self._access.touched.add(f"{self._name}/{index}")
 
     def __len__(self) -> int:
         return len(self._items)
@@ -186,7 +203,6 @@ class OverlayList(MutableSequence[Any]):
     def insert(self, index: int, value: Any) -> None:
         """Insert a record before `index`."""
         self._items.insert(index, value)
-        self._access.touched.add(f"{self._name}/{index}")
 
     def same_as(self, other: object) -> bool:
         """Whether both views hold equal records in the same order."""
@@ -207,44 +223,40 @@ class OverlayDatabase:
 
     __slots__ = ("__dict__", "kind")
 
-    def __init__(self, base: BaseModel, access: Access, name: str = "") -> None:
+    def __init__(self, base: BaseModel, mode: WriteMode) -> None:
         self.kind = type(base)
         for field, value in base.__dict__.items():
-            path = f"{name}.{field}" if name else field
-            self.__dict__[field] = _overlay(value, path, access)
+            self.__dict__[field] = _overlay(value, mode)
+
+    def is_changed(self) -> bool:
+        """Whether a record of a table was written or deleted."""
+        return any(table.is_changed() for table in self.__dict__.values() if isinstance(table, OverlayDict))
 
     def same_as(self, other: object) -> bool:
         """Whether both views hold an equal database."""
         if not isinstance(other, OverlayDatabase) or self.__dict__.keys() != other.__dict__.keys():
             return False
-        return all(_same(value, other.__dict__[field]) for field, value in self.__dict__.items())
+        return all(equal(value, other.__dict__[field]) for field, value in self.__dict__.items())
 
 
-def _overlay(value: Any, path: str, access: Access) -> Any:
+def _overlay(value: Any, mode: WriteMode) -> Any:
     if isinstance(value, dict):
-        return OverlayDict(value, path, access)
+        return OverlayDict(value, mode)
     if isinstance(value, list):
-        return OverlayList(value, path, access)
+        return OverlayList(value, mode)
     if isinstance(value, BaseModel):
-        return OverlayDatabase(value, access, path)
+        return OverlayDatabase(value, mode)
     return value
-
-
-def _same(mine: Any, theirs: Any) -> bool:
-    if isinstance(mine, OverlayDict | OverlayList | OverlayDatabase):
-        return mine.same_as(theirs)
-    return fingerprint(mine) == fingerprint(theirs)
 
 
 Database = OverlayDatabase | BaseModel
 
 
 def merge(database: Database, update: Mapping[str, Any]) -> None:
-    """Merge nested dictionaries into a database: records by key, anything else replaced, all of it validated.
+    """Merge a task's data into a session's own database: records by key, anything else replaced.
 
-    Args:
-        database: A session's own database; only it changes.
-        update: The task's data. It is copied: a session never writes into the task it came from.
+    The database's own models validate what is merged. The data are copied: a session never writes into its
+    task.
 
     Raises:
         WorldError: the database has no such table, or the data do not fit its models.
@@ -257,7 +269,7 @@ def merge(database: Database, update: Mapping[str, Any]) -> None:
         try:
             _merge_field(database, name, field.annotation, value)
         except ValidationError as error:
-            raise WorldError(f"initialization data do not fit {name!r}: {complaint(error, 'it')}") from None
+            raise WorldError(f"initialization data do not fit {name!r}: {problem_in(error, 'it')}") from None
 
 
 def _merge_field(database: Database, name: str, annotation: Any, value: Any) -> None:
@@ -265,17 +277,21 @@ def _merge_field(database: Database, name: str, annotation: Any, value: Any) -> 
     if isinstance(value, Mapping) and isinstance(current, OverlayDatabase):
         merge(current, value)
     elif isinstance(value, Mapping) and isinstance(current, OverlayDict):
-        record_type = TypeAdapter(get_args(annotation)[1])
+        record_type = _adapter(get_args(annotation)[1])
         for key, item in value.items():
-            old = current.get(key)
-            current[key] = record_type.validate_python(combined(old, item))
+            current[key] = record_type.validate_python(combine(current.get(key), item))
     else:
-        setattr(database, name, TypeAdapter(annotation).validate_python(combined(current, value)))
+        setattr(database, name, _adapter(annotation).validate_python(combine(current, value)))
 
 
-def combined(old: Any, new: Any) -> Any:
+@functools.lru_cache(maxsize=64)
+def _adapter(annotation: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(annotation)
+
+
+def combine(old: Any, new: Any) -> Any:
     """`new` over `old`: dictionaries key by key, anything else replaced; nothing is shared with `new`."""
     before = old.model_dump() if isinstance(old, BaseModel) else old
     if not isinstance(before, Mapping) or not isinstance(new, Mapping):
         return clone(new)
-    return {**before, **{key: combined(before.get(key), item) for key, item in new.items()}}
+    return {**before, **{key: combine(before.get(key), item) for key, item in new.items()}}

@@ -1,11 +1,11 @@
 """What a generated module may name: builtins, modules, and of each module the listed names only.
 
-One table for two readers: `rules` refuses a source that names anything else, and `views` hands the running
-code nothing else. A name is listed when it computes values from values. Left out is whatever
+One table for two readers: `rules` rejects a source that names anything else, and `views` gives the running
+code nothing else. A name is listed if it computes values from values. Left out is whatever
 
 - leads to another module, a frame or a namespace (`type`, `globals`, `dataclasses.fields`);
 - takes a name as a text and reads or writes the attribute (`getattr`, `operator.attrgetter`, `str.format`,
-  `functools.update_wrapper`, `dataclasses.asdict`, `string.Formatter`), for the rules see only names in the
+  `functools.update_wrapper`, `dataclasses.asdict`, `string.Formatter`): the rules see only names in the
   source;
 - evaluates a text (`eval`, `typing.get_type_hints`, `functools.singledispatch`);
 - draws numbers that no seed decides (`random.random`, `id`, `hash`), or reads the clock (`datetime.now`).
@@ -79,4 +79,4 @@ MODULES = {name: frozenset(names.split()) for name, names in _MODULES.items()}
 """The modules by name, and what may be taken from each."""
 
 METHODS = frozenset(("__init__", "__post_init__", "__str__", "__repr__", "__lt__"))
-"""The special methods that a class may define. Others are called with what is none of its business."""
+"""The special methods that a class may define. Others get objects that the class must not see."""

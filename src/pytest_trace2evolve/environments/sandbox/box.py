@@ -1,13 +1,14 @@
 """The parent's side of the sandbox: starts the process, asks it, ends it when it does anything but answer.
 
-    with Sandbox(source, "precondition_verification") as box:
-        task = box.call("scenario", 7)
-        grade = box.call("grade", task, trace, True)
+    with Sandbox(source, "precondition_verification") as sandbox:
+        task = sandbox.call("scenario", 7)
+        grade = sandbox.call("grade", task, trace, True)
 
-Whatever comes from the child is data of a hostile origin: it is JSON of bounded size, or the child is
-killed. There is no unprotected way to run: where the platform cannot lock the child, nothing is started.
+Whatever comes from the child is data of hostile origin: JSON of bounded size, or the child is killed. There
+is no unprotected way to run: if the platform cannot lock the child, nothing is started.
 """
 
+import json
 import os
 import select
 import threading
@@ -15,21 +16,24 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from types import TracebackType
 from typing import Any, Self
 
-from pytest_trace2evolve.environments.sandbox.jail import Jail, missing_part
+from pytest_trace2evolve.environments.sandbox.jail import (
+    MAIN,
+    InvalidLineError,
+    Jail,
+    decode_object,
+    missing_part,
+    shown,
+)
 from pytest_trace2evolve.environments.sandbox.rules import check
-from pytest_trace2evolve.environments.sandbox.wire import Json, NonsenseError, decoded, plain, request_line
 from pytest_trace2evolve.errors import GeneratedCodeError, SandboxEndedError, SandboxError
 
-__all__ = ["Json", "Limits", "Sandbox", "missing"]
+_CHUNK = 1 << 16  # bytes of one read: the size of a pipe
+_STARTUP_SECONDS = 60.0  # until a child is locked: it runs only our own code, on a machine that may be busy
 
-_CHUNK = 1 << 16
-"""Bytes of one read: what a pipe holds."""
-
-_STARTING_SECONDS = 60.0
-"""Seconds until a child is locked: it runs only our own code till then, on a machine that may be busy."""
+# A cycle is found by its depth: tracking every list on the way costs a tenth.
+_encode = json.JSONEncoder(check_circular=False, allow_nan=False, separators=(",", ":")).encode
 
 
 @dataclass(frozen=True)
@@ -37,11 +41,10 @@ class Limits:
     """What generated code may use.
 
     Attributes:
-        seconds: Wall-clock seconds a call, and of loading the module.
-        cpu_seconds: Whole seconds of processor time in the life of one sandbox.
+        seconds: By the clock, of a call and of loading the module.
+        cpu_seconds: Of processor time in the life of one sandbox.
         memory_mib: Mebibytes of memory beyond those of the interpreter.
-        answer_bytes: Bytes of the longest answer.
-        request_bytes: Bytes of the longest request.
+        answer_bytes, request_bytes: The longest answer, and the longest request.
     """
 
     seconds: float = 5.0
@@ -53,42 +56,37 @@ class Limits:
 
 @cache
 def missing() -> str:
-    """What this platform lacks to hold generated code, tried once in a child; empty if nothing."""
+    """What this platform lacks to isolate generated code, tried once in a child; empty if nothing."""
     return missing_part()
 
 
 class Sandbox:
     """One generated module in a process of its own, which it cannot leave.
 
-    The process is reused by all calls, and the module is run anew for each: it keeps nothing between them, so
-    what a call returns does not depend on earlier calls. Once it was stopped, every
-    further call raises the same error. Threads may share a sandbox; they wait for one another.
-
-    Args:
-        source: The module's source.
-        name: What to call it in errors.
-        limits: What it may use.
+    The process serves all calls, and the module runs anew for each: what a call returns does not depend on
+    earlier calls. Once the process was stopped, every further call raises the same error. Threads may share a
+    sandbox; they wait for one another.
 
     Raises:
         SourceRefusedError: the source breaks the rules; nothing of it ran.
         GeneratedCodeError: the module raised while it was loaded.
         SandboxEndedError: it was stopped while it was loaded.
-        SandboxError: this platform cannot hold it.
+        SandboxError: this platform cannot isolate it.
     """
 
     def __init__(self, source: str, name: str, limits: Limits | None = None) -> None:
-        self._name, self._limits = name, limits or Limits()
-        self._check(source)
-        lacking = missing()
-        if lacking:
+        self.limits = limits or Limits()
+        self._name = name
+        self.check_source(source)
+        if lacking := missing():
             raise SandboxError(f"{name}: not run, for this platform cannot isolate it: {lacking}")
         self._busy = threading.Lock()
         self._number = 0
-        self._story = ""
-        self._jail = self._start()
+        self._end_story = ""
+        self._jail = self.start_process()
         try:
-            self._wait_for_the_lock()
-            self._exchange(request_line({"source": source, "name": name}))
+            self._wait_for_lock()
+            self._exchange({"source": source, "name": name}, "loading it")
         except BaseException:
             self.close()
             raise
@@ -96,9 +94,7 @@ class Sandbox:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     @property
@@ -107,57 +103,52 @@ class Sandbox:
         return self._jail.pid
 
     def call(self, function: str, *arguments: Any) -> Any:
-        """Call one of the module's functions.
-
-        Args:
-            function: Its name.
-            arguments: JSON values, or `Json` where the text is at hand.
-
-        Returns:
-            What it returned, as JSON has it: tuples are lists, and keys are texts.
+        """Call one of the module's functions with JSON values; returns its result as JSON has it.
 
         Raises:
-            GeneratedCodeError: it raised, does not exist, or its answer is no JSON. The sandbox goes on.
+            GeneratedCodeError: it raised, does not exist, or its answer is no JSON; the sandbox runs on.
             SandboxEndedError: it broke a limit or tried what is forbidden, now or before.
             SandboxError: the sandbox was closed, or the request is longer than allowed.
             TypeError, ValueError: an argument has no JSON form.
         """
         with self._busy:
-            if self._story:
-                raise SandboxEndedError(self._story)
-            if self._jail.ended:
-                raise SandboxError(f"{self._name}: {plain(function)} was called after the sandbox was closed")
-            line = request_line({"id": self._number + 1, "call": function}, arguments)
-            if len(line) > self._limits.request_bytes:
-                raise SandboxError(
-                    f"{self._name}: a request of {len(line)} bytes to {plain(function)}; "
-                    f"allowed are {self._limits.request_bytes}"
-                )
+            if self._end_story:
+                raise SandboxEndedError(self._end_story)
+            if self._jail.has_ended:
+                raise SandboxError(f"{self._name}: {shown(function)} was called after the sandbox was closed")
             self._number += 1
-            return self._exchange(line, function)
+            request = {"id": self._number, "call": function, "arguments": arguments}
+            return self._exchange(request, f"{shown(function)}()")
 
     def close(self) -> None:
-        """End the process and wait until it has. Again and again does no harm."""
+        """End the process and wait until it has ended; a second call does nothing."""
         self._jail.end()
 
-    def _check(self, source: str) -> None:
+    def check_source(self, source: str) -> None:
+        """Hold the source to the rules; overridden by tests of the other layers."""
         check(source, self._name)
 
-    def _start(self) -> Jail:
-        limits = self._limits
-        return Jail(limits.memory_mib << 20, limits.cpu_seconds, limits.answer_bytes)
+    def start_process(self, main: str = MAIN) -> Jail:
+        """Start the child; tests have it run another `main`."""
+        limits = self.limits
+        return Jail(limits.memory_mib << 20, limits.cpu_seconds, limits.answer_bytes, main)
 
-    def _wait_for_the_lock(self) -> None:
+    def _wait_for_lock(self) -> None:
         """Nothing generated is sent before the child says that it is locked; only our own code runs in it."""
-        answer = self._answer(time.monotonic() + _STARTING_SECONDS, "starting")
-        self._jail.settle()
+        answer = self._answer(time.monotonic() + _STARTUP_SECONDS, "starting")
+        self._jail.remove_folder()
         if answer.get("locked") is not True:
             raise SandboxError(f"{self._name}: not run, for this platform cannot isolate it: {answer}")
 
-    def _exchange(self, line: bytes, function: str = "") -> Any:
+    def _exchange(self, request: dict[str, Any], doing: str) -> Any:
         """Send a request and take its answer."""
-        doing = f"{plain(function)}()" if function else "loading it"
-        deadline = time.monotonic() + self._limits.seconds
+        line = f"{_encode(request)}\n".encode()
+        if len(line) > self.limits.request_bytes:
+            raise SandboxError(
+                f"{self._name}: {doing} needs a request of {len(line)} bytes; "
+                f"allowed are {self.limits.request_bytes}"
+            )
+        deadline = time.monotonic() + self.limits.seconds
         try:
             self._send(line, deadline, doing)
             answer = self._answer(deadline, doing)
@@ -174,13 +165,13 @@ class Sandbox:
         error, at = answer.get("error"), answer.get("line")
         if not isinstance(error, str) or type(at) is not int or len(answer) != 3:
             raise self._stop("it answered what was not asked", doing)
-        place = f", line {at}" if at > 0 else ""
         if error.startswith("MemoryError"):
-            error = f"it needs more than {self._limits.memory_mib} MiB of memory ({error})"
-        raise GeneratedCodeError(f"{self._name}{place}: {doing} failed: {plain(error)}")
+            error = f"it needs more than {self.limits.memory_mib} MiB of memory ({error})"
+        place = f", line {at}" if at > 0 else ""
+        raise GeneratedCodeError(f"{self._name}{place}: {doing} failed: {shown(error)}")
 
     def _send(self, line: bytes, deadline: float, doing: str) -> None:
-        if self._jail.unread():
+        if self._is_ready(self._jail.answers, select.POLLIN, 0):
             early = os.read(self._jail.answers, 1)
             raise self._stop("it answered before it was asked" if early else "", doing)
         rest = memoryview(line)
@@ -194,48 +185,48 @@ class Sandbox:
 
     def _answer(self, deadline: float, doing: str) -> dict[str, Any]:
         """The next line that is an answer, before the deadline."""
-        got = bytearray()
-        most = self._limits.answer_bytes + _CHUNK
-        tried = ""
+        received = bytearray()
+        bytes_left = self.limits.answer_bytes + _CHUNK
+        announced = ""
         while True:
-            end = got.find(b"\n")
+            end = received.find(b"\n")
             if end < 0:
-                if len(got) > self._limits.answer_bytes:
-                    raise self._stop(f"it sent more than {self._limits.answer_bytes} bytes", doing)
-                chunk = self._read(deadline, doing, tried)
-                most -= len(chunk)
-                got += chunk
+                if len(received) > self.limits.answer_bytes:
+                    raise self._stop(f"it sent more than {self.limits.answer_bytes} bytes", doing)
+                self._wait(self._jail.answers, select.POLLIN, deadline, doing)
+                chunk = os.read(self._jail.answers, _CHUNK)
+                if not chunk:
+                    raise self._stop("", doing, announced)
+                bytes_left -= len(chunk)
+                received += chunk
                 continue
             try:
-                answer = decoded(bytes(got[:end]))
-            except NonsenseError as error:
+                answer = decode_object(bytes(received[:end]))
+            except InvalidLineError as error:
                 raise self._stop(f"its answer is no JSON: {error}", doing) from None
-            del got[: end + 1]
-            if set(answer) == {"tries"} and isinstance(answer["tries"], str) and most > 0:
-                tried = plain(answer["tries"])
+            del received[: end + 1]
+            if set(answer) == {"tries"} and isinstance(answer["tries"], str) and bytes_left > 0:
+                announced = shown(answer["tries"])
                 continue
-            if got:
+            if received:
                 raise self._stop("it answered more than it was asked", doing)
             return answer
 
-    def _read(self, deadline: float, doing: str, tried: str) -> bytes:
-        self._wait(self._jail.answers, select.POLLIN, deadline, doing)
-        chunk = os.read(self._jail.answers, _CHUNK)
-        if not chunk:
-            raise self._stop("", doing, tried)
-        return chunk
-
     def _wait(self, pipe: int, event: int, deadline: float, doing: str) -> None:
+        left = deadline - time.monotonic()
+        if left <= 0 or not self._is_ready(pipe, event, left * 1000 + 1):
+            raise self._stop(f"it took longer than {self.limits.seconds:g} s", doing)
+
+    @staticmethod
+    def _is_ready(pipe: int, event: int, milliseconds: float) -> bool:
         poll = select.poll()
         poll.register(pipe, event)
-        left = deadline - time.monotonic()
-        if left <= 0 or not poll.poll(left * 1000 + 1):
-            raise self._stop(f"it took longer than {self._limits.seconds:g} s", doing)
+        return bool(poll.poll(milliseconds))
 
-    def _stop(self, cause: str, doing: str, tried: str = "") -> SandboxEndedError:
+    def _stop(self, cause: str, doing: str, announced: str = "") -> SandboxEndedError:
         """Kill the process, and keep the story for every further call."""
         with suppress(Exception):
-            self._jail.end(wait_for_its_own=not cause)
-        cause = cause or self._jail.how_it_ended(self._limits.cpu_seconds, tried)
-        self._story = f"{self._name}: stopped at {doing}: {cause}"
-        return SandboxEndedError(self._story)
+            self._jail.end(grace=not cause)
+        cause = cause or self._jail.how_it_ended(announced)
+        self._end_story = f"{self._name}: stopped at {doing}: {cause}"
+        return SandboxEndedError(self._end_story)

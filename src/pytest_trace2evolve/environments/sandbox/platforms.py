@@ -1,76 +1,61 @@
-"""Where the lock can be had, and the numbers of the system calls that it leaves.
+"""The machines on which the lock works, and the numbers of the system calls that it leaves.
 
-The list is what an interpreter calls that computes and talks over two pipes, found by tracing one. None of
-them takes a path, makes a descriptor, or reaches another process. Two that are often on such lists are not
-on this one: `futex`, which one thread alone never needs, and `madvise`, by which a process of root may
-retire the machine's memory.
+The list is what an interpreter calls that computes and uses two pipes, found by tracing one. None of them
+takes a path, makes a descriptor, or reaches another process. Two that are often on such lists are not on this
+one: `futex`, which one thread alone never needs, and `madvise`, by which a process of root may retire the
+machine's memory.
 """
 
 import os
 import sys
+from collections.abc import Mapping
 from typing import NamedTuple
 
 
 class Architecture(NamedTuple):
-    """One machine's numbers.
+    """One machine's numbers of system calls, and `audit`, by which a filter recognises them.
 
     Attributes:
-        audit: How a filter is told which machine's numbers it is looking at.
-        free: Allowed whatever the arguments: memory given back or moved, clocks, random numbers, the end.
+        free: Allowed with any arguments: memory given back or moved, clocks, random numbers, the end.
         mapping: Allowed unless the memory would be executable.
-        read: Allowed on the pipe of requests only.
-        write: Allowed on the pipe of answers only.
+        read, write: Allowed on the pipe of requests, and on that of answers, only.
     """
 
     audit: int
     free: tuple[int, ...]
-    mapping: tuple[int, int]
+    mapping: tuple[int, ...]
     read: int
     write: int
 
 
-ARCHITECTURES = {
-    "x86_64": Architecture(
-        audit=0xC000003E,
-        free=(
-            12,  # brk
-            11,  # munmap
-            25,  # mremap
-            228,  # clock_gettime
-            96,  # gettimeofday
-            201,  # time
-            318,  # getrandom
-            15,  # rt_sigreturn
-            60,  # exit
-            231,  # exit_group
-        ),
-        mapping=(9, 10),  # mmap, mprotect
-        read=0,
-        write=1,
-    ),
-    "aarch64": Architecture(
-        audit=0xC00000B7,
-        free=(
-            214,  # brk
-            215,  # munmap
-            216,  # mremap
-            113,  # clock_gettime
-            169,  # gettimeofday
-            278,  # getrandom
-            139,  # rt_sigreturn
-            93,  # exit
-            94,  # exit_group
-        ),
-        mapping=(222, 226),  # mmap, mprotect
-        read=63,
-        write=64,
-    ),
+_FREE = {  # by call: its number on x86_64 and on aarch64, if it is there
+    "brk": (12, 214),
+    "munmap": (11, 215),
+    "mremap": (25, 216),
+    "clock_gettime": (228, 113),
+    "gettimeofday": (96, 169),
+    "time": (201,),
+    "getrandom": (318, 278),
+    "rt_sigreturn": (15, 139),
+    "exit": (60, 93),
+    "exit_group": (231, 94),
 }
-"""The machines that the lock knows, by the kernel's name of them."""
+_MAPPING = {"mmap": (9, 222), "mprotect": (10, 226)}
+
+
+def _numbers(calls: Mapping[str, tuple[int, ...]], machine: int) -> tuple[int, ...]:
+    return tuple(numbers[machine] for numbers in calls.values() if machine < len(numbers))
+
+
+ARCHITECTURES = {
+    "x86_64": Architecture(0xC000003E, _numbers(_FREE, 0), _numbers(_MAPPING, 0), read=0, write=1),
+    "aarch64": Architecture(0xC00000B7, _numbers(_FREE, 1), _numbers(_MAPPING, 1), read=63, write=64),
+}
+"""The known machines, by the kernel's name of them."""
 
 
 def architecture() -> Architecture | None:
-    """This machine's; None where the lock cannot be had: another system, machine or size of pointers."""
+    """This machine's; None if the lock does not work on it: another system, machine or size of pointers."""
     if sys.platform != "linux" or sys.byteorder != "little" or sys.maxsize < 2**32:
         return None
     return ARCHITECTURES.get(os.uname().machine)

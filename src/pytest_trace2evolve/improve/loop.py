@@ -1,0 +1,326 @@
+"""The improvement loop: from the failures of a run to adapters that went through the gate.
+
+Its stages run one after the other. The state of each is stored before the next begins, so that the same
+plan resumes after any interruption.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from pytest_trace2evolve.diagnose.diagnosis import diagnose_run
+from pytest_trace2evolve.environments.registry import Environments
+from pytest_trace2evolve.errors import ConfigError, TrainingError
+from pytest_trace2evolve.evidence.integrity import refuse_unrecorded
+from pytest_trace2evolve.evidence.results import read_results
+from pytest_trace2evolve.improve.environments import prepare_environments
+from pytest_trace2evolve.improve.plan import EvolutionPlan
+from pytest_trace2evolve.improve.planner import read_source
+from pytest_trace2evolve.improve.routing import openings_of, route_locally, table_of
+from pytest_trace2evolve.improve.state import locked, read_state, unused_path, write_state
+from pytest_trace2evolve.improve.trainings import (
+    OnLine,
+    Training,
+    adapter_names,
+    record_evidence,
+    rollouts_of,
+    run_trainings,
+    trainings_of,
+)
+from pytest_trace2evolve.records.adapter import AdapterState
+from pytest_trace2evolve.records.improvement import Evolution, Judged, Stage
+from pytest_trace2evolve.records.verdict import Decision, RunVerdict
+from pytest_trace2evolve.session.access_log import Looks
+from pytest_trace2evolve.session.adapters import gate_of, note_verdict, state_of
+from pytest_trace2evolve.session.planner import Resources, make_plan
+from pytest_trace2evolve.session.run_verdict import read_verdict
+from pytest_trace2evolve.session.session import Event, TaskDecided
+from pytest_trace2evolve.session.session import run as run_session
+from pytest_trace2evolve.session.sides import expand
+
+OPENINGS = 20
+"""Openings a label that measure the router."""
+
+_STORE_EVERY = 60.0
+"""Seconds after which the minutes of a running stage are stored: a killed process loses no more."""
+
+_PARTS_SHOWN = 10
+"""Lines of progress a run."""
+
+OnProgress = Callable[[Stage, str], None]
+"""Called with a stage and a line about it."""
+
+Trainer = Callable[[list[Training], int, int, OnLine], None]
+"""Runs trainings; see `run_trainings`."""
+
+
+def evolve(
+    plan: EvolutionPlan,
+    resources: Resources,
+    environments: Environments,
+    on_progress: OnProgress = lambda stage, line: None,
+    train: Trainer = run_trainings,
+) -> Evolution:
+    """Go through all stages of a plan, from where an earlier call was interrupted.
+
+    Args:
+        plan: What to do.
+        resources: What the project offers.
+        environments: All environments.
+        on_progress: Called with how far it is, perhaps from other threads.
+        train: Runs the trainings.
+
+    Returns:
+        The state at the end.
+
+    Raises:
+        ConfigError: nothing failed, nothing is missing, or another process works on the evolution.
+        TrainingError: a training failed, or a run was not whole.
+        ResultsError: stored evidence is damaged or was edited, or two runs cannot be compared.
+        EndpointError, ModelFolderError, StorageError: a run failed; see `session.run`.
+        OSError: something cannot be written.
+    """
+    return Loop(plan, resources, environments, on_progress, train).run()
+
+
+class Loop:
+    """One evolution.
+
+    Attributes:
+        folder: The folder of its state, its runs and the logs of its trainings.
+        state: How far it is.
+    """
+
+    state: Evolution
+
+    def __init__(
+        self,
+        plan: EvolutionPlan,
+        resources: Resources,
+        environments: Environments,
+        on_progress: OnProgress,
+        train: Trainer,
+    ) -> None:
+        self.plan, self.resources, self.project = plan, resources, resources.project
+        self.folder = self.project.root / ".trace2evolve" / "evolving" / plan.name
+        self._environments = environments
+        self._on_progress = on_progress
+        self._train = train
+        self._lock = -1
+        self._stage = Stage.RUN
+        self._since = 0.0
+        self._storing = threading.RLock()
+
+    def run(self) -> Evolution:
+        """Go through all stages that are not done yet."""
+        stages: Mapping[Stage, Callable[[], int]] = {
+            Stage.RUN: self._make_run,
+            Stage.CAPABILITIES: self._diagnose,
+            Stage.ENVIRONMENTS: self._prepare_environments,
+            Stage.ADAPTERS: self._train_adapters,
+            Stage.GATE: self._gate_adapters,
+            Stage.ROUTER: self._measure_router,
+            Stage.ROUTED: self._gate_routed,
+        }
+        with locked(self.folder) as self._lock:
+            self.state = read_state(self.folder, self.plan.candidate, self.plan.identity)
+            if set(self.state.done) == set(Stage):
+                self._on_progress(
+                    Stage.ROUTED,
+                    "all of this was done before, and nothing is done now; to evolve anew, move "
+                    f"{self.folder} away",
+                )
+            for stage, work in stages.items():
+                if stage not in self.state.done:
+                    self._check_minutes(stage)
+                    with self._timed(stage):
+                        rollouts = work()
+                        self._store(done=(*self.state.done, stage), rollouts=self._with(rollouts))
+            return self.state
+
+    # ---- stages; each returns its rollouts, without those that it stored itself
+
+    def _make_run(self) -> int:
+        folder = self.plan.run or self._run_suites("run", self.plan.candidate, baseline=None)
+        self._store(folder=str(folder))
+        return 0 if self.plan.run is not None else _simulations_in(folder)
+
+    def _diagnose(self) -> int:
+        learnt = diagnose_run(self.project, self.state.folder, self.project.root, self._environments)
+        trainable = learnt.trainable
+        for missing in learnt.missing:
+            if missing not in trainable:
+                self._report(f"{missing.name} has no environment in this world and is left out")
+        chosen = trainable[: self.plan.most]
+        self._store(missing=chosen, runs=learnt.runs, splits=learnt.splits)
+        names = ", ".join(
+            f"{missing.name} (Δ {missing.delta:+.2f})" for missing in chosen if missing.delta is not None
+        )
+        self._report(f"{learnt.failed} of {learnt.traces} traces failed; missing: {names}")
+        return 0
+
+    def _prepare_environments(self) -> int:
+        ready = prepare_environments(
+            self.plan,
+            self._environments,
+            [missing.name for missing in self.state.missing or ()],
+            self.project,
+            on_progress=self._report,
+            on_calibrated=lambda rollouts: self._store(rollouts=self._with(rollouts)),
+        )
+        for environment in ready:
+            fits = "" if environment.fits else ", which does not fit all targets"
+            mean = (
+                "calibrated before"
+                if environment.mean is None
+                else f"mean reward {environment.mean:.2f}{fits}"
+            )
+            self._report(f"{environment.name}: admitted; difficulty {environment.difficulty}, {mean}")
+        self._store(environments={environment.name: environment for environment in ready})
+        return 0
+
+    def _train_adapters(self) -> int:
+        plan, adapters = self.plan, self.project.adapters
+        if self.state.threads is None:
+            self._store(threads=1 if plan.parallel > 1 else plan.recipe.threads)
+        # Stored before the trainings begin: a resumed training keeps its name.
+        self._store(adapters=adapter_names(plan, self.state, adapters, self._environments))
+        trainings = trainings_of(plan, self.state, self.project.root, self.folder)
+        self._train(trainings, self._lock, plan.parallel, lambda name, line: self._report(f"{name}: {line}"))
+        names = self.state.adapters.values()
+        return sum(rollouts_of(record_evidence(name, self.state, adapters)) for name in names)
+
+    def _gate_adapters(self) -> int:
+        for name in self.state.adapters.values():
+            candidate = f"{self.plan.candidate}+{name}"
+            if candidate in self.state.judged:
+                continue
+            folder, record = self._gate(f"gate-{name}", candidate)
+            note_verdict(self.project, record)
+            manifest = self.project.adapters[name].manifest
+            why = "" if manifest.verdict is None else manifest.verdict.why
+            self._judge(record, manifest.state, _simulations_in(folder), why)
+        return 0
+
+    def _measure_router(self) -> int:
+        judged = (
+            self.state.judged.get(f"{self.plan.candidate}+{name}") for name in self.state.adapters.values()
+        )
+        if not any(entry is not None and entry.state is AdapterState.PROMOTED for entry in judged):
+            self._report("no adapter was promoted: there is nothing to route to")
+            return 0
+        # The routed candidate chooses from all promoted adapters, those of earlier evolutions too.
+        table = table_of(self._environments, (), self.project, self.plan.base)
+        openings = openings_of(self._environments, table, OPENINGS)
+        routed = route_locally(
+            self.plan.base,
+            table,
+            openings,
+            on_progress=lambda done: self._report(f"{done}/{len(openings)}"),
+        )
+        self._store(confusion=routed.confusion)
+        return 0
+
+    def _gate_routed(self) -> int:
+        if self.state.confusion is None:
+            return 0
+        folder, record = self._gate("gate-routed", f"{self.plan.candidate}+routed")
+        self._judge(record, state_of(gate_of(record)), _simulations_in(folder))
+        return 0
+
+    # ---- what stages share
+
+    def _run_suites(self, name: str, candidate: str, *, baseline: str | None) -> Path:
+        """Run the suites with a candidate; returns the run's folder."""
+        folder = unused_path(self.folder / name)
+        options = replace(self.plan.options, candidate=candidate, baseline=baseline, run_folder=folder)
+        plan = make_plan(options, self.resources, suite_names=self.plan.suites, judge=self.plan.judge)
+        total = sum(len(suite.lock.tasks) for suite in plan.suites.values())
+        done = 0
+
+        def on_event(event: Event) -> None:
+            nonlocal done
+            if isinstance(event, TaskDecided) and event.run is not None:
+                done += 1
+                if done * _PARTS_SHOWN // total > (done - 1) * _PARTS_SHOWN // total:
+                    self._report(f"{candidate}: {done} of {total} tasks")
+
+        result = run_session(plan, self.resources, on_event)
+        for note in result.notes:
+            self._report(f"{candidate}: {note}")
+        if baseline is None:
+            source = read_source(folder)
+            source.check_origins(candidate, self.plan.base)
+            source.check_tasks(plan)
+        return folder
+
+    def _gate(self, name: str, candidate: str) -> tuple[Path, RunVerdict]:
+        """Run a candidate against the run that was learnt from; returns its folder and its verdict.
+
+        A promotion counts only if the ledger holds it, and a run that ended early has no verdict yet.
+        """
+        folder = self._run_suites(name, candidate, baseline=self.state.folder)
+        record = read_verdict(folder)
+        if record.partial:
+            raise TrainingError(
+                f"the run of {candidate} was not whole: {record.stopped or 'tasks were left out'} "
+                f"(see {folder}); finished simulations are kept: give it what it lacks, and rerun the same "
+                "command to resume"
+            )
+        if gate_of(record) is Decision.PROMOTE:
+            suites = [name for name, suite in record.suites.items() if suite.verdict is not None]
+            refuse_unrecorded(folder, record, Looks(self.project).entries, suites)
+        return folder, record
+
+    def _judge(self, record: RunVerdict, state: AdapterState, simulations: int, why: str = "") -> None:
+        """Store what a candidate came to."""
+        candidate = record.candidate.id
+        judged = Judged(candidate=candidate, gate=gate_of(record), state=state, run=record.run, why=why)
+        self._store(judged={**self.state.judged, candidate: judged}, rollouts=self._with(simulations))
+        self._report(f"{candidate}: {state.value}{f' ({why})' if why else ''}")
+
+    def _with(self, rollouts: int) -> dict[Stage, int]:
+        """All rollouts, with further ones of this stage."""
+        counts = self.state.rollouts
+        return {**counts, self._stage: counts.get(self._stage, 0) + rollouts}
+
+    def _store(self, **changes: object) -> None:
+        """Store changes of the state, and the minutes until now."""
+        with self._storing:
+            now = time.monotonic()
+            spent = self.state.minutes.get(self._stage, 0.0) + (now - self._since) / 60
+            self._since = now
+            minutes = {**self.state.minutes, self._stage: spent}
+            self.state = self.state.model_copy(update={**changes, "minutes": minutes})
+            write_state(self.folder, self.state)
+
+    def _report(self, line: str) -> None:
+        """Report progress of this stage, and store its minutes now and then."""
+        self._on_progress(self._stage, line)
+        if time.monotonic() - self._since > _STORE_EVERY:
+            self._store()
+
+    @contextmanager
+    def _timed(self, stage: Stage) -> Iterator[None]:
+        self._stage, self._since = stage, time.monotonic()
+        try:
+            yield
+        finally:
+            self._store()
+
+    def _check_minutes(self, stage: Stage) -> None:
+        limit, spent = self.plan.max_minutes, sum(self.state.minutes.values())
+        if limit is not None and spent >= limit:
+            raise ConfigError(
+                f"--max-minutes {limit:g}: {spent:.1f} were spent before stage {stage.value!r}; finished "
+                "stages are kept: rerun the same command with more minutes to resume"
+            )
+
+
+def _simulations_in(run: Path) -> int:
+    """The simulations of a run, those that confirmed falls included."""
+    fresh = [path.parent for path in run.glob("**/fresh/*/results.json")]
+    return sum(len(read_results(path).simulations) for path in (*expand([run]), *fresh))

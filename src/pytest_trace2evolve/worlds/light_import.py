@@ -1,0 +1,132 @@
+"""Imports τ²'s toolkits from `inspect_evals` without the agent framework around them.
+
+`import inspect_evals.tau2` runs all of `inspect_ai`, which takes about a second. The toolkits use a handful
+of its names, none of which does anything outside an Inspect run. So the toolkits' own files run here as
+private modules, and what they import from `inspect_ai` are stand-ins. Nothing enters `sys.modules`: the
+ordinary import still works next to it. It is the fallback for a release whose toolkits need more than the
+stand-ins.
+"""
+
+import builtins
+import functools
+import importlib.machinery
+import importlib.util
+import threading
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from pytest_trace2evolve.utils.optional import quiet_import
+
+
+class ToolError(Exception):
+    """Stands in for `inspect_ai.tool.ToolError`, with which a tool reports that it failed."""
+
+
+class StoreModel(BaseModel):
+    """Stands in for `inspect_ai.util.StoreModel`, the base class of toolkits; only its fields are read."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True, defer_build=True)
+
+
+def _unchanged(function: Callable[..., Any]) -> Callable[..., Any]:
+    return function
+
+
+_FRAMEWORK = "inspect_ai"
+_STAND_INS: Mapping[str, Any] = {
+    "inspect_ai.model": SimpleNamespace(Content=object, ContentText=object),
+    "inspect_ai.tool": SimpleNamespace(Tool=object, ToolError=ToolError, tool=_unchanged),
+    "inspect_ai.util": SimpleNamespace(StoreModel=StoreModel, store_as=None),
+}
+
+
+def import_toolkits(names: Sequence[str]) -> list[ModuleType]:
+    """Import modules of one package: all of them without the framework, or else all of them with it.
+
+    Raises:
+        ImportError: a module does not exist, or fails to import in both ways.
+    """
+    try:
+        return import_without_framework(names)
+    except Exception:  # whatever another release does differently
+        return import_with_framework(names)
+
+
+def import_without_framework(names: Sequence[str]) -> list[ModuleType]:
+    """Import modules of one package privately.
+
+    Raises:
+        ImportError: a module does not exist, or imports what has no stand-in.
+    """
+    modules = _private_modules(names[0].partition(".")[0])
+    return [modules.load(name) for name in names]
+
+
+def import_with_framework(names: Sequence[str]) -> list[ModuleType]:
+    """Import modules as usual."""
+    return [quiet_import(name) for name in names]
+
+
+@functools.cache
+def _private_modules(package: str) -> "_PrivateModules":
+    return _PrivateModules(package)
+
+
+class _PrivateModules:
+    """Modules of a package that are kept out of `sys.modules`; no `__init__` file of the package is run."""
+
+    def __init__(self, package: str) -> None:
+        spec = importlib.util.find_spec(package)
+        if spec is None or not spec.submodule_search_locations:
+            raise ImportError(f"no package named {package!r}")
+        self._package = package
+        self._folder = Path(spec.submodule_search_locations[0])
+        self._modules: dict[str, ModuleType] = {}
+        self._lock = threading.RLock()
+        self._builtins = {**vars(builtins), "__import__": self._import}
+
+    def load(self, name: str) -> ModuleType:
+        with self._lock, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if name not in self._modules:
+                self._modules[name] = self._run(name)
+            return self._modules[name]
+
+    def _run(self, name: str) -> ModuleType:
+        path = self._folder.joinpath(*name.split(".")[1:]).with_suffix(".py")
+        try:
+            code = importlib.machinery.SourceFileLoader(name, str(path)).get_code(name)
+        except FileNotFoundError:
+            raise ModuleNotFoundError(f"no module named {name!r}", name=name) from None
+        assert code is not None
+        module = ModuleType(name)
+        module.__file__ = str(path)
+        vars(module)["__builtins__"] = (
+            self._builtins
+        )  # the import statements of a module call its `__import__`
+        exec(code, vars(module))
+        return module
+
+    def _import(
+        self,
+        name: str,
+        globals: Mapping[str, Any] | None = None,
+        locals: Mapping[str, Any] | None = None,
+        fromlist: Sequence[str] | None = None,
+        level: int = 0,
+    ) -> Any:
+        package = name.partition(".")[0]
+        if level == 0 and package not in (self._package, _FRAMEWORK):
+            return builtins.__import__(name, globals, locals, fromlist or ())
+        if level or not fromlist:
+            raise ImportError("only 'from package.module import name' is supported here")
+        if package == self._package:
+            return self.load(name)
+        if name not in _STAND_INS:
+            raise ImportError(f"{name!r} has no stand-in here")
+        return _STAND_INS[name]
