@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from pytest_trace2evolve.testing.deficits import Deficit
 
+from benchmarks.deficits import Deficit
 from pytest_trace2evolve.cases.case import Case
 from pytest_trace2evolve.cli import main
 from pytest_trace2evolve.diagnose.diagnosis import diagnose_run

@@ -13,9 +13,9 @@ import pytest
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Fault, FaultPlan, Reply, gold_script
 from pytest_trace2evolve.users.chat import render_scenario
 from tests.fake_world import POLICY, TASKS
-from tests.patience import HANG_SECONDS, until
+from tests.patience import until
 from tests.plugin.conftest import DeskProject, Letters, letters, project
-from tests.utils.test_files import hold
+from tests.utils.test_files import HOLD_FILE, holders
 
 __all__ = ["letters", "project"]
 
@@ -307,18 +307,12 @@ def test_a_run_removes_temporary_files_of_killed_writers_alone(project: DeskProj
     """Also of simulations that no run will make again."""
     folder = project.root / ".trace2evolve" / "finished" / "zz"
     folder.mkdir(parents=True)
-    killed, left = hold(folder / "a.json")
-    living, used = hold(folder / "b.json")
-    try:
+    with holders(HOLD_FILE, folder / "a.json", folder / "b.json") as (killed, living):
         killed.kill()
-        killed.communicate(timeout=HANG_SECONDS)
-        assert left.exists()
+        assert killed.path.exists()
         with ChatServer(SOLVED) as server:
             live(project, server, "-k", "close").assert_outcomes(passed=1)
-        assert list(folder.iterdir()) == [used]
-    finally:
-        living.kill()
-        living.communicate(timeout=HANG_SECONDS)
+        assert list(folder.iterdir()) == [living.path]
 
 
 def test_a_live_run_scores_the_same_when_it_is_replayed(project: DeskProject, letters: Letters) -> None:

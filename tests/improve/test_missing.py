@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from pytest_trace2evolve.testing.deficits import Deficit
 from pytest_trace2evolve.training.request import orders_of
 
+from benchmarks.deficits import Deficit
 from pytest_trace2evolve import cli
 from pytest_trace2evolve.cli import main
 from pytest_trace2evolve.environments.registry import Environments
