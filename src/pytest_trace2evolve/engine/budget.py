@@ -121,8 +121,6 @@ class Account:
         if stopped:
             raise BudgetError(stopped)
 
-    stand = raise_if_stopped
-
     def stop(self, reason: str, *, refused: bool = False, unstored: bool = False) -> None:
         """Let nothing more be started; the first reason stays.
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from pytest_trace2evolve.engine.conversation import Limits, converse, failed_to_start, make_participants
-from pytest_trace2evolve.engine.participants import AgentFactory, ChatFactory
+from pytest_trace2evolve.engine.participants import ChatFactory
 from pytest_trace2evolve.errors import AgentCodeError
 from pytest_trace2evolve.evidence.journal import Journal
-from pytest_trace2evolve.project.candidates import Candidate
+from pytest_trace2evolve.project.candidates import AgentFactory, Candidate
 from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation

@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from pytest_trace2evolve.agents.chat import ChatAgent, SoloChatAgent, solo_prompt
 from pytest_trace2evolve.agents.chat import system_prompt as agent_prompt
@@ -26,7 +25,7 @@ from pytest_trace2evolve.models.answers import (
     StoredModel,
 )
 from pytest_trace2evolve.models.settings import ModelSettings
-from pytest_trace2evolve.project.candidates import Candidate
+from pytest_trace2evolve.project.candidates import AgentFactory, Candidate
 from pytest_trace2evolve.project.project import LockedSuite
 from pytest_trace2evolve.records.adapter import NONE
 from pytest_trace2evolve.records.completion import Side
@@ -58,19 +57,6 @@ from pytest_trace2evolve.users.chat import ChatUser
 from pytest_trace2evolve.users.chat import system_prompt as user_prompt
 from pytest_trace2evolve.users.reference import DummyUser, GoldUser
 from pytest_trace2evolve.users.scripted import ScriptedUser
-
-
-class AgentFactory(Protocol):
-    """Makes the two who talk in one simulation, of a task's trial: the agent of a candidate, and a user.
-
-    In a solo suite it is called with `solo=True`, otherwise without: one that takes no `solo` still serves
-    every other suite.
-    """
-
-    def __call__(
-        self, task: Task, world: World, candidate: Candidate, trial: int, /, *, solo: bool = False
-    ) -> tuple[Agent, User]:
-        """The agent, and the user, who in solo mode is never asked."""
 
 
 def _oracle(

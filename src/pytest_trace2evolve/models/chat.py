@@ -193,7 +193,7 @@ class ChatModel:
     async def _wait_for_admission(self) -> None:
         if self._meter is not None and (pause := self._meter.admit()) > 0:
             await asyncio.sleep(pause)
-            self._meter.stand()  # the run may have been stopped meanwhile
+            self._meter.raise_if_stopped()  # the run may have been stopped meanwhile
 
     def _metered(self, completion: Completion) -> Completion:
         usage = completion.usage

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Protocol, Self
 
 from pydantic import BeforeValidator, Field, StringConstraints, ValidationError, model_validator
 
@@ -18,6 +18,8 @@ from pytest_trace2evolve.errors import AdapterError, CandidateError, shortened, 
 from pytest_trace2evolve.project.adapters import Adapter, Adapters
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.evidence import CandidateRef
+from pytest_trace2evolve.records.protocols import Agent, User, World
+from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.utils.canonical import digest, digest_text
 from pytest_trace2evolve.utils.reading import problem_in, read_text
 
@@ -326,3 +328,16 @@ def _with_quoted_texts(front_matter: str) -> str:
     text = _LIST.sub(quoted_items, text)
     text = _TEXT.sub(lambda found: f"{found[1]}{quoted(found[2])}" + "\n" * found[2].count("\n"), text)
     return _ITEM.sub(lambda found: found[1] + quoted(found[2]), text)
+
+
+class AgentFactory(Protocol):
+    """Makes the agent of a candidate and its user, for one simulation of a task's trial.
+
+    In a solo suite it is called with `solo=True`, otherwise without: a factory that takes no `solo` still
+    serves every other suite.
+    """
+
+    def __call__(
+        self, task: Task, world: World, candidate: Candidate, trial: int, /, *, solo: bool = False
+    ) -> tuple[Agent, User]:
+        """The agent, and the user, who in solo mode is never asked."""

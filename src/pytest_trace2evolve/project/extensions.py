@@ -19,18 +19,18 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 from pytest_trace2evolve.errors import ConfigError, Trace2EvolveError, refuse_taken
+from pytest_trace2evolve.project.candidates import AgentFactory
 from pytest_trace2evolve.project.pytest_ini import ini_words
 from pytest_trace2evolve.records.capability import BUILT_IN_CAPABILITIES
 from pytest_trace2evolve.records.evidence import CHAT, REFERENCE_AGENTS, REPLAY
 from pytest_trace2evolve.records.protocols import Offer
-from pytest_trace2evolve.utils.optional import described, entry_points
+from pytest_trace2evolve.utils.optional import CHECKS, described, entry_points
 from pytest_trace2evolve.worlds.registry import WorldFactory
 from pytest_trace2evolve.worlds.registry import registered as registered_worlds
 
 if TYPE_CHECKING:
     import pytest
 
-    from pytest_trace2evolve.engine.participants import AgentFactory
     from pytest_trace2evolve.gate.checks import Check  # brings numpy, which most commands do without
 
 READER = "trace2evolve-extensions"
@@ -51,7 +51,7 @@ class Extensions:
     """Everything that the hooks of a project and of its plugins register, by kind and name."""
 
     worlds: Mapping[str, WorldFactory] = field(default_factory=dict)
-    agents: "Mapping[str, AgentFactory]" = field(default_factory=dict)
+    agents: Mapping[str, AgentFactory] = field(default_factory=dict)
     checks: "Mapping[str, Check]" = field(default_factory=dict)
     environments: "Mapping[str, Offer]" = field(default_factory=dict)
 
@@ -130,9 +130,7 @@ def _taken(kind: str) -> Mapping[str, str]:
     if kind == "agents":
         return dict.fromkeys((*REFERENCE_AGENTS, CHAT, REPLAY), DISTRIBUTION)
     if kind == "checks":
-        from pytest_trace2evolve.project.policies import registered as registered_checks
-
-        return registered_checks()
+        return {name: described(point) for name, point in entry_points(CHECKS, "check").items()}
     return registered_environments()
 
 

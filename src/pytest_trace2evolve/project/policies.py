@@ -7,10 +7,7 @@ from pytest_trace2evolve.errors import PolicyError
 from pytest_trace2evolve.gate.checks import Check, Policy
 from pytest_trace2evolve.gate.policy import POLICIES, get_policy
 from pytest_trace2evolve.project.project import Project
-from pytest_trace2evolve.utils.optional import described, entry_points
-
-ENTRY_POINTS = "trace2evolve.checks"
-"""Entry-point group in which an installed package offers a check: its id and a callable that makes it."""
+from pytest_trace2evolve.utils.optional import CHECKS, entry_points
 
 
 def find_policy(name: str, project: Project | None, further: Mapping[str, Check] | None = None) -> Policy:
@@ -28,16 +25,11 @@ def find_policy(name: str, project: Project | None, further: Mapping[str, Check]
     return get_policy(name, folder, {**installed_checks(), **(further or {})})
 
 
-def registered() -> dict[str, str]:
-    """The checks of installed packages, with their owners."""
-    return {name: described(point) for name, point in entry_points(ENTRY_POINTS, "check").items()}
-
-
 @functools.cache
 def installed_checks() -> Mapping[str, Check]:
     """The checks of installed packages, by their ids."""
     found: dict[str, Check] = {}
-    for point in entry_points(ENTRY_POINTS, "check").values():
+    for point in entry_points(CHECKS, "check").values():
         try:
             found[point.name] = point.load()()
         except Exception as error:

@@ -143,7 +143,7 @@ class Meter(Protocol):
     def admit(self) -> float:
         """Seconds to wait before a request is sent. Raises if no more requests may be sent."""
 
-    def stand(self) -> None:
+    def raise_if_stopped(self) -> None:
         """Raise if no more requests may be sent."""
 
     def spend(self, usage: Usage) -> None:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
-from pytest_trace2evolve.engine.participants import BUILT_IN_AGENTS, AgentFactory, identify, takes_solo
+from pytest_trace2evolve.engine.participants import BUILT_IN_AGENTS, identify, takes_solo
 from pytest_trace2evolve.errors import ConfigError, nearest
 from pytest_trace2evolve.evidence.cassettes import Cassette
 from pytest_trace2evolve.evidence.results import SIMULATIONS
@@ -15,7 +15,7 @@ from pytest_trace2evolve.gate.checks import Check
 from pytest_trace2evolve.gate.pairs import natural_order
 from pytest_trace2evolve.gate.policy import DEFAULT_POLICY
 from pytest_trace2evolve.models.prices import PRICES_NAME, read_prices
-from pytest_trace2evolve.project.candidates import DEFAULT_CANDIDATE, Candidate
+from pytest_trace2evolve.project.candidates import DEFAULT_CANDIDATE, AgentFactory, Candidate
 from pytest_trace2evolve.project.lock import LOCK_NAME
 from pytest_trace2evolve.project.policies import find_policy
 from pytest_trace2evolve.project.project import LockedSuite, Project

@@ -17,7 +17,7 @@ from pytest_trace2evolve.engine.conversation import Limits
 from pytest_trace2evolve.engine.engine import POLL_SECONDS
 from pytest_trace2evolve.engine.executor import Assignment, LocalExecutor
 from pytest_trace2evolve.engine.loop import LoopThread
-from pytest_trace2evolve.engine.participants import AgentFactory, ChatFactory
+from pytest_trace2evolve.engine.participants import ChatFactory
 from pytest_trace2evolve.errors import (
     ConfigError,
     InfrastructureError,
@@ -26,6 +26,7 @@ from pytest_trace2evolve.errors import (
 )
 from pytest_trace2evolve.evidence.draws import DrawStore, simulation_key
 from pytest_trace2evolve.evidence.journal import Journal
+from pytest_trace2evolve.project.candidates import AgentFactory
 from pytest_trace2evolve.records.evidence import CHAT, SCRIPTED_USER, Settings
 from pytest_trace2evolve.records.protocols import World, rules_of
 from pytest_trace2evolve.records.rules import Finding

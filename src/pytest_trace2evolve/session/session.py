@@ -13,7 +13,7 @@ from typing import Any
 from pytest_trace2evolve.engine.budget import Account
 from pytest_trace2evolve.engine.engine import Engine
 from pytest_trace2evolve.engine.loop import LoopThread
-from pytest_trace2evolve.engine.participants import AgentFactory, ChatFactory
+from pytest_trace2evolve.engine.participants import ChatFactory
 from pytest_trace2evolve.errors import (
     ConfigError,
     EndpointError,
@@ -24,6 +24,7 @@ from pytest_trace2evolve.evidence.answers import remove
 from pytest_trace2evolve.evidence.baselines import write_evidence
 from pytest_trace2evolve.gate.alpha_spending import Stage
 from pytest_trace2evolve.gate.decide import worst
+from pytest_trace2evolve.project.candidates import AgentFactory
 from pytest_trace2evolve.records.evidence import CHAT
 from pytest_trace2evolve.records.verdict import Decision
 from pytest_trace2evolve.session.access_log import Looks

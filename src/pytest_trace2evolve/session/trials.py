@@ -12,9 +12,9 @@ from typing import TypeVar
 from pytest_trace2evolve.engine.conversation import Limits
 from pytest_trace2evolve.engine.engine import Engine, Job
 from pytest_trace2evolve.engine.executor import Assignment
-from pytest_trace2evolve.engine.participants import AgentFactory
 from pytest_trace2evolve.errors import BudgetError, EndpointError, LockError, StorageError
 from pytest_trace2evolve.evidence.run_folder import RunStore, simulation_record
+from pytest_trace2evolve.project.candidates import AgentFactory
 from pytest_trace2evolve.project.lock import LOCK_NAME, RENEW
 from pytest_trace2evolve.records.evidence import Fresh, SimulationEvidence
 from pytest_trace2evolve.records.protocols import World, rules_of

@@ -11,6 +11,9 @@ from pytest_trace2evolve.errors import MissingExtraError, refuse_taken
 MODEL_PACKAGES = ("torch", "transformers", "tokenizers", "trl", "peft", "gepa")
 """The packages that train and run models: another version may give other answers."""
 
+CHECKS = "trace2evolve.checks"
+"""Entry-point group in which an installed package offers a check: its id and a callable that makes it."""
+
 
 def require(module: str, *, extra: str) -> ModuleType:
     """Import a module that an extra of this package installs.
