@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-from pytest_trace2evolve.training.request import orders_of
 
 from benchmarks.deficits import Deficit
 from pytest_trace2evolve import cli
@@ -12,6 +11,7 @@ from pytest_trace2evolve.cli import main
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.evidence import Provenance
+from pytest_trace2evolve.training.train import orders_of
 from tests.diagnose.deficient import cases, simulated, write_run
 
 SUPPORT = ("trace2evolve", "support")
