@@ -4,7 +4,6 @@ import re
 from dataclasses import replace
 
 from pytest_trace2evolve.environments.sandbox.box import Limits, Sandbox
-from pytest_trace2evolve.environments.sandbox.jail import MAIN, Jail
 from tests.patience import HANG_SECONDS
 
 CHILD = "import builtins, unicodedata; from pytest_trace2evolve.environments.sandbox import child, views"
@@ -31,15 +30,13 @@ class WithoutRules(Sandbox):
 
     def __init__(self, source: str, limits: Limits = PATIENT, loads: str = "") -> None:
         imported = re.findall(r"(?m)^(?:import|from) ([\w, ]+?)(?: import .*| as .*)?$", loads or source)
-        self._loads = [f"import {names}" for names in imported]
+        self.main = "; ".join(
+            (CHILD, *(f"import {names}" for names in imported), *self.patches, "child.main()")
+        )
         super().__init__(source, "attempt", limits)
 
     def check_source(self, source: str) -> None:
         """Nothing is rejected."""
-
-    def start_process(self, main: str = MAIN) -> Jail:
-        """Start a child without some layers."""
-        return super().start_process("; ".join((CHILD, *self._loads, *self.patches, "child.main()")))
 
 
 class LockAlone(WithoutRules):

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trace2evolve.environments.sandbox import box as module
-from pytest_trace2evolve.environments.sandbox import jail
+from pytest_trace2evolve.environments.sandbox import box
 from pytest_trace2evolve.environments.sandbox.box import Sandbox, missing
 from pytest_trace2evolve.errors import SandboxEndedError, SandboxError
 from tests.environments.sandbox.layers import FINE, LOOP, LockAlone
@@ -106,10 +105,10 @@ def test_a_killed_parent_leaves_no_child(doing: str, where: str) -> None:
 
 
 def test_a_platform_without_isolation_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jail, "architecture", lambda: None)
-    lacking = jail.missing_part()
+    monkeypatch.setattr(box, "architecture", lambda: None)
+    lacking = missing("another probe")
     assert lacking.startswith("the sandbox needs Linux on x86_64 or aarch64, and this is ")
-    monkeypatch.setattr(module, "missing", lambda: lacking)
+    monkeypatch.setattr(box, "missing", lambda: lacking)
     with pytest.raises(
         SandboxError, match="fine: not run, for this platform cannot isolate it: the sandbox needs"
     ):
@@ -124,10 +123,9 @@ def test_a_platform_without_isolation_is_refused(monkeypatch: pytest.MonkeyPatch
         ("kernel._SECCOMP_FILTER = 9; child.probe()", "the kernel refuses seccomp filters"),
     ],
 )
-def test_a_lock_that_does_not_hold_is_found(main: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_that_does_not_hold_is_found(main: str, told: str) -> None:
     begin = "from pytest_trace2evolve.environments.sandbox import child, kernel; "
-    monkeypatch.setattr(jail, "PROBE", begin + main)
-    assert told in jail.missing_part()
+    assert told in missing(begin + main)
 
 
 def test_the_interpreter_of_the_child_brings_little() -> None:
@@ -138,10 +136,9 @@ def test_the_interpreter_of_the_child_brings_little() -> None:
     assert [name for name in seen if name.startswith("pytest_trace2evolve.")] == [
         "pytest_trace2evolve.environments",
         "pytest_trace2evolve.environments.sandbox",
-        "pytest_trace2evolve.environments.sandbox.allowed",
         "pytest_trace2evolve.environments.sandbox.child",
         "pytest_trace2evolve.environments.sandbox.kernel",
-        "pytest_trace2evolve.environments.sandbox.platforms",
+        "pytest_trace2evolve.environments.sandbox.policy",
         "pytest_trace2evolve.environments.sandbox.views",
     ]
     assert not {"socket", "subprocess", "threading", "pydantic"} & set(seen)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pytest_trace2evolve.environments.sandbox.allowed import BUILTINS, MODULES
 from pytest_trace2evolve.environments.sandbox.box import Sandbox, missing
+from pytest_trace2evolve.environments.sandbox.policy import BUILTINS, MODULES
 from pytest_trace2evolve.environments.sandbox.rules import check
 from pytest_trace2evolve.errors import GeneratedCodeError, SandboxEndedError, SourceRefusedError
 from tests.environments.sandbox.layers import PATIENT, WithoutRules

@@ -84,8 +84,7 @@ def main() -> NoReturn:
     pipes, modules = _lock_process()
     try:
         first = pipes.read()
-        module = _Module(pipes, first["name"], modules)
-        module.load(first["source"])
+        module = _Module(pipes, first["name"], first["source"], modules)
         while True:
             module.call(pipes.read())
     except BaseException:
@@ -141,27 +140,23 @@ def _announcer(pipes: _Pipes) -> Callable[[str, tuple[Any, ...]], None]:
     return hook
 
 
-class _NoFunctionError(Exception):
-    """The module has no function of a name."""
-
-
 class _Module:
     """The generated module; its lines are reported under `name`, and it may import `modules`."""
 
-    def __init__(self, pipes: _Pipes, name: str, modules: dict[str, ModuleType]) -> None:
+    _code: CodeType
+
+    def __init__(self, pipes: _Pipes, name: str, source: str, modules: dict[str, ModuleType]) -> None:
+        """Run the source, and answer as to a call."""
         self._pipes, self._file, self._modules = pipes, f"<{name}>", modules
         self._names: dict[str, Any] = {}
-        self._code: CodeType | None = None
         self._library = views.attributes(modules)
 
-    def load(self, source: str) -> None:
-        """Run the source, and answer as to a call."""
-
-        def run() -> None:
+        def load() -> dict[str, Any]:
             self._code = compile(source, self._file, "exec", dont_inherit=True)
             self._run_anew()
+            return {"value": None}
 
-        self._answer(0, run, [])
+        self._answer(0, load)
 
     def call(self, request: dict[str, Any]) -> None:
         """Call one of its functions and answer.
@@ -169,37 +164,30 @@ class _Module:
         The module runs anew first: the answer must not depend on earlier calls.
         """
 
-        def run(*arguments: Any) -> Any:
+        def run() -> dict[str, Any]:
             function = self._run_anew().get(request["call"])
             if not callable(function):
-                raise _NoFunctionError
-            return function(*arguments)
+                return {"error": "it has no such function", "line": 0}
+            return {"value": function(*request["arguments"])}
 
-        self._answer(request["id"], run, request["arguments"])
+        self._answer(request["id"], run)
 
     def _run_anew(self) -> dict[str, Any]:
         """Run the source in a namespace of its own; returns the module's names."""
-        if self._code is None:
-            raise _NoFunctionError
         views.restore(self._library)
         self._names.clear()  # its functions hold it, and it holds them
         self._names = views.namespace(self._modules)
         exec(self._code, self._names)
         return self._names
 
-    def _answer(self, number: int, function: Callable[..., Any], arguments: list[Any]) -> None:
+    def _answer(self, number: int, run: Callable[[], dict[str, Any]]) -> None:
         """Answer with a value or with whatever is raised: this process ends only when it is killed."""
         try:
-            value = function(*arguments)
-        except _NoFunctionError:
-            self._pipes.write({"id": number, "error": "it has no such function", "line": 0})
-            return
+            answer = run()
         except BaseException as error:
-            line = self._line(error.__traceback__)
-            self._pipes.write({"id": number, "error": _described(error), "line": line})
-            return
+            answer = {"error": _described(error), "line": self._line(error.__traceback__)}
         try:
-            self._pipes.write({"id": number, "value": value})
+            self._pipes.write({"id": number, **answer})
         except BaseException as error:
             problem = f"its answer is not JSON as needed: {_described(error)}"
             self._pipes.write({"id": number, "error": problem, "line": 0})

@@ -4,10 +4,10 @@ Python cannot confine hostile Python, so the kernel must: after `lock` the proce
 from one pipe and write answers to another, and nothing else. Every other system call kills it at once
 (SIGSYS).
 
-- *seccomp* filters the system calls. Files, sockets, processes, threads, signals: none has a call left.
+- *seccomp* filters the system calls: there is none left for files, sockets, processes, threads or signals.
   Memory may never be executable, so no machine code can be brought along either.
 - *Landlock*, if the kernel has it, takes the whole file system, the network and the signals a second time, in
-  case a listed call ever grew a way to them.
+  case a listed call ever grows a way to them.
 - *Limits* bound memory and processor time, and no capability is left: root is no more than anybody.
 
 Imported by the child alone. Nothing here can be undone, so nothing else should call it.
@@ -19,13 +19,12 @@ import os
 import resource
 import signal
 import struct
-import sys
 from collections.abc import Iterator
 
-from pytest_trace2evolve.environments.sandbox.platforms import ARCHITECTURES, Architecture, architecture
+from pytest_trace2evolve.environments.sandbox.policy import ARCHITECTURES, Architecture, architecture
 
 _NO_NEW_PRIVILEGES, _DUMPABLE, _SECCOMP, _SECCOMP_FILTER = 38, 4, 22, 2
-_LANDLOCK_CREATE, _LANDLOCK_RESTRICT = 444, 446
+_LANDLOCK_CREATE, _LANDLOCK_RESTRICT, _LANDLOCK_VERSION = 444, 446, 1
 _KILL, _ALLOW = 0x80000000, 0x7FFF0000
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _NUMBER_AT, _ARCHITECTURE_AT, _ARGUMENTS_AT = 0, 4, 16
@@ -35,6 +34,8 @@ _CAPABILITY_VERSION = 0x20080522
 
 _FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}
 """How many rights over files each version of Landlock knows; later ones know those of the fifth."""
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class LockError(Exception):
@@ -61,8 +62,16 @@ def tie_to_parent(life: int) -> None:
 def lock(requests: int, answers: int, memory: int, cpu: int) -> bool:
     """Take everything from this process but computing, one pipe to read and one to write.
 
-    It may use so many bytes beyond those of the interpreter, and so many seconds of processor time. Returns
-    whether Landlock guards the file system too. After a `LockError` the process must not go on.
+    Args:
+        requests, answers: The two pipes.
+        memory: Bytes that it may use beyond those of the interpreter.
+        cpu: Seconds of processor time that it may use.
+
+    Returns:
+        Whether Landlock guards the file system too.
+
+    Raises:
+        LockError: a part was not granted; the process must end.
     """
     machine = architecture()
     if machine is None:
@@ -72,32 +81,32 @@ def lock(requests: int, answers: int, memory: int, cpu: int) -> bool:
     memory += _address_space()
     has_landlock = _landlock()
     _limit_resources(memory, cpu)
-    _drop_capabilities()
+    # A call that is left might mean more to root than to others.
+    header = struct.pack("=Ii", _CAPABILITY_VERSION, 0)
+    _check("to drop capabilities", _LIBC.capset(ctypes.c_char_p(header), ctypes.c_char_p(bytes(24))))
     program = list(_program(machine, requests, answers))
-    code = b"".join(program)
-    instructions = ctypes.create_string_buffer(code, len(code))
-    header = struct.pack("@HP", len(program), ctypes.addressof(instructions))
-    _prctl("seccomp filters", _SECCOMP, _SECCOMP_FILTER, header)
+    instructions = ctypes.create_string_buffer(b"".join(program), 8 * len(program))
+    filters = ctypes.create_string_buffer(struct.pack("@HP", len(program), ctypes.addressof(instructions)))
+    _prctl("seccomp filters", _SECCOMP, _SECCOMP_FILTER, ctypes.addressof(filters))
     return has_landlock
 
 
-def _prctl(what: str, option: int, value: int, pointer: bytes | None = None) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    second = ctypes.c_ulong(0) if pointer is None else ctypes.c_char_p(pointer)
-    rest = (ctypes.c_ulong(0), ctypes.c_ulong(0))
-    if libc.prctl(ctypes.c_int(option), ctypes.c_ulong(value), second, *rest) != 0:
-        raise _refused(what)
+def _check(what: str, result: int) -> int:
+    """The result of a system call; a `LockError` if it failed."""
+    if result < 0:
+        raise LockError(f"the kernel refuses {what} ({os.strerror(ctypes.get_errno())})")
+    return result
 
 
-def _refused(what: str) -> LockError:
-    return LockError(f"the kernel refuses {what} ({os.strerror(ctypes.get_errno())})")
+def _prctl(what: str, option: int, first: int, second: int = 0) -> None:
+    arguments = map(ctypes.c_ulong, (first, second, 0, 0))
+    _check(what, _LIBC.prctl(ctypes.c_int(option), *arguments))
 
 
 def _landlock() -> bool:
     """Deny files, and with later kernels TCP and signals to others; False if there is no Landlock."""
-    libc = ctypes.CDLL(None, use_errno=True)
     create = ctypes.c_long(_LANDLOCK_CREATE)
-    version = libc.syscall(create, None, ctypes.c_size_t(0), ctypes.c_uint32(1))
+    version = _LIBC.syscall(create, None, ctypes.c_size_t(0), ctypes.c_uint32(_LANDLOCK_VERSION))
     if version < 1:
         return False
     handled = struct.pack("=Q", (1 << _FILE_RIGHTS[min(version, 5)]) - 1)
@@ -105,22 +114,13 @@ def _landlock() -> bool:
         handled += struct.pack("=Q", 0b11)
     if version >= 6:
         handled += struct.pack("=Q", 0b11)
+    none = ctypes.c_uint32(0)
     size = ctypes.c_size_t(len(handled))
-    ruleset = libc.syscall(create, ctypes.c_char_p(handled), size, ctypes.c_uint32(0))
-    if ruleset < 0:
-        raise _refused("a Landlock ruleset")
-    if libc.syscall(ctypes.c_long(_LANDLOCK_RESTRICT), ctypes.c_int(ruleset), ctypes.c_uint32(0)) != 0:
-        raise _refused("Landlock")
+    ruleset = _check("a Landlock ruleset", _LIBC.syscall(create, ctypes.c_char_p(handled), size, none))
+    restrict = ctypes.c_long(_LANDLOCK_RESTRICT)
+    _check("Landlock", _LIBC.syscall(restrict, ctypes.c_int(ruleset), none))
     os.close(ruleset)
     return True
-
-
-def _drop_capabilities() -> None:
-    """Make root an ordinary user: a call that is left might mean more to root than to others."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    header = struct.pack("=Ii", _CAPABILITY_VERSION, 0)
-    if libc.capset(ctypes.c_char_p(header), ctypes.c_char_p(bytes(24))) != 0:
-        raise _refused("to drop capabilities")
 
 
 def _address_space() -> int:
@@ -153,7 +153,7 @@ def _limit_resources(memory: int, cpu: int) -> None:
 
 
 def _program(machine: Architecture, requests: int, answers: int) -> Iterator[bytes]:
-    """The filter, one instruction after another.
+    """The filter, one instruction after another; an argument's low half comes first (little-endian).
 
     Another architecture's numbers mean other calls, so those are killed before any number is looked at.
     """
@@ -167,17 +167,16 @@ def _program(machine: Architecture, requests: int, answers: int) -> Iterator[byt
         yield _step(_EQUAL, number, no=1)
         yield _step(_RETURN, _ALLOW)
     for number, pipe in ((machine.read, requests), (machine.write, answers)):
-        low, high = _halves(0)
         yield _step(_EQUAL, number, no=6)
-        yield _step(_LOAD, high)
+        yield _step(_LOAD, _ARGUMENTS_AT + 4)
         yield _step(_EQUAL, 0, no=3)
-        yield _step(_LOAD, low)
+        yield _step(_LOAD, _ARGUMENTS_AT)
         yield _step(_EQUAL, pipe, no=1)
         yield _step(_RETURN, _ALLOW)
         yield _step(_RETURN, _KILL)
     for number in machine.mapping:
         yield _step(_EQUAL, number, no=4)
-        yield _step(_LOAD, _halves(2)[0])
+        yield _step(_LOAD, _ARGUMENTS_AT + 16)  # the third argument: the protection
         yield _step(_ANY_BIT, _PROT_EXEC, yes=1)
         yield _step(_RETURN, _ALLOW)
         yield _step(_RETURN, _KILL)
@@ -186,10 +185,3 @@ def _program(machine: Architecture, requests: int, answers: int) -> Iterator[byt
 
 def _step(code: int, value: int, *, yes: int = 0, no: int = 0) -> bytes:
     return struct.pack("=HBBI", code, yes, no, value)
-
-
-def _halves(argument: int) -> tuple[int, int]:
-    """Where the low and the high half of an argument are."""
-    assert sys.byteorder == "little"
-    at = _ARGUMENTS_AT + 8 * argument
-    return at, at + 4

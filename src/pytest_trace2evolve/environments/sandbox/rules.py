@@ -9,8 +9,9 @@ import io
 import tokenize
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
-from pytest_trace2evolve.environments.sandbox.allowed import BUILTINS, METHODS, MODULES
+from pytest_trace2evolve.environments.sandbox.policy import BUILTINS, METHODS, MODULES
 from pytest_trace2evolve.errors import SourceRefusedError
 
 MAX_BYTES = 64 * 1024  # of the source
@@ -77,7 +78,8 @@ def check(source: str, name: str) -> None:
     if problems:
         line, problem = min(problems, key=lambda found: found[0])
         raise _rejected(name, line, problem)
-    _check_it_compiles(tree, name)
+    with _rejecting(name, "compiled"):  # finds what only the compiler rejects: a `return` outside a function
+        compile(tree, f"<{name}>", "exec", dont_inherit=True)
 
 
 def _parse(source: str, name: str) -> ast.Module:
@@ -92,29 +94,24 @@ def _parse(source: str, name: str) -> ast.Module:
             if not (character.isprintable() or character in "\t\r"):
                 problem = f"the invisible character U+{ord(character):04X}; write it as an escape"
                 raise _rejected(name, number, problem)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about escapes in the source
-            tree = ast.parse(source)
+    with _rejecting(name, "parsed"):
+        tree = ast.parse(source)
         if not source.isascii():
             _check_names_are_ascii(source, name)
-    except SyntaxError as error:
-        raise _rejected(name, error.lineno or 0, f"no Python: {error.msg}") from None
-    except (ValueError, RecursionError, MemoryError, tokenize.TokenError) as error:
-        raise _rejected(name, 0, f"it cannot be parsed ({type(error).__name__}); write it flatter") from None
     return tree
 
 
-def _check_it_compiles(tree: ast.Module, name: str) -> None:
-    """Find what the parser accepts and the compiler does not, such as `return` outside a function."""
+@contextmanager
+def _rejecting(name: str, done: str) -> Iterator[None]:
+    """Turn the errors of Python's own readers of source into those of the rules."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            compile(tree, f"<{name}>", "exec", dont_inherit=True)
+            warnings.simplefilter("ignore")  # about escapes in the source
+            yield
     except SyntaxError as error:
         raise _rejected(name, error.lineno or 0, f"no Python: {error.msg}") from None
-    except (ValueError, RecursionError, MemoryError) as error:
-        problem = f"it cannot be compiled ({type(error).__name__}); write it flatter"
+    except (ValueError, RecursionError, MemoryError, tokenize.TokenError) as error:
+        problem = f"it cannot be {done} ({type(error).__name__}); write it flatter"
         raise _rejected(name, 0, problem) from None
 
 

@@ -1,7 +1,7 @@
 """What generated code sees of Python while it runs: listed builtins, and modules with the listed names.
 
 The rules read the source; these views limit what it can do in other ways, such as keeping a module in a
-variable. A view is a module of its own with nothing in it but what `allowed` lists. Some listed names are
+variable. A view is a module of its own with nothing in it but what `policy` lists. Some listed names are
 replaced here. The dates have no clock, and `random.Random` has no seed of its own. Two libraries evaluate or
 look up names that they get as text:
 
@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, NoReturn
 
-from pytest_trace2evolve.environments.sandbox.allowed import BUILTINS, MODULES
+from pytest_trace2evolve.environments.sandbox.policy import BUILTINS, MODULES
 
 GENERATED = "generated"
 """The name by which the generated module knows itself."""

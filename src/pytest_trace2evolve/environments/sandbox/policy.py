@@ -1,7 +1,8 @@
-"""What a generated module may name: builtins, modules, and of each module the listed names only.
+"""What a generated module may name, and which system calls its process may make.
 
-One table for two readers: `rules` rejects a source that names anything else, and `views` gives the running
-code nothing else. A name is listed if it computes values from values. Left out is whatever
+Names: builtins, modules, and of each module the listed names only. One table for two readers: `rules` rejects
+a source that names anything else, and `views` gives the running code nothing else. A name is listed if it
+computes values from values. Left out is everything that
 
 - leads to another module, a frame or a namespace (`type`, `globals`, `dataclasses.fields`);
 - takes a name as a text and reads or writes the attribute (`getattr`, `operator.attrgetter`, `str.format`,
@@ -9,7 +10,16 @@ code nothing else. A name is listed if it computes values from values. Left out 
   source;
 - evaluates a text (`eval`, `typing.get_type_hints`, `functools.singledispatch`);
 - draws numbers that no seed decides (`random.random`, `id`, `hash`), or reads the clock (`datetime.now`).
+
+System calls: those of an interpreter that computes and uses two pipes, found by tracing one. None of them
+takes a path, makes a descriptor, or reaches another process. Two common entries of such lists are missing:
+`futex`, which a single thread never needs, and `madvise`, by which a process of root may retire the machine's
+memory.
 """
+
+import os
+import sys
+from typing import NamedTuple
 
 _BUILTINS = """
     abs all any ascii bin bool bytes callable chr dict divmod enumerate filter float format frozenset hex int
@@ -80,3 +90,47 @@ MODULES = {name: frozenset(names.split()) for name, names in _MODULES.items()}
 
 METHODS = frozenset(("__init__", "__post_init__", "__str__", "__repr__", "__lt__"))
 """The special methods that a class may define. Others get objects that the class must not see."""
+
+
+class Architecture(NamedTuple):
+    """One machine's numbers of system calls, and `audit`, by which a filter recognises the machine.
+
+    Attributes:
+        free: Allowed with any arguments: memory given back or moved, clocks, random numbers, the end.
+        mapping: Allowed unless the memory would be executable.
+        read, write: Allowed only on the pipe of requests, and on that of answers.
+    """
+
+    audit: int
+    free: tuple[int, ...]
+    mapping: tuple[int, ...]
+    read: int
+    write: int
+
+
+# The free calls are brk, munmap, mremap, clock_gettime, gettimeofday, getrandom, rt_sigreturn, exit and
+# exit_group, and on x86_64 also time; the mapping ones are mmap and mprotect.
+ARCHITECTURES = {
+    "x86_64": Architecture(
+        audit=0xC000003E,
+        free=(12, 11, 25, 228, 96, 318, 15, 60, 231, 201),
+        mapping=(9, 10),
+        read=0,
+        write=1,
+    ),
+    "aarch64": Architecture(
+        audit=0xC00000B7,
+        free=(214, 215, 216, 113, 169, 278, 139, 93, 94),
+        mapping=(222, 226),
+        read=63,
+        write=64,
+    ),
+}
+"""The supported machines, by the kernel's name of them."""
+
+
+def architecture() -> Architecture | None:
+    """This machine's; None if it is unsupported: another system, machine or size of pointers."""
+    if sys.platform != "linux" or sys.byteorder != "little" or sys.maxsize < 2**32:
+        return None
+    return ARCHITECTURES.get(os.uname().machine)
