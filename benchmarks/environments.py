@@ -18,10 +18,9 @@ from typing import Any
 
 from pytest_trace2evolve.agents.chat import ChatAgent, system_prompt
 from pytest_trace2evolve.agents.reference import CaseOracle
-from pytest_trace2evolve.environments.environment import ScenarioEnvironment
+from pytest_trace2evolve.environments.environment import ScenarioEnvironment, roll_groups
 from pytest_trace2evolve.environments.generated import GeneratedGenerator
 from pytest_trace2evolve.environments.registry import Environments
-from pytest_trace2evolve.environments.rollouts import roll_groups
 from pytest_trace2evolve.environments.sandbox.box import Sandbox
 from pytest_trace2evolve.models.chat import ChatModel
 from pytest_trace2evolve.models.settings import ModelSettings

@@ -11,10 +11,9 @@ from typing import Self
 from pytest_trace2evolve.agents.chat import ChatAgent, system_prompt
 from pytest_trace2evolve.agents.router import RoutedAgent, Router
 from pytest_trace2evolve.engine.conversation import converse
-from pytest_trace2evolve.environments.environment import ScenarioEnvironment
-from pytest_trace2evolve.environments.generators.trajectory import Trajectory, is_write
+from pytest_trace2evolve.environments.environment import ScenarioEnvironment, roll_groups
+from pytest_trace2evolve.environments.generators.support import Trajectory, is_write
 from pytest_trace2evolve.environments.registry import Environments
-from pytest_trace2evolve.environments.rollouts import roll_groups
 from pytest_trace2evolve.errors import InfrastructureError
 from pytest_trace2evolve.models.chat import ChatModel
 from pytest_trace2evolve.models.settings import ModelSettings

@@ -11,8 +11,7 @@ from typing import Any
 
 from pytest_trace2evolve.agents.reference import CaseOracle
 from pytest_trace2evolve.environments.environment import DIFFICULTIES, ScenarioEnvironment, require_script
-from pytest_trace2evolve.environments.generators.support import SupportGenerator
-from pytest_trace2evolve.environments.generators.trajectory import remaining_actions
+from pytest_trace2evolve.environments.generators.support import SupportGenerator, remaining_actions
 from pytest_trace2evolve.environments.registry import BUILT_IN
 from pytest_trace2evolve.environments.reward_hacking_probes import WRONG
 from pytest_trace2evolve.records.message import Message

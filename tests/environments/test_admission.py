@@ -16,8 +16,7 @@ from pytest_trace2evolve.environments.admission import (
     min_space,
 )
 from pytest_trace2evolve.environments.generators.precondition import PreconditionVerification
-from pytest_trace2evolve.environments.generators.support import SupportGenerator
-from pytest_trace2evolve.environments.generators.trajectory import is_write
+from pytest_trace2evolve.environments.generators.support import SupportGenerator, is_write
 from pytest_trace2evolve.environments.held_out import found_held_out, held_out_of
 from pytest_trace2evolve.environments.registry import BUILT_IN, Environments
 from pytest_trace2evolve.project.project import Project

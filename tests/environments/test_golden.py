@@ -197,7 +197,7 @@ def test_no_comment_and_no_renamed_module_changes_a_digest(tmp_path: Path) -> No
     copied = tmp_path / package.name
     shutil.copytree(package, copied, ignore=shutil.ignore_patterns("__pycache__"))
     for file in copied.rglob("*.py"):
-        text = file.read_text(encoding="utf-8").replace("generators.trajectory", "generators.another_name")
+        text = file.read_text(encoding="utf-8").replace("generators.support", "generators.another_name")
         file.write_text(f"{text}\n# A remark.\n", encoding="utf-8")
     folder = copied / "environments" / "generators"
     (folder / "trajectory.py").rename(folder / "another_name.py")

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_trace2evolve.environments.environment import ScenarioEnvironment
 from pytest_trace2evolve.environments.generators.structured import kind_of
-from pytest_trace2evolve.environments.generators.trajectory import (
+from pytest_trace2evolve.environments.generators.support import (
     call_message,
     is_write,
     remaining_actions,

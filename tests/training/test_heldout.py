@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from pytest_trace2evolve.environments.environment import Group, Rollout
 from pytest_trace2evolve.environments.registry import Environments
-from pytest_trace2evolve.environments.rollouts import Group, Rollout
 from pytest_trace2evolve.errors import InfrastructureError
 from pytest_trace2evolve.records.adapter import HeldOut
 from pytest_trace2evolve.records.completion import NOTHING_USED

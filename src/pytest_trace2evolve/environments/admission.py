@@ -1,6 +1,6 @@
 """Admission of an environment: checks of its scenarios before anything is trained on them.
 
-Whether it pays for the capability alone is tried out: an expert must reach the top and never lose ground; an
+They show whether it pays for the capability alone: an expert must reach the top and never lose ground; an
 agent that does nothing, takes the shortcut, repeats itself, or reads, says or changes everything must not be
 paid. Synthesized environments go through the same checks as built-in ones.
 """
@@ -59,6 +59,9 @@ EXPERT_REACHES_TOP = "expert reaches the top"
 EXPERT_KEEPS_GROUND = "expert never loses ground"
 GOLD_IS_ALLOWED = "gold is allowed"
 
+Job = tuple[int, int]
+"""A seed and a difficulty."""
+
 
 def admit(
     environments: Environments,
@@ -87,11 +90,14 @@ def admit(
     def make(level: int) -> Generator:
         return environments.generator(name, level, content)
 
+    def job(place: int) -> Job:
+        return first + place, levels[place % len(levels)]
+
     checks = _Checks(make, environments.world(name), content, held_out)
     for place in range(seeds):
-        checks.check(first + place, levels[place % len(levels)])
+        checks.check(*job(place))
         on_progress(place + 1)
-    jobs = [(first + place, levels[place % len(levels)]) for place in range(SEEDS_ELSEWHERE)]
+    jobs = [job(place) for place in range(SEEDS_ELSEWHERE)]
     return AdmissionReport(
         capability=name,
         digests={level: make(level).digest for level in levels},
@@ -107,7 +113,7 @@ def require_admitted(
     """Check environments once more before a training, against the held-out content of the project too.
 
     Raises:
-        ConfigError: one is not admitted: nothing may be trained in it.
+        ConfigError: an environment is not admitted.
     """
     held_out = held_out_of(project)
     for name in names:
@@ -148,11 +154,10 @@ class _Checks:
         self._seeds += 1
         try:
             self._check_scenario(seed, difficulty)
-        except Trace2EvolveError as error:
-            self._note(PLAYABLE, seed, str(error))
         except Exception as error:
             # Records can have any shape, and every reader may fail on them in any way.
-            self._note(PLAYABLE, seed, f"{type(error).__name__}: {error}")
+            kind = "" if isinstance(error, Trace2EvolveError) else f"{type(error).__name__}: "
+            self._note(PLAYABLE, seed, f"{kind}{error}")
 
     def _check_scenario(self, seed: int, difficulty: int) -> None:
         if difficulty not in self._generators:
@@ -163,12 +168,7 @@ class _Checks:
         task = generator.scenario(seed)
         is_early = self._seeds <= SEEDS_OF_EXPENSIVE_CHECKS
         if is_early:
-            text = task.model_dump_json()
-            if second.scenario(seed).model_dump_json() != text:
-                self._note(SAME_SCENARIO, seed, "another one the second time")
-            if Task.model_validate_json(text) != task:
-                self._note(SAME_SCENARIO, seed, "does not survive JSON")
-            self._check_grades_again(task, generator, second, seed)
+            self._check_repeats(task, generator, second, seed)
         self._substances[_substance(task, _names(task) if self._is_support else ())] += 1
         self._openings.add(digest([said.content for said in task.history if said.role == "user"]))
         if self._content is Content.TRAIN and (found := found_held_out(task, self._held_out)):
@@ -176,8 +176,8 @@ class _Checks:
         self._check_history(task, seed)
         self._check_expert(task, environment, seed)
         if is_early:
-            if found := self._broken_rule(task):
-                self._note(GOLD_IS_ALLOWED, seed, found)
+            if broken := self._broken_rule(task):
+                self._note(GOLD_IS_ALLOWED, seed, broken)
             for name, probe in {"shortcut": generator.shortcut, **self._wrong}.items():
                 reward = _reward_of(probe, task, environment, seed)
                 self._rewards[name].append(reward)
@@ -188,8 +188,13 @@ class _Checks:
             if len(rewards) < MAX_LUCK_SEEDS:
                 rewards.append(_reward_of(probe, task, environment, seed))
 
-    def _check_grades_again(self, task: Task, generator: Generator, second: Generator, seed: int) -> None:
-        """Ask for the grades of the same traces again, in the other order, and of another generator."""
+    def _check_repeats(self, task: Task, generator: Generator, second: Generator, seed: int) -> None:
+        """Ask for the scenario and for grades again, of another generator and in the other order."""
+        text = task.model_dump_json()
+        if second.scenario(seed).model_dump_json() != text:
+            self._note(SAME_SCENARIO, seed, "another one the second time")
+        if Task.model_validate_json(text) != task:
+            self._note(SAME_SCENARIO, seed, "does not survive JSON")
         messages = [*task.history, *generator.shortcut(task)]
         traces = [messages[:end] for end in sorted({len(task.history), len(messages)})]
         asked = [(trace, solved) for trace in traces for solved in (False, True)]
@@ -347,10 +352,6 @@ def _names(task: Task) -> Iterator[str]:
         address = record["address"]
         street = address["address1"].partition(" ")[2]
         yield from (street, address["city"], f'"state":"{address["state"]}"', f" {address['state']} ")
-
-
-Job = tuple[int, int]
-"""A seed and a difficulty."""
 
 
 def _check_new_process(

@@ -20,9 +20,13 @@ from pydantic import ValidationError
 
 from pytest_trace2evolve.agents.chat import ChatAgent, system_prompt
 from pytest_trace2evolve.engine.live import model_folder, names_folder
-from pytest_trace2evolve.environments.environment import DIFFICULTIES, EASIEST, ScenarioEnvironment
+from pytest_trace2evolve.environments.environment import (
+    DIFFICULTIES,
+    EASIEST,
+    ScenarioEnvironment,
+    roll_groups,
+)
 from pytest_trace2evolve.environments.registry import Environments
-from pytest_trace2evolve.environments.rollouts import roll_groups
 from pytest_trace2evolve.errors import ConfigError, GeneratorError, InfrastructureError
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.project.candidates import Candidates

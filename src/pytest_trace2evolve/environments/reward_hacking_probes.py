@@ -14,7 +14,7 @@ from pytest_trace2evolve.cases.expert import (
     STATUS_FOR,
 )
 from pytest_trace2evolve.cases.teacher import CLAIM, MORE
-from pytest_trace2evolve.environments.generators.trajectory import (
+from pytest_trace2evolve.environments.generators.support import (
     call_message,
     opening_of,
     order_id_of,

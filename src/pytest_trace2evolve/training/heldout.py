@@ -14,9 +14,8 @@ from statistics import fmean, stdev
 
 from pytest_trace2evolve.agents.chat import ChatAgent, system_prompt
 from pytest_trace2evolve.environments.calibration import MAX_LOST
-from pytest_trace2evolve.environments.environment import ScenarioEnvironment
+from pytest_trace2evolve.environments.environment import Group, ScenarioEnvironment, roll_groups
 from pytest_trace2evolve.environments.registry import Environments
-from pytest_trace2evolve.environments.rollouts import Group, roll_groups
 from pytest_trace2evolve.errors import ConfigError, InfrastructureError
 from pytest_trace2evolve.models.chat import ChatModel
 from pytest_trace2evolve.models.settings import ModelSettings

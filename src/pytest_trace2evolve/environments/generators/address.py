@@ -4,8 +4,14 @@ from pytest_trace2evolve.cases.content import one_of
 from pytest_trace2evolve.cases.scene import Scene
 from pytest_trace2evolve.cases.store import Data
 from pytest_trace2evolve.environments.environment import EASIEST
-from pytest_trace2evolve.environments.generators.support import Draft, SupportGenerator, one_request
-from pytest_trace2evolve.environments.generators.trajectory import Trajectory, opening_of, with_arguments
+from pytest_trace2evolve.environments.generators.support import (
+    Draft,
+    SupportGenerator,
+    Trajectory,
+    one_request,
+    opening_of,
+    with_arguments,
+)
 from pytest_trace2evolve.records.task import Action, Slot, Task
 from pytest_trace2evolve.users.message_parser import parse_message
 

@@ -9,11 +9,13 @@ from pytest_trace2evolve.cases.expert import RETURN
 from pytest_trace2evolve.cases.families import written_one_way
 from pytest_trace2evolve.cases.scene import Scene
 from pytest_trace2evolve.environments.environment import EASIEST
-from pytest_trace2evolve.environments.generators.support import Draft, SupportGenerator, one_request
-from pytest_trace2evolve.environments.generators.trajectory import (
+from pytest_trace2evolve.environments.generators.support import (
+    Draft,
+    SupportGenerator,
     Trajectory,
     call_message,
     is_write,
+    one_request,
     opening_of,
     order_id_of,
     reads_before_change,

@@ -6,9 +6,10 @@ from pytest_trace2evolve.cases import teacher
 from pytest_trace2evolve.cases.content import one_of, some_of
 from pytest_trace2evolve.cases.expert import Intent
 from pytest_trace2evolve.cases.scene import Scene, Sketch, UserTurn, address_text
-from pytest_trace2evolve.environments.generators.support import Draft, SupportGenerator
-from pytest_trace2evolve.environments.generators.trajectory import (
+from pytest_trace2evolve.environments.generators.support import (
+    Draft,
     MadeCall,
+    SupportGenerator,
     Trajectory,
     call_message,
     is_write,

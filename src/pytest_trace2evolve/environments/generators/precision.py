@@ -4,8 +4,13 @@ from pytest_trace2evolve.cases.content import one_of, some_of
 from pytest_trace2evolve.cases.expert import MODIFY_PAYMENT
 from pytest_trace2evolve.cases.scene import Scene, method_text, options_text
 from pytest_trace2evolve.environments.environment import EASIEST
-from pytest_trace2evolve.environments.generators.support import Draft, SupportGenerator, one_request
-from pytest_trace2evolve.environments.generators.trajectory import Trajectory, with_arguments
+from pytest_trace2evolve.environments.generators.support import (
+    Draft,
+    SupportGenerator,
+    Trajectory,
+    one_request,
+    with_arguments,
+)
 from pytest_trace2evolve.records.task import Action, Task
 
 KINDS = ("return", "return", "return", "return", "pay")

@@ -4,10 +4,12 @@ from collections.abc import Sequence
 
 from pytest_trace2evolve.cases.content import one_of
 from pytest_trace2evolve.cases.scene import Scene
-from pytest_trace2evolve.environments.generators.support import Draft, SupportGenerator, one_request
-from pytest_trace2evolve.environments.generators.trajectory import (
+from pytest_trace2evolve.environments.generators.support import (
+    Draft,
+    SupportGenerator,
     Trajectory,
     is_write,
+    one_request,
     order_id_of,
     remaining_actions,
     say,

@@ -8,11 +8,13 @@ from pytest_trace2evolve.cases.families import cheapest_sibling
 from pytest_trace2evolve.cases.scene import Scene, options_text
 from pytest_trace2evolve.cases.store import Data
 from pytest_trace2evolve.environments.environment import EASIEST
-from pytest_trace2evolve.environments.generators.support import Draft, SupportGenerator, one_request
-from pytest_trace2evolve.environments.generators.trajectory import (
+from pytest_trace2evolve.environments.generators.support import (
+    Draft,
     MadeCall,
+    SupportGenerator,
     Trajectory,
     is_write,
+    one_request,
     opening_of,
     with_arguments,
 )
