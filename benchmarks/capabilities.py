@@ -20,7 +20,7 @@ from itertools import islice
 from deficits import HARMLESS, DeficientAgent, Deficit
 
 from pytest_trace2evolve.cases.case import FAMILIES, Case, generate
-from pytest_trace2evolve.diagnose.behavior_features import Behavior, read_behavior
+from pytest_trace2evolve.diagnose.behavior_features import Behavior
 from pytest_trace2evolve.diagnose.contrast import STANDARD, assess
 from pytest_trace2evolve.diagnose.labels import RULES, label_by_rules
 from pytest_trace2evolve.engine.conversation import Limits, converse
@@ -44,7 +44,7 @@ def simulate(case: Case, lacks: dict[str, Deficit], seed: int, *, breaks: bool) 
     user = ScriptedUser(case.script, seed=seed)
     simulation = asyncio.run(converse(case.task, WORLD, agent, user, limits=Limits(max_steps=80)))
     result = score(simulation, case.task, WORLD)
-    return read_behavior(simulation, case.task, result, WORLD, passed=result.reward == 1)
+    return Behavior(simulation, case.task, WORLD, passed=result.reward == 1)
 
 
 @cache

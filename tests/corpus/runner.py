@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_trace2evolve.cli import main
-from pytest_trace2evolve.environments.calibration import kept_in
+from pytest_trace2evolve.environments.calibration import read_calibrations
 from pytest_trace2evolve.errors import Trace2EvolveError, shortened
 from pytest_trace2evolve.evidence import scoreboard
 from pytest_trace2evolve.evidence.cassettes import read_cassette, render
@@ -181,7 +181,7 @@ def _made(root: Path, reader: Callable[..., Target]) -> Iterator[Target]:
     kept = root / "calibrations"
     kept.mkdir()
     (kept / "read.json").write_text('{"calibrations": []}')
-    yield reader("calibrations", kept / "read.json", "json", lambda: kept_in(kept, "read"), seeds=5)
+    yield reader("calibrations", kept / "read.json", "json", lambda: read_calibrations(kept, "read"), seeds=5)
 
     folder = write_adapter(root / "adapters", "consent")
     yield reader("manifest", folder / MANIFEST, "json", lambda: Adapters(root / "adapters")["consent"])

@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.deficits import DeficientAgent, Deficit
 from pytest_trace2evolve.cases.case import Case, generate
-from pytest_trace2evolve.diagnose.behavior_features import Behavior, read_behavior
+from pytest_trace2evolve.diagnose.behavior_features import Behavior
 from pytest_trace2evolve.engine.conversation import Limits, converse
 from pytest_trace2evolve.evidence.results import OWN_BLOCK
 from pytest_trace2evolve.records.evidence import Provenance
@@ -33,7 +33,7 @@ def simulated(
 def behavior_of(case: Case, simulation: Simulation) -> Behavior:
     """A simulation, scored and read."""
     result = score(simulation, case.task, WORLD)
-    return read_behavior(simulation, case.task, result, WORLD, passed=result.reward == 1)
+    return Behavior(simulation, case.task, WORLD, passed=result.reward == 1)
 
 
 def cases(family: str, count: int, seed: str = "labels") -> list[Case]:

@@ -7,9 +7,9 @@ import pytest
 
 from benchmarks.deficits import HARMLESS, SPOILERS, Deficit
 from pytest_trace2evolve.cases.case import FAMILIES
-from pytest_trace2evolve.diagnose.behavior_features import Behavior, normalize_arguments, read_behavior
+from pytest_trace2evolve.diagnose.behavior_features import Behavior, normalize_arguments
+from pytest_trace2evolve.diagnose.diagnosis import taxonomy
 from pytest_trace2evolve.diagnose.labels import RULES, label_by_rules
-from pytest_trace2evolve.diagnose.taxonomy import taxonomy
 from pytest_trace2evolve.evidence.results import read_results
 from pytest_trace2evolve.records.capability import BUILT_IN_CAPABILITIES, Presence
 from pytest_trace2evolve.records.trace import Simulation
@@ -100,9 +100,7 @@ def test_lists_are_compared_as_pairs_whatever_their_order() -> None:
 def recorded_behaviors(path: Path, worlds: Worlds, domain: str) -> list[Behavior]:
     world = worlds.open("inspect_evals", domain)
     return [
-        read_behavior(
-            one.simulation, one.task, one.score, world, passed=one.record.reward == 1, findings=one.found
-        )
+        Behavior(one.simulation, one.task, world, passed=one.record.reward == 1, findings=one.found)
         for one in rescore(read_results(path), worlds, None)
         if one.record.reward is not None
     ]
@@ -166,7 +164,7 @@ def verification(desk: Reception, task: str) -> Presence:
         }
     )
     result = score(simulation, TASKS[task], world)
-    read = read_behavior(simulation, TASKS[task], result, world, passed=result.reward == 1)
+    read = Behavior(simulation, TASKS[task], world, passed=result.reward == 1)
     return RULES["precondition_verification"](read).presence
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from pytest_trace2evolve.agents.reference import CaseOracle
 from pytest_trace2evolve.environments.environment import DIFFICULTIES, ScenarioEnvironment, require_script
+from pytest_trace2evolve.environments.generated import offer_of
 from pytest_trace2evolve.environments.generators.support import SupportGenerator, remaining_actions
 from pytest_trace2evolve.environments.registry import BUILT_IN
 from pytest_trace2evolve.environments.reward_hacking_probes import WRONG
@@ -21,6 +22,7 @@ from pytest_trace2evolve.records.task import Content, Task
 from pytest_trace2evolve.utils.canonical import digest
 from pytest_trace2evolve.worlds.support.world import SupportWorld
 from research.trace import target
+from research.trace.identity import code_digest
 from research.trace.plan import CAPABILITIES
 from research.trace.tasks import cells_of
 from tests.environments.test_grades import SEEDS as TRIES
@@ -78,6 +80,20 @@ def target_scenarios() -> dict[str, Any]:
         for seed in seeds
     }
     return {"version": target.VERSION, "scenarios": tasks}
+
+
+def digests() -> list[str]:
+    """The digests of an experiment's code and of environments of all kinds."""
+    made: list[Generator] = [
+        kind(level, content) for content in Content for kind in BUILT_IN for level in DIFFICULTIES
+    ]
+    made += [target.TargetGenerator(cell, content) for content in Content for cell in cells_of(CAPABILITIES)]
+    for source in ("first", "second"):
+        offer = offer_of("mine", source, "", WORLD)
+        made += [offer.make(1, content) for content in Content]
+    found = [code_digest(), *(generator.digest for generator in made)]
+    assert len(set(found)) == len(found) == 1 + 2 * (6 * 5 + 6 + 2)
+    return found
 
 
 def grade_of(generator: Generator, way: Way) -> float:

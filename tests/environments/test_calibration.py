@@ -16,10 +16,10 @@ from pytest_trace2evolve.environments.calibration import (
     calibrate,
     direction,
     figures,
-    kept_in,
     missed_targets,
     next_difficulty,
     pass_at,
+    read_calibrations,
 )
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.errors import GeneratorError, InfrastructureError
@@ -128,7 +128,7 @@ def test_a_model_that_refuses_everything_needs_something_easier(
     assert record["tried"][0]["figures"]["all_zero"] == 1.0
     assert "1 environments: 4 seeds × 4 rollouts = 16 rollouts" in captured.err
     assert "Fewer than 100 × 16: the figures are rough" in captured.err
-    [kept] = kept_in(tmp_path / ".trace2evolve" / "environments", "precondition_verification")
+    [kept] = read_calibrations(tmp_path / ".trace2evolve" / "environments", "precondition_verification")
     assert kept.model_dump(mode="json") == record
 
 
@@ -160,7 +160,7 @@ def test_the_difficulty_is_changed_and_the_result_is_kept(
     assert {one["temperature"] for one in server.requests} == {1.0}
     assert len({one["seed"] for one in server.requests}) == 16, "every rollout has a seed of its own"
     served(reader(), tmp_path, "--difficulty", "3")
-    [kept] = kept_in(tmp_path / ".trace2evolve" / "environments", "precondition_verification")
+    [kept] = read_calibrations(tmp_path / ".trace2evolve" / "environments", "precondition_verification")
     assert (kept.difficulty, kept.candidate, kept.content) == (3, "", "train")
     assert cli.main(["--root", str(tmp_path), "environment", "list"]) == 0
     assert "any: nothing fits" in " ".join(capsys.readouterr().out.split())
@@ -201,10 +201,10 @@ def test_an_endpoint_that_refuses_ends_it_in_one_line(
 def test_a_damaged_file_of_calibrations_is_named(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text('{"calibrations": [{}]}')
     with pytest.raises(GeneratorError, match=r"x\.json: .*; delete it, and calibrate again$"):
-        kept_in(tmp_path, "x")
+        read_calibrations(tmp_path, "x")
     (tmp_path / "x.json").write_text("{")
     with pytest.raises(GeneratorError, match=r"x\.json: not valid JSON"):
-        kept_in(tmp_path, "x")
+        read_calibrations(tmp_path, "x")
 
 
 def test_an_endpoint_that_cannot_be_reached_is_reported_with_the_commands_own_option(

@@ -7,7 +7,7 @@ import pytest
 
 from pytest_trace2evolve.environments.admission import admit
 from pytest_trace2evolve.environments.environment import ScenarioEnvironment
-from pytest_trace2evolve.environments.generated import Synthesized, keep_module, offer_of, plain_trace
+from pytest_trace2evolve.environments.generated import Synthesized, offer_of, plain_trace, save_module
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.environments.sandbox.box import missing
 from pytest_trace2evolve.errors import GeneratorError
@@ -222,7 +222,7 @@ def test_plain_pytest_never_runs_what_a_model_wrote(pytester: pytest.Pytester) -
             domain="support",
             created_at="2026-11-22",
         )
-        keep_module(pytester.path, record, source)
+        save_module(pytester.path, record, source)
     pytester.makepyfile(test_own="def test_own():\n    pass\n")
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider")
     result.assert_outcomes(passed=1)

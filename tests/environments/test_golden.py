@@ -155,41 +155,10 @@ def test_another_version_is_another_environment(monkeypatch: pytest.MonkeyPatch,
 DIGESTS = """
 import json
 import pytest_trace2evolve
-from pytest_trace2evolve.environments.generated import GeneratedGenerator
-from pytest_trace2evolve.records.task import Content
-from pytest_trace2evolve.environments.registry import BUILT_IN
-from research.trace.identity import code_digest
-from research.trace.plan import CAPABILITIES
-from research.trace.target import TargetGenerator
-from research.trace.tasks import cells_of
+from tests.environments import golden
 
-made = [kind(level, content) for content in Content for kind in BUILT_IN for level in range(1, 6)]
-made += [TargetGenerator(cell, content) for content in Content for cell in cells_of(CAPABILITIES)]
-for source in ("first", "second"):
-    made += [GeneratedGenerator("mine", source, 1, content, None, None) for content in Content]
-print(json.dumps([pytest_trace2evolve.__file__, code_digest(), *(one.digest for one in made)]))
+print(json.dumps([pytest_trace2evolve.__file__, golden.digests()]))
 """
-"""Prints where the package lies, and the digests of an experiment's code and of environments of all kinds."""
-
-
-REPOSITORY = Path(__file__).resolve().parents[2]
-
-
-def digests(package: Path) -> list[str]:
-    """What `DIGESTS` prints with a package."""
-    done = subprocess.run(
-        [sys.executable, "-c", DIGESTS],
-        cwd=package.parent,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(package.parent), str(ROOT)])},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    where, *found = json.loads(done.stdout)
-    assert where == str(package / "__init__.py")
-    assert len(set(found)) == len(found) == 1 + 2 * (6 * 5 + 6 + 2)
-    return [str(one) for one in found]
 
 
 def test_no_comment_and_no_renamed_module_changes_a_digest(tmp_path: Path) -> None:
@@ -197,8 +166,17 @@ def test_no_comment_and_no_renamed_module_changes_a_digest(tmp_path: Path) -> No
     copied = tmp_path / package.name
     shutil.copytree(package, copied, ignore=shutil.ignore_patterns("__pycache__"))
     for file in copied.rglob("*.py"):
-        text = file.read_text(encoding="utf-8").replace("generators.support", "generators.another_name")
+        text = file.read_text(encoding="utf-8").replace("generators.precondition", "generators.another_name")
         file.write_text(f"{text}\n# A remark.\n", encoding="utf-8")
     folder = copied / "environments" / "generators"
-    (folder / "trajectory.py").rename(folder / "another_name.py")
-    assert digests(copied) == digests(package)
+    (folder / "precondition.py").rename(folder / "another_name.py")
+    done = subprocess.run(
+        [sys.executable, "-c", DIGESTS],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [str(copied / "__init__.py"), golden.digests()]

@@ -126,7 +126,7 @@ def _tell(options: argparse.Namespace, found: "Synthesis") -> None:
     if options.json:
         record = {
             "module": str(found.module) if found.module else None,
-            "kept": str(found.kept),
+            "kept": str(found.folder),
             "rounds": [{"round": one.number, "problems": list(one.problems)} for one in found.rounds],
             "calibration": found.calibration.model_dump(mode="json") if found.calibration else None,
         }
@@ -134,7 +134,7 @@ def _tell(options: argparse.Namespace, found: "Synthesis") -> None:
         return
     if found.module is None:
         print(
-            f"no module was admitted in {len(found.rounds)} rounds; they lie in {found.kept} with what was "
+            f"no module was admitted in {len(found.rounds)} rounds; they lie in {found.folder} with what was "
             "found wrong: read the last, and ask again with a better --description, or write one by hand"
         )
         return
@@ -204,10 +204,10 @@ def _common(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(options: argparse.Namespace) -> int:
-    from pytest_trace2evolve.environments.calibration import listed
+    from pytest_trace2evolve.environments.calibration import environment_statuses
     from pytest_trace2evolve.report.environments import environments_text
 
-    found = listed(environments_of(nearest_project(options)), _folder(options))
+    found = environment_statuses(environments_of(nearest_project(options)), _folder(options))
     if options.json:
         print(json.dumps([one.record for one in found], indent=1))
     else:
@@ -280,7 +280,7 @@ async def _measured(
     environments: "Environments", names: Sequence[str], ask: "CalibrationSpec", server: Any, kept: Path
 ) -> "list[Calibration]":
     """Calibrate one environment after the other; each is kept before the next can fail."""
-    from pytest_trace2evolve.environments.calibration import calibrate, keep
+    from pytest_trace2evolve.environments.calibration import calibrate, store_calibration
     from pytest_trace2evolve.models.chat import ChatModel
 
     settings = ask.settings if server is None else ask.settings.served(server.base_url, server.token)
@@ -294,7 +294,7 @@ async def _measured(
                     show(done, f"difficulty {difficulty}")
 
                 found.append(await calibrate(environments, name, model, ask, on_progress=told))
-                keep(kept, found[-1])
+                store_calibration(kept, found[-1])
     finally:
         await model.close()
     return found

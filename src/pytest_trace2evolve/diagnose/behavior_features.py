@@ -1,4 +1,4 @@
-"""What an agent did in a simulation, compared with the task's gold actions: the features of labels by rules.
+"""An agent's behavior in a simulation, compared with the task's gold actions: the rules' features.
 
 Tools are known by their types, and records by the world's rules if it declares some; otherwise the argument
 whose name ends in `_id` names the record.
@@ -14,10 +14,10 @@ from itertools import takewhile, zip_longest
 from typing import Any
 
 from pytest_trace2evolve.records.capability import Outcome, Shown
-from pytest_trace2evolve.records.message import Message, ToolCall
+from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import World, rules_of
 from pytest_trace2evolve.records.rules import Finding, Rules, Writing, id_at
-from pytest_trace2evolve.records.score import Score, ToolType
+from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.task import Action, RewardBasis, Task
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.utils.canonical import texts_in
@@ -25,27 +25,20 @@ from pytest_trace2evolve.utils.canonical import texts_in
 MIN_REPEATS = 3
 """How often a call is made before it counts as a loop."""
 
+NO_RULES = Rules(identify={}, customers="", owner="", status="", ids={}, reads={}, writes={})
+"""For a world that declares none."""
+
 
 class Match(StrEnum):
-    """What became of a write that the task asks for.
+    """The fate of a write that the task asks for; calls are matched in this order."""
 
-    Attributes:
-        EXACT: It was made as it should be.
-        DIFFERING: The tool and the record are right, other arguments are not.
-        OTHER_TOOL: Something else was done to the record.
-        OTHER_RECORD: It was done, or tried, on a record for which the task does not ask for it.
-        FAILED: It was tried, and the tool rejected it.
-        REFUSED: Something else was tried on the record, and the tool rejected it.
-        MISSING: Nothing of the kind was tried.
-    """
-
-    EXACT = "exact"
-    DIFFERING = "differing"
-    OTHER_TOOL = "other tool"
-    OTHER_RECORD = "other record"
-    FAILED = "failed"
-    REFUSED = "refused"
-    MISSING = "missing"
+    EXACT = "exact"  # made as it should be
+    DIFFERING = "differing"  # the tool and the record are right, other arguments are not
+    FAILED = "failed"  # tried, and rejected by the tool
+    OTHER_TOOL = "other tool"  # something else was done to the record
+    REFUSED = "refused"  # something else was tried on the record, and rejected by the tool
+    OTHER_RECORD = "other record"  # done, or tried, on a record for which the task does not ask for it
+    MISSING = "missing"  # nothing of the kind was tried
 
 
 @dataclass(frozen=True)
@@ -53,25 +46,22 @@ class AgentCall:
     """One tool call of the agent with its result; `message` is its place in the trace."""
 
     message: int
-    call: ToolCall
+    id: str
+    name: str
+    arguments: Mapping[str, Any]
     error: bool
     result: str
-    record: str = ""
-
-    @property
-    def name(self) -> str:
-        """The tool."""
-        return self.call.name
+    record: str
 
     @property
     def texts(self) -> set[str]:
         """The texts among its arguments."""
-        return set(texts_in(self.call.arguments, names=False))
+        return set(texts_in(self.arguments, names=False))
 
     def equals(self, action: Action) -> bool:
         """Whether a gold action is the same call, whatever the order of its lists."""
-        mine, gold = self.call.arguments, action.arguments
-        return self.name == action.name and normalize_arguments(mine) == normalize_arguments(gold)
+        mine, gold = normalize_arguments(self.arguments), normalize_arguments(action.arguments)
+        return self.name == action.name and mine == gold
 
 
 @dataclass(frozen=True)
@@ -88,8 +78,7 @@ class ExpectedWrite:
         """The arguments that are not as they should be."""
         if self.call is None:
             return set()
-        mine = normalize_arguments(self.call.call.arguments)
-        gold = normalize_arguments(self.action.arguments)
+        mine, gold = map(normalize_arguments, (self.call.arguments, self.action.arguments))
         return {name for name in {*mine, *gold} if mine.get(name) != gold.get(name)}
 
 
@@ -112,44 +101,76 @@ def normalize_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def record_of(tool: str, arguments: Mapping[str, Any], rules: Rules | None) -> str:
+def record_of(tool: str, arguments: Mapping[str, Any], rules: Rules) -> str:
     """The id of the record that a call is about; empty if it names none."""
-    declared = (rules.writes.get(tool) or rules.reads.get(tool)) if rules is not None else None
-    if declared is not None:
+    if declared := rules.writes.get(tool) or rules.reads.get(tool):
         values = [arguments.get(declared.argument)]
     else:
         values = [value for name, value in arguments.items() if name.endswith("_id")]
     return values[0] if values and isinstance(values[0], str) else ""
 
 
-@dataclass(frozen=True)
 class Behavior:
     """The features of one simulation.
 
-    Attributes:
-        simulation, task, score: One scored simulation.
+    Args:
+        simulation, task: One scored simulation.
+        world: Its domain; the gold actions are tried on it, since those that fail have no effect.
         passed: Whether the reward is 1.
-        rules: The world's rules; None if it declares none.
+        findings: The broken invariants.
+        run: The run of the simulation.
+
+    Attributes:
+        rules: The world's rules.
         types: The type of each tool.
         calls: The agent's tool calls in order.
         gold_reads: Reads among the gold actions, except those that identify the customer.
         gold_writes: Writes among the gold actions that have an effect, and those without one that the agent
             made otherwise.
-        findings: The broken invariants.
-        run: The run of the simulation.
+
+    Raises:
+        WorldError: the task's initial state does not fit the world.
     """
 
-    simulation: Simulation
-    task: Task
-    score: Score
-    passed: bool
-    rules: Rules | None
-    types: Mapping[str, ToolType]
-    calls: tuple[AgentCall, ...]
-    gold_reads: tuple[Action, ...]
-    gold_writes: tuple[Action, ...]
-    findings: tuple[Finding, ...] = ()
-    run: str = ""
+    def __init__(
+        self,
+        simulation: Simulation,
+        task: Task,
+        world: World,
+        *,
+        passed: bool,
+        findings: Sequence[Finding] = (),
+        run: str = "",
+    ) -> None:
+        self.simulation, self.task, self.passed = simulation, task, passed
+        self.findings, self.run = findings, run
+        self.rules, self.types = rules_of(world) or NO_RULES, world.tool_types()
+        self.calls = tuple(_agent_calls(simulation.trace, self.rules))
+        effective = self._effective_gold_actions(world)
+        self.gold_reads = [one for one in effective if self.types.get(one.name) is ToolType.READ]
+        self.gold_writes = [one for one in effective if self.types.get(one.name) is ToolType.WRITE]
+
+    def _effective_gold_actions(self, world: World) -> list[Action]:
+        """The agent's gold actions that count, tried one after another."""
+        session = world.open()
+        session.initialise(self.task.initial_state)
+        effective = []
+        for action in self.task.actions:
+            if action.requestor != "assistant":
+                session.perform(action)
+                continue
+            result = session.call(action.name, action.arguments, "assistant")
+            if action.name not in self.rules.identify and (not result.error or self._made_otherwise(action)):
+                effective.append(action)
+        return effective
+
+    def _made_otherwise(self, action: Action) -> bool:
+        """Whether the agent made a change that the gold action, rejected by its tool, only tried."""
+        target = (action.name, record_of(action.name, action.arguments, self.rules))
+        return any(
+            not call.error and (call.name, call.record) == target and not call.equals(action)
+            for call in self.calls
+        )
 
     @property
     def outcome(self) -> Outcome:
@@ -173,16 +194,17 @@ class Behavior:
     @cached_property
     def last_agent_message(self) -> int:
         """The place of the agent's last message; 0 if it said nothing."""
-        return max((place for place, one in enumerate(self.trace) if one.role == "assistant"), default=0)
+        places = (place for place, message in enumerate(self.trace) if message.role == "assistant")
+        return max(places, default=0)
 
     @cached_property
     def customer_words(self) -> str:
         """Everything that the customer said, in lower case."""
-        return " ".join((one.content or "") for one in self.trace if one.role == "user").lower()
+        return " ".join(message.content or "" for message in self.trace if message.role == "user").lower()
 
     def writing(self, tool: str) -> Writing | None:
         """What the world's rules say of a tool that writes."""
-        return self.rules.writes.get(tool) if self.rules is not None else None
+        return self.rules.writes.get(tool)
 
     @cached_property
     def writes(self) -> tuple[AgentCall, ...]:
@@ -198,14 +220,10 @@ class Behavior:
 
     def first_read(self, record: str, before: int | None = None) -> AgentCall | None:
         """The first successful read that names a record, before a place in the trace."""
-        return next(
-            (
-                call
-                for call in self.reads
-                if record in call.texts and (before is None or call.message < before)
-            ),
-            None,
-        )
+        for call in self.reads:
+            if record in call.texts and (before is None or call.message < before):
+                return call
+        return None
 
     def was_shown(self, record: str, before: int) -> bool:
         """Whether the result of a call that identified the customer, or created the record, showed it."""
@@ -221,8 +239,6 @@ class Behavior:
 
     def _new_record(self, call: AgentCall) -> str | None:
         """The record that the result of a call shows although its arguments need not name it."""
-        if self.rules is None:
-            return None
         writing = self.writing(call.name)
         if writing is not None and writing.creates:
             return call.record or id_at(call.result, writing.id_path)
@@ -233,9 +249,9 @@ class Behavior:
         """Whether a text occurs, as words of its own, in the tools' answers or the customer's messages."""
         pattern = re.compile(rf"(?<![\w.]){re.escape(text.lower())}(?![\w]|\.\d)")
         return any(
-            pattern.search((one.content or "").lower())
-            for one in self.trace[:before]
-            if one.role in ("tool", "user")
+            pattern.search((message.content or "").lower())
+            for message in self.trace[:before]
+            if message.role in ("tool", "user")
         )
 
     @cached_property
@@ -243,9 +259,9 @@ class Behavior:
         """What the task asks the agent to say, found as the scorer finds it."""
         criteria = self.task.evaluation_criteria
         said = {
-            place: one.text.lower().replace(",", "")
-            for place, one in enumerate(self.trace)
-            if one.role == "assistant" and one.text is not None
+            place: message.text.lower().replace(",", "")
+            for place, message in enumerate(self.trace)
+            if message.role == "assistant" and message.text is not None
         }
         return tuple(
             Answer(text, next((place for place, words in said.items() if text.lower() in words), None))
@@ -291,7 +307,7 @@ class Behavior:
         expected = list(zip(self.gold_writes, records, strict=True))
         asked = {(gold.name, record) for gold, record in expected}
         found: dict[int, ExpectedWrite] = {}
-        for match in _SEARCH_ORDER:
+        for match in Match:
             for place, (gold, record) in enumerate(expected):
                 if place in found:
                     continue
@@ -316,111 +332,34 @@ class Behavior:
     @cached_property
     def repeated(self) -> tuple[AgentCall, ...]:
         """Calls that were made `MIN_REPEATS` times or more, each once."""
-        keys = [(call.name, repr(sorted(call.call.arguments.items()))) for call in self.calls]
+        keys = [(call.name, repr(sorted(call.arguments.items()))) for call in self.calls]
         counts = Counter(keys)
         first = dict(zip(reversed(keys), reversed(self.calls), strict=True))
         return tuple(first[key] for key, count in counts.items() if count >= MIN_REPEATS)
-
-
-_SEARCH_ORDER = (
-    Match.EXACT,
-    Match.DIFFERING,
-    Match.FAILED,
-    Match.OTHER_TOOL,
-    Match.REFUSED,
-    Match.OTHER_RECORD,
-)
 
 
 def _fits(match: Match, call: AgentCall, gold: Action, record: str, asked: set[tuple[str, str]]) -> bool:
     """Whether a call stands for an expected write in this way."""
     same_tool, same_record = call.name == gold.name, call.record == record
     unasked = (call.name, call.record) not in asked
-    if match is Match.FAILED:
-        return call.error and same_tool and same_record
-    if match is Match.REFUSED:
-        return call.error and same_record and unasked
-    if match is Match.OTHER_RECORD:
-        return same_tool and bool(call.record) and unasked
-    if call.error:
-        return False
-    if match is Match.EXACT:
-        return call.equals(gold)
-    return same_record and (same_tool if match is Match.DIFFERING else unasked)
+    match match:
+        case Match.EXACT:
+            return not call.error and call.equals(gold)
+        case Match.DIFFERING:
+            return not call.error and same_record and same_tool
+        case Match.FAILED:
+            return call.error and same_record and same_tool
+        case Match.OTHER_TOOL:
+            return not call.error and same_record and unasked
+        case Match.REFUSED:
+            return call.error and same_record and unasked
+        case Match.OTHER_RECORD:
+            return bool(call.record) and same_tool and unasked
+        case Match.MISSING:
+            return False
 
 
-def read_behavior(
-    simulation: Simulation,
-    task: Task,
-    score: Score,
-    world: World,
-    *,
-    passed: bool,
-    findings: Sequence[Finding] = (),
-    run: str = "",
-) -> Behavior:
-    """Read the features of a simulation.
-
-    Args:
-        simulation, task, score: One scored simulation.
-        world: Its domain; the gold actions are tried on it, since those that fail have no effect.
-        passed: Whether its reward is 1.
-        findings: The broken invariants.
-        run: The run of the simulation.
-
-    Raises:
-        WorldError: the task's initial state does not fit the world.
-    """
-    rules, types = rules_of(world), world.tool_types()
-    calls = tuple(_agent_calls(simulation.trace, rules))
-    reads, writes = _gold_actions(task, world, types, rules, calls)
-    return Behavior(
-        simulation=simulation,
-        task=task,
-        score=score,
-        passed=passed,
-        rules=rules,
-        types=types,
-        calls=calls,
-        gold_reads=tuple(reads),
-        gold_writes=tuple(writes),
-        findings=tuple(findings),
-        run=run,
-    )
-
-
-def _gold_actions(
-    task: Task, world: World, types: Mapping[str, ToolType], rules: Rules | None, calls: Sequence[AgentCall]
-) -> tuple[list[Action], list[Action]]:
-    session = world.open()
-    session.initialise(task.initial_state)
-    reads: list[Action] = []
-    writes: list[Action] = []
-    for action in task.actions:
-        if action.requestor != "assistant":
-            session.perform(action)
-            continue
-        result = session.call(action.name, action.arguments, "assistant")
-        if rules is not None and action.name in rules.identify:
-            continue
-        if result.error and not _made_otherwise(action, calls, rules):
-            continue
-        if types.get(action.name) is ToolType.WRITE:
-            writes.append(action)
-        elif types.get(action.name) is ToolType.READ:
-            reads.append(action)
-    return reads, writes
-
-
-def _made_otherwise(action: Action, calls: Sequence[AgentCall], rules: Rules | None) -> bool:
-    """Whether the agent made a change that the gold action, rejected by its tool, only tried."""
-    target = (action.name, record_of(action.name, action.arguments, rules))
-    return any(
-        not call.error and (call.name, call.record) == target and not call.equals(action) for call in calls
-    )
-
-
-def _agent_calls(trace: Sequence[Message], rules: Rules | None) -> Iterator[AgentCall]:
+def _agent_calls(trace: Sequence[Message], rules: Rules) -> Iterator[AgentCall]:
     for place, message in enumerate(trace):
         if message.role != "assistant":
             continue
@@ -430,7 +369,9 @@ def _agent_calls(trace: Sequence[Message], rules: Rules | None) -> Iterator[Agen
             if call is not None:
                 yield AgentCall(
                     message=place,
-                    call=call,
+                    id=call.id,
+                    name=call.name,
+                    arguments=call.arguments,
                     error=answer is None or bool(answer.error),
                     result=(answer.content or "") if answer is not None else "",
                     record=record_of(call.name, call.arguments, rules),

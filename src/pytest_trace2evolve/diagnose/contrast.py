@@ -1,8 +1,8 @@
-"""The contrast of failures and successes: how much more often a capability is lacking if a task failed.
+"""The contrast of failures and successes: how much more often failed traces lack a capability.
 
-Thresholds alone would select, from 20 failed and 20 passed traces, a capability that is not missing in 30 to
+From 20 failed and 20 passed traces, thresholds alone would select a capability that is not missing in 30 to
 70 % of draws. So Δ's interval must lie above 0 too, at a level at which the intervals of all capabilities
-hold together: of several that are not missing, each is another chance to look missing.
+hold together: each capability that is not missing is another chance to look missing.
 """
 
 import math
@@ -23,8 +23,8 @@ from pytest_trace2evolve.records.capability import (
     Shown,
 )
 
-MAX_EXAMPLES = 8
-"""Failures that are shown of a capability."""
+MAX_EXAMPLES = 8  # failures that are shown of a capability
+LOWEST_DELTA = -2.0  # below every measured one
 
 _RATED = (Presence.PRESENT, Presence.LACKING)
 """The labels that enter a rate."""
@@ -32,12 +32,12 @@ _RATED = (Presence.PRESENT, Presence.LACKING)
 
 @dataclass(frozen=True)
 class Thresholds:
-    """When a capability counts as missing.
+    """Minima at which a capability counts as missing.
 
     Attributes:
-        coverage: ρ, the smallest share of failures that lack it.
-        delta: δ, the smallest contrast.
-        runs: The smallest share of runs in which both are reached.
+        coverage: ρ, the share of failures that lack it.
+        delta: δ, the contrast.
+        runs: The share of runs in which both are reached.
     """
 
     coverage: float = 0.10
@@ -67,12 +67,6 @@ def assess(
 ) -> list[Assessment]:
     """Compare failures with successes, one capability at a time; the selected ones first, then by Δ.
 
-    Args:
-        capabilities: What was labelled.
-        runs: The labels, one or more runs.
-        outcomes: The traces.
-        thresholds: When a capability counts as missing.
-
     Raises:
         LabelError: a run does not have exactly one label of every capability for each trace.
     """
@@ -85,28 +79,28 @@ def assess(
             by_capability[label.capability][label.trace] = label.presence
         labelled.append(by_capability)
     contrasts = {name: tuple(contrast(labels[name], outcomes) for labels in labelled) for name in names}
-    compared = sum(any(one.delta is not None for one in found) for found in contrasts.values())
+    compared = sum(any(run.delta is not None for run in by_run) for by_run in contrasts.values())
     assessed = []
     for capability in capabilities:
         own = [labels[capability.name] for labels in labelled]
         failed, passed = (
-            _clusters(own, [one for one in outcomes if one.passed is side]) for side in (False, True)
+            _clusters(own, [outcome for outcome in outcomes if outcome.passed is side])
+            for side in (False, True)
         )
-        assessed.append(
-            _assessment(
-                capability,
-                contrasts[capability.name],
-                difference_interval(failed, passed, comparisons=compared),
-                thresholds,
-                _examples(capability.name, runs, outcomes),
-            )
-        )
-    return sorted(assessed, key=lambda one: (not one.selected, -_or_lowest(one.delta), one.name))
+        interval = difference_interval(failed, passed, comparisons=compared)
+        examples = _examples(capability.name, runs, outcomes)
+        assessed.append(_assessment(capability, contrasts[capability.name], interval, thresholds, examples))
+
+    def rank(assessment: Assessment) -> tuple[bool, float, str]:
+        delta = LOWEST_DELTA if assessment.delta is None else assessment.delta
+        return not assessment.selected, -delta, assessment.name
+
+    return sorted(assessed, key=rank)
 
 
 def _check_partition(run: LabelRun, outcomes: Sequence[Outcome], capabilities: Sequence[str]) -> None:
     """Require exactly one label of every capability for each trace."""
-    expected = {(one.trace, name) for one in outcomes for name in capabilities}
+    expected = {(outcome.trace, name) for outcome in outcomes for name in capabilities}
     found = Counter((label.trace, label.capability) for label in run.labels)
     where = f"run {run.run} of the labeller"
     advice = "its labels do not partition the traces, and none of them counts"
@@ -123,14 +117,11 @@ def contrast(labels: Mapping[str, Presence], outcomes: Sequence[Outcome]) -> Con
     """One capability in one run.
 
     coverage = lacking∧failed / failed; ER⁻ = lacking∧failed / (lacking+present)∧failed; ER⁺ the same among
-    passed traces; Δ = ER⁻ − ER⁺ (TRACE, arXiv 2604.05336). An empty denominator is not measured.
-
-    Args:
-        labels: By trace.
-        outcomes: All traces of the run.
+    passed traces; Δ = ER⁻ − ER⁺ (TRACE, arXiv 2604.05336). An empty denominator is not measured. The labels
+    are by trace.
     """
-    failed = Counter(labels[one.trace] for one in outcomes if not one.passed)
-    passed = Counter(labels[one.trace] for one in outcomes if one.passed)
+    failed = Counter(labels[outcome.trace] for outcome in outcomes if not outcome.passed)
+    passed = Counter(labels[outcome.trace] for outcome in outcomes if outcome.passed)
     rate_failed, rate_passed = _rate(failed), _rate(passed)
     return Contrast(
         coverage=failed[Presence.LACKING] / failed.total() if failed.total() else None,
@@ -150,65 +141,63 @@ def _clusters(runs: Sequence[Mapping[str, Presence]], outcomes: Sequence[Outcome
     """Traces by task, averaged over runs."""
     lacking: Counter[str] = Counter()
     shown: Counter[str] = Counter()
-    for one in outcomes:
+    for outcome in outcomes:
         for labels in runs:
-            shown[one.task] += labels[one.trace] in _RATED
-            lacking[one.task] += labels[one.trace] is Presence.LACKING
+            shown[outcome.task] += labels[outcome.trace] in _RATED
+            lacking[outcome.task] += labels[outcome.trace] is Presence.LACKING
     return [Cluster(lacking[task] / len(runs), shown[task] / len(runs)) for task in sorted(shown)]
 
 
 def _assessment(
     capability: Capability,
-    found: tuple[Contrast, ...],
+    by_run: tuple[Contrast, ...],
     interval: tuple[float, float] | None,
     thresholds: Thresholds,
     examples: tuple[Shown, ...],
 ) -> Assessment:
-    coverage = [one.coverage for one in found if one.coverage is not None]
-    delta = [one.delta for one in found if one.delta is not None]
+    coverage = [run.coverage for run in by_run if run.coverage is not None]
+    delta = [run.delta for run in by_run if run.delta is not None]
     low, high = interval or (None, None)
-    reason = _why_not(found, thresholds, low)
+    reason = _reason_against(by_run, thresholds, low)
     return Assessment(
         name=capability.name,
         description=capability.description,
         merged=capability.merged,
         coverage=_mean(coverage),
-        error_rate_failed=_mean([one.error_rate_failed for one in found]),
-        error_rate_passed=_mean([one.error_rate_passed for one in found]),
+        error_rate_failed=_mean([run.error_rate_failed for run in by_run]),
+        error_rate_passed=_mean([run.error_rate_passed for run in by_run]),
         delta=_mean(delta),
         coverage_std=statistics.stdev(coverage) if len(coverage) > 1 else None,
         delta_std=statistics.stdev(delta) if len(delta) > 1 else None,
         delta_low=low,
         delta_high=high,
-        runs_passed=sum(map(thresholds.reached, found)),
+        runs_passed=sum(map(thresholds.reached, by_run)),
         selected=not reason,
         reason=reason,
         examples=examples,
-        lost=sum(one.lost for one in found),
-        by_run=found,
+        lost=sum(run.lost for run in by_run),
+        by_run=by_run,
     )
 
 
-def _why_not(found: Sequence[Contrast], thresholds: Thresholds, low: float | None) -> str:
+def _reason_against(by_run: Sequence[Contrast], thresholds: Thresholds, low: float | None) -> str:
     """Why a capability is not selected; empty if it is."""
-    if all(one.coverage is None for one in found):
+    if all(run.coverage is None for run in by_run):
         return "nothing failed"
-    if all(one.error_rate_failed is None for one in found):
+    if all(run.error_rate_failed is None for run in by_run):
         return "no failed trace calls for it"
-    if all(one.error_rate_passed is None for one in found):
+    if all(run.error_rate_passed is None for run in by_run):
         return "no passed trace calls for it: there is nothing to compare the failures with"
-    passed, least = sum(map(thresholds.reached, found)), thresholds.min_runs(len(found))
+    passed, least = sum(map(thresholds.reached, by_run)), thresholds.min_runs(len(by_run))
     if passed < least:
-        means = (
-            ("coverage", _mean([one.coverage for one in found]), thresholds.coverage),
-            ("Δ", _mean([one.delta for one in found]), thresholds.delta),
-        )
-        below = " and ".join(
-            f"{name} is below {threshold:.2f}"
-            for name, value, threshold in means
-            if value is not None and value < threshold
-        )
-        runs = f"reached in {passed} of {len(found)} runs, {least} are needed" if len(found) > 1 else ""
+        reasons = []
+        coverage, delta = _mean([run.coverage for run in by_run]), _mean([run.delta for run in by_run])
+        if coverage is not None and coverage < thresholds.coverage:
+            reasons.append(f"coverage is below {thresholds.coverage:.2f}")
+        if delta is not None and delta < thresholds.delta:
+            reasons.append(f"Δ is below {thresholds.delta:.2f}")
+        below = " and ".join(reasons)
+        runs = f"reached in {passed} of {len(by_run)} runs, {least} are needed" if len(by_run) > 1 else ""
         return "; ".join(filter(None, (below, runs)))
     if low is None or low <= 0:
         return "Δ's interval holds 0: it may be chance"
@@ -217,13 +206,13 @@ def _why_not(found: Sequence[Contrast], thresholds: Thresholds, low: float | Non
 
 def _examples(name: str, runs: Sequence[LabelRun], outcomes: Sequence[Outcome]) -> tuple[Shown, ...]:
     """Failures that lack it, those first that most runs agree on."""
-    failed = {one.trace: one for one in outcomes if not one.passed}
+    failed = {outcome.trace: outcome for outcome in outcomes if not outcome.passed}
     found: dict[str, list[Shown]] = {}
     for run in runs:
         for label in run.labels:
-            one = failed.get(label.trace)
-            if label.capability == name and label.presence is Presence.LACKING and one is not None:
-                shown = Shown(**one.model_dump(exclude={"passed"}), message=label.message, why=label.why)
+            outcome = failed.get(label.trace)
+            if label.capability == name and label.presence is Presence.LACKING and outcome is not None:
+                shown = Shown(**outcome.model_dump(exclude={"passed"}), message=label.message, why=label.why)
                 found.setdefault(label.trace, []).append(shown)
     agreed = sorted(found.values(), key=len, reverse=True)
     return tuple(shown[0] for shown in agreed[:MAX_EXAMPLES])
@@ -232,7 +221,3 @@ def _examples(name: str, runs: Sequence[LabelRun], outcomes: Sequence[Outcome]) 
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return statistics.fmean(known) if known else None
-
-
-def _or_lowest(delta: float | None) -> float:
-    return -2.0 if delta is None else delta

@@ -1,13 +1,13 @@
-"""From traces to a report: which capabilities the failures of a run lack, and what is left unexplained."""
+"""From traces to a report: the capabilities that failures lack, the kinds of failure, and what is left."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from pytest_trace2evolve.diagnose.contrast import STANDARD, Thresholds, assess
-from pytest_trace2evolve.diagnose.labels import label_by_rules
-from pytest_trace2evolve.diagnose.taxonomy import taxonomy
+from pytest_trace2evolve.diagnose.behavior_features import Behavior, Match, record_of
+from pytest_trace2evolve.diagnose.contrast import MAX_EXAMPLES, STANDARD, Thresholds, assess
+from pytest_trace2evolve.diagnose.labels import account_address_inference, label_by_rules, status_known
 from pytest_trace2evolve.diagnose.traces import TraceSet, gather
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.project.project import Project
@@ -15,38 +15,39 @@ from pytest_trace2evolve.records.capability import (
     BUILT_IN_CAPABILITIES,
     Capability,
     CapabilityReport,
+    FailureKind,
     LabelRun,
     Presence,
 )
 from pytest_trace2evolve.records.improvement import Missing
-from pytest_trace2evolve.worlds.registry import WorldName
+from pytest_trace2evolve.records.trace import TerminationReason
 
-RULES = "rules"
-"""The labeller that needs no model."""
+if TYPE_CHECKING:
+    from pytest_trace2evolve.environments.registry import Environments
+
+Evidence = tuple[int | None, str] | None
+"""The place in a failed trace that shows its kind, and why; None if it is not of that kind."""
+
+_BUDGETS = frozenset(
+    {TerminationReason.MAX_STEPS, TerminationReason.TOO_MANY_ERRORS, TerminationReason.TIMEOUT}
+)
 
 
 @dataclass(frozen=True)
 class LabelSet:
-    """The labels of a labeller.
-
-    Attributes:
-        labeller: Its name.
-        capabilities: The capabilities that it labelled.
-        runs: Its runs.
-        notes: Remarks for the report.
-    """
+    """The runs of a labeller, the capabilities that it labelled, and notes for the report."""
 
     labeller: str
     capabilities: Sequence[Capability]
     runs: Sequence[LabelRun]
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
 
 def by_rules(traces: TraceSet, runs: int = 1) -> LabelSet:
     """Labels by rules; however many runs are asked for, they are one."""
     note = f"{runs} runs of the rules are one run: they agree with themselves, which is no stability"
     labels = label_by_rules(traces.behaviors)
-    return LabelSet(RULES, BUILT_IN_CAPABILITIES, [labels], (note,) if runs > 1 else ())
+    return LabelSet("rules", BUILT_IN_CAPABILITIES, [labels], (note,) if runs > 1 else ())
 
 
 def report(traces: TraceSet, labels: LabelSet, thresholds: Thresholds = STANDARD) -> CapabilityReport:
@@ -64,17 +65,17 @@ def report(traces: TraceSet, labels: LabelSet, thresholds: Thresholds = STANDARD
         labeller=labels.labeller,
         runs=len(labels.runs),
         traces=len(outcomes),
-        failed=sum(not one.passed for one in outcomes),
+        failed=sum(not outcome.passed for outcome in outcomes),
         capabilities=tuple(assess(labels.capabilities, labels.runs, outcomes, thresholds)),
         labels=tuple(labels.runs),
         taxonomy=tuple(kinds),
         unexplained=tuple(
-            one.shown(
-                one.last_agent_message if one.trace else None,
-                f"ended by {one.simulation.termination_reason}",
+            behavior.shown(
+                behavior.last_agent_message if behavior.trace else None,
+                f"ended by {behavior.simulation.termination_reason}",
             )
-            for one in traces.behaviors
-            if not one.passed and one.simulation.id not in explained
+            for behavior in traces.behaviors
+            if not behavior.passed and behavior.simulation.id not in explained
         ),
         notes=(*traces.notes, *labels.notes),
     )
@@ -106,9 +107,9 @@ class RunDiagnosis:
         Raises:
             ConfigError: none has.
         """
-        found = tuple(one for one in self.missing if one.name in self.environments)
+        found = tuple(missing for missing in self.missing if missing.name in self.environments)
         if not found:
-            lacking = ", ".join(one.name for one in self.missing)
+            lacking = ", ".join(missing.name for missing in self.missing)
             raise ConfigError(
                 f"run {', '.join(self.runs)} lacks {lacking}, and no environment with the tools of its world "
                 "trains that: write one with trace2evolve environment synthesize NAME"
@@ -116,17 +117,7 @@ class RunDiagnosis:
         return found
 
 
-class ToolChecks(Protocol):
-    """What the registry of environments says of worlds: which environments have their tools."""
-
-    def require_tools_of(self, what: str, world: WorldName) -> None:
-        """Raise if no environment has the tools of a world."""
-
-    def with_tools_of(self, worlds: Iterable[WorldName]) -> tuple[str, ...]:
-        """Names of the environments that have the tools of all these worlds."""
-
-
-def diagnose_run(project: Project, run: str, here: Path, environments: ToolChecks) -> RunDiagnosis:
+def diagnose_run(project: Project, run: str, here: Path, environments: "Environments") -> RunDiagnosis:
     """What the failures of a run lack, by rules, on the tasks that may be learned from.
 
     Raises:
@@ -139,13 +130,13 @@ def diagnose_run(project: Project, run: str, here: Path, environments: ToolCheck
     found = report(traces, by_rules(traces))
     if not found.failed:
         raise ConfigError(
-            f"run {run}: none of its {found.traces} traces that may be learnt from failed: there is nothing "
+            f"run {run}: none of its {found.traces} traces outside sealed splits failed: there is nothing "
             "to learn"
         )
     missing = tuple(
-        Missing(name=one.name, delta=one.delta, coverage=one.coverage)
-        for one in found.capabilities
-        if one.selected
+        Missing(name=assessed.name, delta=assessed.delta, coverage=assessed.coverage)
+        for assessed in found.capabilities
+        if assessed.selected
     )
     if not missing:
         raise ConfigError(
@@ -167,3 +158,125 @@ def diagnose_run(project: Project, run: str, here: Path, environments: ToolCheck
         traces=found.traces,
         environments=environments.with_tools_of(traces.ran_in),
     )
+
+
+# Kinds of failure: Trace2Evolve's taxonomy. A failed trace can be of several.
+
+
+def _under_inspection(behavior: Behavior) -> Evidence:
+    for action in behavior.unread:
+        record = record_of(action.name, action.arguments, behavior.rules)
+        why = f"{action.name} of {record} was never called" if record else action.name
+        return behavior.last_agent_message, why
+    return None
+
+
+def _cross_order_ambiguity(behavior: Behavior) -> Evidence:
+    for write in behavior.expected_writes:
+        if write.match is Match.OTHER_RECORD and write.call is not None:
+            why = f"{write.action.name} on {write.call.record}; {write.record} is meant"
+            return write.call.message, why
+    meant = {
+        write.action.name: write.record for write in behavior.expected_writes if write.match is Match.MISSING
+    }
+    for call in behavior.writes:
+        if call.error and meant.get(call.name, call.record) != call.record:
+            return call.message, f"{call.name} tried on {call.record}; {meant[call.name]} is meant"
+    return None
+
+
+def _unsafe_write_path(behavior: Behavior) -> Evidence:
+    places = {call.message for call in behavior.writes}
+    for finding in behavior.findings:
+        if finding.message in places:
+            return finding.message, f"{finding.invariant.value}: {finding.why}"
+    for call in behavior.unexpected_writes:
+        return call.message, f"{call.name} on {call.record} was not called for"
+    return None
+
+
+def _max_step_loop(behavior: Behavior) -> Evidence:
+    reason = behavior.simulation.termination_reason
+    if reason in _BUDGETS:
+        return max(len(behavior.trace) - 1, 0), f"ended by {reason}"
+    for call in behavior.repeated:
+        return call.message, f"{call.name} was called again and again"
+    return None
+
+
+def _partial_success(behavior: Behavior) -> Evidence:
+    exact = [write.call for write in behavior.expected_writes if write.match is Match.EXACT]
+    told = [answer.message for answer in behavior.answers if answer.message is not None]
+    places = [*told[-1:], *(call.message for call in exact[-1:] if call is not None)]
+    steps = len(behavior.expected_writes) + len(behavior.answers)
+    return (places[-1], f"{len(exact) + len(told)} of {steps} steps are right") if places else None
+
+
+def _cancelled_order_tracking(behavior: Behavior) -> Evidence:
+    for call in behavior.writes:
+        if (status := status_known(behavior, call)).startswith("cancel"):
+            return call.message, f"{call.name} on {call.record}, which was {status!r}"
+    return None
+
+
+def _account_address_inference(behavior: Behavior) -> Evidence:
+    shown = account_address_inference(behavior)
+    return (shown.message, shown.why) if shown.presence is Presence.LACKING else None
+
+
+KINDS: Mapping[str, tuple[Callable[[Behavior], Evidence], str]] = {
+    "under_inspection": (_under_inspection, "A record that the expert reads was never read."),
+    "cross_order_ambiguity": (
+        _cross_order_ambiguity,
+        "A change was made, or tried, on another record than the one that is meant.",
+    ),
+    "unsafe_write_path": (
+        _unsafe_write_path,
+        (
+            "A change broke an invariant (identity, consent, eligibility, read before write), or nobody had "
+            "called for it."
+        ),
+    ),
+    "max_step_loop": (
+        _max_step_loop,
+        "A budget ended the simulation, or one call was made three times or more.",
+    ),
+    "partial_success": (
+        _partial_success,
+        "A part of what was asked for was done as it should be, and the rest was not.",
+    ),
+    "cancelled_order_tracking": (
+        _cancelled_order_tracking,
+        "The agent worked on an order that it knew, or could have known, to be cancelled.",
+    ),
+    "account_address_inference": (
+        _account_address_inference,
+        "An address that stands in the records was not written, or another one was.",
+    ),
+}
+"""By kind, how it is found in a failed trace, and its description."""
+
+
+def taxonomy(behaviors: Sequence[Behavior]) -> tuple[list[FailureKind], set[str]]:
+    """The kinds of failure among failed traces.
+
+    Returns:
+        The kinds, the most frequent first, and the ids of the traces that a kind explains: that a part
+        succeeded does not say why the rest did not.
+    """
+    failed = [behavior for behavior in behaviors if not behavior.passed]
+    kinds, explained = [], set()
+    for name, (find, description) in KINDS.items():
+        shown = [behavior.shown(*evidence) for behavior in failed if (evidence := find(behavior)) is not None]
+        if name != "partial_success":
+            explained |= {failure.trace for failure in shown}
+        kinds.append(
+            FailureKind(
+                name=name,
+                description=description,
+                count=len(shown),
+                share=len(shown) / len(failed) if failed else None,
+                examples=tuple(shown[:MAX_EXAMPLES]),
+            )
+        )
+    return sorted(kinds, key=lambda kind: (-kind.count, kind.name)), explained

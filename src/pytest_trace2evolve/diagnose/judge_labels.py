@@ -24,28 +24,19 @@ from pytest_trace2evolve.records.completion import NOTHING_USED, Usage
 from pytest_trace2evolve.records.protocols import Answers, Model
 from pytest_trace2evolve.utils.concurrency import all_of
 
-RUNS = 10
-"""Independent runs of the labeller (N)."""
+RUNS = 10  # independent runs of the labeller (N)
+DISCOVERIES = 3  # independent ones, each from other traces
+DISCOVERY_TRACES = 6  # of each outcome that one discovery reads
+MAX_CONCURRENT = 16  # requests
 
-DISCOVERIES = 3
-"""Independent discoveries, each from other traces."""
-
-DISCOVERY_TRACES = 6
-"""Traces of each outcome that one discovery reads."""
-
-MAX_CONCURRENT = 16
-"""Requests at once."""
-
-CHARACTERS_PER_TOKEN = 4
-"""For the estimate: roughly, in English text and JSON."""
-
-LABEL_TOKENS = 45
-"""For the estimate: the tokens of a label with its reason."""
+# For the estimate
+CHARACTERS_PER_TOKEN = 4  # roughly, in English text and JSON
+LABEL_TOKENS = 45  # of a label with its reason
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What labelling will take; `cost` in US dollars, None if no price is known."""
+    """Expected use of labelling; `cost` in US dollars, None if no price is known."""
 
     requests: int
     prompt_tokens: int
@@ -55,13 +46,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class JudgeSettings:
-    """The judge.
-
-    Attributes:
-        model: Its model.
-        runs: Independent runs of the labeller.
-        cache: Where answers are kept; None: nowhere.
-    """
+    """The judge's model, its independent runs, and the cache of its answers; None for no cache."""
 
     model: ModelSettings
     runs: int = RUNS
@@ -69,22 +54,19 @@ class JudgeSettings:
 
 
 def estimate(traces: TraceSet, settings: JudgeSettings) -> Estimate:
-    """What discovery and labelling will take, by the length of the prompts, as if no answer were cached."""
-    lengths = [
-        settings.runs * sum(len(message["content"]) for message in messages)
-        for messages in (
-            prompts.label_messages(traces.policy, one.trace, BUILT_IN_CAPABILITIES)
-            for one in traces.behaviors
-        )
-    ]
-    mean, policy = sum(lengths) / len(lengths) / settings.runs, len(traces.policy)
-    discovery = DISCOVERIES * (policy + 2 * DISCOVERY_TRACES * max(mean - policy, 0))
-    tokens = round((sum(lengths) + discovery) / CHARACTERS_PER_TOKEN)
-    answers = len(lengths) * settings.runs * prompts.MAX_PROPOSALS * LABEL_TOKENS
+    """Estimate discovery and labelling by the length of the prompts, as if no answer were cached."""
+    length = 0
+    for behavior in traces.behaviors:
+        messages = prompts.label_messages(traces.policy, behavior.trace, BUILT_IN_CAPABILITIES)
+        length += sum(len(message["content"]) for message in messages)
+    count, policy = len(traces.behaviors), len(traces.policy)
+    discovery = DISCOVERIES * (policy + 2 * DISCOVERY_TRACES * max(length / count - policy, 0))
+    tokens = round((length * settings.runs + discovery) / CHARACTERS_PER_TOKEN)
+    answers = count * settings.runs * prompts.MAX_PROPOSALS * LABEL_TOKENS
     price = settings.model.price
     used = Usage(prompt_tokens=tokens, completion_tokens=answers)
     return Estimate(
-        requests=len(lengths) * settings.runs + DISCOVERIES + 1,
+        requests=count * settings.runs + DISCOVERIES + 1,
         prompt_tokens=tokens,
         completion_tokens=answers,
         cost=price.cost(used) if price is not None else None,
@@ -92,10 +74,9 @@ def estimate(traces: TraceSet, settings: JudgeSettings) -> Estimate:
 
 
 class JudgeLabeller:
-    """Asks a judge; counts what it used.
+    """Labels by a judge.
 
     Args:
-        settings: The judge, and how often it is asked.
         on_progress: Called with the number of answered requests and of all.
 
     Attributes:
@@ -124,14 +105,9 @@ class JudgeLabeller:
     async def _label(self, traces: TraceSet) -> LabelSet:
         self._total = DISCOVERIES + 1 + len(traces.behaviors) * self._settings.runs
         async with AsyncExitStack() as stack:
-            propose, group, label = [
-                await self._open(stack, response_format)
-                for response_format in (
-                    prompts.proposals_format(),
-                    prompts.groups_format(),
-                    prompts.labels_format(),
-                )
-            ]
+            propose = await self._open(stack, prompts.proposals_format())
+            group = await self._open(stack, prompts.groups_format())
+            label = await self._open(stack, prompts.labels_format())
             capabilities = await self._discover(traces, propose, group)
             runs = await self._label_runs(traces, capabilities, label)
         labels = [label for run in runs for label in run.labels]
@@ -164,49 +140,45 @@ class JudgeLabeller:
 
     async def _discover(self, traces: TraceSet, propose: Model, group: Model) -> list[Capability]:
         outcomes: dict[bool, list[Behavior]] = {False: [], True: []}
-        for one in traces.behaviors:
-            outcomes[one.passed].append(one)
+        for behavior in traces.behaviors:
+            outcomes[behavior.passed].append(behavior)
 
         def discovery(number: int) -> list[dict[str, str]]:
-            shown = prompts.sampled(outcomes, number, DISCOVERY_TRACES)
-            conversations = [(one.task.id, one.passed, one.trace) for one in shown]
+            sampled = prompts.sampled(outcomes, number, DISCOVERY_TRACES)
+            conversations = [(behavior.task.id, behavior.passed, behavior.trace) for behavior in sampled]
             return prompts.discovery_messages(traces.policy, conversations, BUILT_IN_CAPABILITIES)
 
         answers = await all_of(self._ask(propose, discovery(number), number) for number in range(DISCOVERIES))
-        tasks = {one.task.id for one in traces.behaviors}
-        proposals = [one for answer in answers for one in prompts.read_proposals(answer, tasks)]
+        tasks = {behavior.task.id for behavior in traces.behaviors}
+        proposals = [proposal for answer in answers for proposal in prompts.read_proposals(answer, tasks)]
         if not proposals:
             raise LabelError(
                 f"judge {self._settings.model.model!r} proposed no capability in {DISCOVERIES} discoveries"
                 f"{self._failure_note()}; try another judge, or --rules"
             )
-        first = {one.name: one for one in reversed(proposals)}
-        names = list(dict.fromkeys(one.name for one in proposals))
-        answer = await self._ask(group, prompts.group_messages([first[name] for name in names]), 0)
-        known = [one.name for one in BUILT_IN_CAPABILITIES]
-        return prompts.merged(proposals, prompts.read_groups(answer, names), known)
+        first: dict[str, Capability] = {}
+        for proposal in proposals:
+            first.setdefault(proposal.name, proposal)
+        answer = await self._ask(group, prompts.group_messages(list(first.values())), 0)
+        known = [capability.name for capability in BUILT_IN_CAPABILITIES]
+        return prompts.merged(proposals, prompts.read_groups(answer, list(first)), known)
 
     async def _label_runs(
         self, traces: TraceSet, capabilities: Sequence[Capability], model: Model
     ) -> list[LabelRun]:
         slots = asyncio.Semaphore(MAX_CONCURRENT)
 
-        async def labels_of(one: Behavior, run: int) -> list[Label]:
+        async def labels_of(behavior: Behavior, run: int) -> list[Label]:
             async with slots:
-                messages = prompts.label_messages(traces.policy, one.trace, capabilities)
+                messages = prompts.label_messages(traces.policy, behavior.trace, capabilities)
                 answer = await self._ask(model, messages, run)
-            return prompts.read_labels(answer, one.simulation.id, one.trace, capabilities)
+            return prompts.read_labels(answer, behavior.simulation.id, behavior.trace, capabilities)
 
-        numbers = range(1, self._settings.runs + 1)
-        found = await all_of(labels_of(one, run) for run in numbers for one in traces.behaviors)
-        size = len(traces.behaviors)
-        return [
-            LabelRun(
-                run=run,
-                labels=tuple(one for labels in found[place * size : (place + 1) * size] for one in labels),
-            )
-            for place, run in enumerate(numbers)
-        ]
+        async def label_run(run: int) -> LabelRun:
+            found = await all_of(labels_of(behavior, run) for behavior in traces.behaviors)
+            return LabelRun(run=run, labels=tuple(label for labels in found for label in labels))
+
+        return list(await all_of(label_run(run) for run in range(1, self._settings.runs + 1)))
 
     async def _ask(self, model: Model, messages: Sequence[dict[str, str]], run: int) -> str | None:
         """An answer's text; None if this one request failed: its labels are lost."""

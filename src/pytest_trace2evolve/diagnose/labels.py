@@ -5,7 +5,7 @@ verification even if the guess was right. So passed traces can lack a capability
 and successes says whether that matters. If a trace leaves it open, the capability is present.
 
 Words are read only to take a label back, or to find the figure that the agent told instead of the right one.
-Each of these rules was added when a label on a recorded run was read by hand and found wrong.
+Each of these rules was added after a person found a label of a recorded run to be wrong.
 """
 
 import json
@@ -24,14 +24,9 @@ from pytest_trace2evolve.diagnose.behavior_features import (
 from pytest_trace2evolve.records.capability import BUILT_IN_CAPABILITIES, Label, LabelRun, Presence
 from pytest_trace2evolve.records.message import MALFORMED
 
-VARIANT = "new_item_ids"
-"""The argument that says which variants of a product are wanted."""
-
+VARIANT = "new_item_ids"  # the argument that says which variants of a product are wanted
+METHOD = "payment_method_id"  # that which says who pays
 ADDRESS = frozenset({"address1", "address2", "city", "state", "zip", "country"})
-"""Arguments that say where something is sent."""
-
-METHOD = "payment_method_id"
-"""The argument that says who pays."""
 
 TRIED = (Match.EXACT, Match.DIFFERING, Match.OTHER_TOOL, Match.FAILED)
 """Matches of a write whose record the agent had found."""
@@ -97,8 +92,6 @@ def precondition_verification(behavior: Behavior) -> Observation:
 
 def status_known(behavior: Behavior, call: AgentCall) -> str:
     """The status of a call's record as the agent last read it before; empty if no result shows it."""
-    if behavior.rules is None:
-        return ""
     known = ""
     for earlier in behavior.calls:
         if earlier.message >= call.message:
@@ -120,7 +113,7 @@ def structured_data_reasoning(behavior: Behavior) -> Observation:
                 continue  # it could not be chosen: see conditional_detail_retrieval
             return _lacking(call.message, f"{write.action.name} on {call.record}; {write.record} is meant")
         if VARIANT in write.action.arguments and write.match in (Match.EXACT, Match.DIFFERING):
-            chosen, right = (one.arguments.get(VARIANT) for one in (call.call, write.action))
+            chosen, right = (one.arguments.get(VARIANT) for one in (call, write.action))
             items = [item for item in chosen if isinstance(item, str)] if isinstance(chosen, list) else []
             if VARIANT in write.differing:
                 missed = [
@@ -193,7 +186,7 @@ def tool_calling_precision(behavior: Behavior) -> Observation:
     for call in behavior.calls:
         if call.error and not behavior.is_gold(call) and (problem := _argument_error(behavior, call)):
             return _lacking(call.message, problem)
-        if not call.error and [] in call.call.arguments.values() and call in behavior.writes:
+        if not call.error and [] in call.arguments.values() and call in behavior.writes:
             return _lacking(call.message, f"{call.name} on {call.record} without an item")
     tried = [
         (write, write.call)
@@ -210,7 +203,7 @@ def tool_calling_precision(behavior: Behavior) -> Observation:
         wrong = {name for name in wrong if not _customer_chose(behavior, call, name)}
         if wrong and write.match is Match.DIFFERING:
             name = min(wrong)
-            given, right = (one.arguments.get(name) for one in (call.call, write.action))
+            given, right = (one.arguments.get(name) for one in (call, write.action))
             return _lacking(call.message, f"{tool} with {name} {given!r}; {right!r} is right")
     # Also if another variant or address was written: those are other capabilities, and a label that came only
     # with success would make this one look missing wherever they are.
@@ -223,19 +216,19 @@ def _argument_error(behavior: Behavior, call: AgentCall) -> str:
     """Why a tool rejected a call, if the call itself was wrong; empty if a record's state was the reason."""
     if call.name not in behavior.types:
         return f"called {call.name}, which is no tool"
-    if MALFORMED in call.call.arguments:
+    if MALFORMED in call.arguments:
         return f"called {call.name} with arguments that are no JSON object"
     if call not in behavior.writes:
         return ""
-    writes = behavior.rules.writes.values() if behavior.rules is not None else ()
-    if any(status in call.result.lower() for writing in writes for status in writing.statuses):
+    statuses = {status for writing in behavior.rules.writes.values() for status in writing.statuses}
+    if any(status in call.result.lower() for status in statuses):
         return ""
     return f"{call.name} was refused: {' '.join(call.result.split())[:120]}"
 
 
 def _changed_elsewhere(behavior: Behavior, write: ExpectedWrite, call: AgentCall) -> bool:
     """Whether the items that a call leaves out occur in another change: they were wanted otherwise."""
-    mine, right = (_text_set(one.arguments.get("item_ids")) for one in (call.call, write.action))
+    mine, right = (_text_set(one.arguments.get("item_ids")) for one in (call, write.action))
     left = right - mine
     others = {text for other in behavior.writes if other is not call for text in other.texts}
     return bool(left) and left <= others
@@ -261,7 +254,7 @@ def account_address_inference(behavior: Behavior) -> Observation:
         if call is None or write.match not in (Match.EXACT, Match.DIFFERING):
             continue
         if ADDRESS & write.differing:
-            return _lacking(call.message, f"wrote {call.call.arguments.get('address1')!r}; {line!r} is right")
+            return _lacking(call.message, f"wrote {call.arguments.get('address1')!r}; {line!r} is right")
         if not behavior.was_told(line, call.message):
             return _lacking(call.message, f"wrote {line!r} without having read it")
         shown = shown or _present(call.message, f"took {line!r} from the records")
@@ -354,7 +347,7 @@ def _customer_chose(behavior: Behavior, call: AgentCall, name: str) -> bool:
     """
     before = behavior.trace[: call.message]
     said = " ".join((one.content or "") for one in before if one.role == "user").lower()
-    value = str(call.call.arguments.get(name))
+    value = str(call.arguments.get(name))
     if name != METHOD:
         return len(value) > 3 and value.lower() in said
     paid = behavior.first_read(call.record, call.message)

@@ -1,7 +1,7 @@
 """Traces to learn from: those of runs and results files, without those of sealed splits.
 
-Capabilities that were mined from the tasks that decide would be chosen by the very scores with which they are
-judged. So tasks of such splits are left out; if one is named all the same, the ledger records the access.
+Capabilities mined from the tasks that decide would be chosen by the very scores that judge them. So tasks of
+such splits are left out; if a split is named all the same, the ledger records the access.
 """
 
 import os
@@ -10,14 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_trace2evolve.diagnose.behavior_features import Behavior, read_behavior
+from pytest_trace2evolve.diagnose.behavior_features import Behavior
 from pytest_trace2evolve.errors import ConfigError, nearest
 from pytest_trace2evolve.evidence.results import ResultsFile, combine, read_results
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.project.suites import Role
 from pytest_trace2evolve.records.capability import Outcome
 from pytest_trace2evolve.records.evidence import Mode
-from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.scoring.metrics import succeeded
 from pytest_trace2evolve.session.sides import Scored, expand, mode_of, provenance, rescore
 from pytest_trace2evolve.session.traces import find_run, record_look, splits_with
@@ -32,20 +31,18 @@ class TraceSet:
     """Traces of one domain.
 
     Attributes:
-        behaviors: The features of each.
-        world: The domain.
+        behaviors: The features of each trace.
         policy: The policy that the agents had.
-        notes: What was left out, and why.
+        notes: The omissions, and their reasons.
         splits: Their splits, by task; empty for tasks that no suite of the project holds.
         ran_in: The worlds in which the runs were made, each once.
     """
 
     behaviors: tuple[Behavior, ...]
-    world: World
     policy: str
     notes: tuple[str, ...]
     splits: Mapping[str, tuple[SplitName, ...]]
-    ran_in: tuple[WorldName, ...] = ()
+    ran_in: tuple[WorldName, ...]
 
     @property
     def outcomes(self) -> list[Outcome]:
@@ -93,20 +90,17 @@ def gather(
     _check_splits(splits, project)
     _check_locked(project, mode)
     combine(files)  # rejects a simulation that is there twice
-    scored: dict[str, list[Scored]] = {}
+    readable = _Readable(project, mode, splits)
     for file in files:
         name = provenance(file).run_id or os.path.relpath(file.path, here)
-        scored.setdefault(name, []).extend(rescore(file, worlds, provider))
-    readable = _Readable(project, mode, splits)
-    for name, of_run in scored.items():
-        for one in of_run:
-            readable.add(name, one)
+        for scored in rescore(file, worlds, provider):
+            readable.add(name, scored)
     notes = readable.notes()
     if project is None:
         notes.append("no project here says which tasks decide: all traces are read")
     notes += _agents_note(files)
-    measured = [(run, one) for run, one in readable.kept if one.record.reward is not None]
-    if unclear := len(readable.kept) - len(measured):
+    measured = [(run, scored) for run, scored in readable.traces if scored.record.reward is not None]
+    if unclear := len(readable.traces) - len(measured):
         notes.append(f"{unclear} traces have no reward and are left out")
     if not measured:
         reasons = f": {'; '.join(notes)}" if notes else ""
@@ -114,20 +108,17 @@ def gather(
     readable.record_accesses(measured)
     world = worlds.open(next(iter(ran_in))[0], mode.domain)
     behaviors = tuple(
-        read_behavior(
-            one.simulation,
-            one.task,
-            one.score,
+        Behavior(
+            scored.simulation,
+            scored.task,
             world,
-            passed=succeeded(one.record.reward or 0.0),
-            findings=one.found,
+            passed=succeeded(scored.record.reward or 0.0),
+            findings=scored.found,
             run=run,
         )
-        for run, one in measured
+        for run, scored in measured
     )
-    return TraceSet(
-        behaviors, world, world.policy(solo=mode.solo), tuple(notes), readable.splits, tuple(ran_in)
-    )
+    return TraceSet(behaviors, world.policy(solo=mode.solo), tuple(notes), readable.splits, tuple(ran_in))
 
 
 def _files(runs: Sequence[str], project: Project | None, here: Path, suite: str) -> list[ResultsFile]:
@@ -175,7 +166,10 @@ def _check_locked(project: Project | None, mode: Mode) -> None:
 
 def _agents_note(files: Sequence[ResultsFile]) -> list[str]:
     """A note if the runs are of several agents or candidates: then those may be what is contrasted."""
-    sides = {(one.agent.model, one.candidate.id if one.candidate else None) for one in map(provenance, files)}
+    sides = {
+        (origin.agent.model, origin.candidate.id if origin.candidate else None)
+        for origin in map(provenance, files)
+    }
     if len(sides) < 2:
         return []
     named = sorted(" as ".join(part or "?" for part in side) for side in sides)
@@ -190,7 +184,7 @@ class _Readable:
         self._domain = mode.domain
         self._named = named
         self._left_out: Counter[str] = Counter()
-        self.kept: list[tuple[str, Scored]] = []
+        self.traces: list[tuple[str, Scored]] = []
         self.splits: dict[str, tuple[SplitName, ...]] = {}
 
     def add(self, run: str, scored: Scored) -> None:
@@ -203,17 +197,17 @@ class _Readable:
         if sealed:
             self._left_out[sealed[0]] += 1
         else:
-            self.kept.append((run, scored))
+            self.traces.append((run, scored))
 
     def _sealed(self, task: str) -> list[SplitName]:
         """The splits of a task that decide or guard."""
         if self._project is None:
             return []
-        roles = {name: split.role for name, split in self._project.splits.items()}
-        return [place for place in self.splits[task] if roles[place[1]] is not Role.REPORT]
+        splits = self._project.splits
+        return [place for place in self.splits[task] if splits[place[1]].role is not Role.REPORT]
 
     def notes(self) -> list[str]:
-        """What was left out, and why."""
+        """The omissions, and their reasons."""
         return [
             f"{count} traces of split {split!r} are left out: it decides or guards, and is not learned from"
             for split, count in self._left_out.items()

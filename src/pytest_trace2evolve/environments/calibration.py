@@ -1,9 +1,9 @@
-"""Calibration: a model plays an environment, whose difficulty is changed until the model can learn there.
+"""Calibration: finds the difficulty of an environment at which a model can learn.
 
 GRPO learns from differences within a group of rollouts of one scenario. If all rollouts of a group get the
 same reward there is nothing to learn, so a base model must neither always succeed nor always fail. The
 targets are those of Trace2Evolve's training design (TRACE, arXiv 2604.05336, calibrates on 100 seeds × 16
-rollouts). A project keeps its calibrations in `.trace2evolve/environments/<capability>.json`.
+rollouts). A project stores its calibrations in `.trace2evolve/environments/<capability>.json`.
 """
 
 import argparse
@@ -15,8 +15,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, pstdev
-
-from pydantic import ValidationError
 
 from pytest_trace2evolve.agents.chat import ChatAgent, system_prompt
 from pytest_trace2evolve.engine.live import model_folder, names_folder
@@ -31,11 +29,12 @@ from pytest_trace2evolve.errors import ConfigError, GeneratorError, Infrastructu
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.project.candidates import Candidates
 from pytest_trace2evolve.project.project import Project
+from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.environment import TOP, Calibration, Figures, Outcome, Tried
 from pytest_trace2evolve.records.protocols import Agent, Model
 from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.utils.files import write_atomic
-from pytest_trace2evolve.utils.reading import problem_in, read_json
+from pytest_trace2evolve.utils.reading import read_record
 from pytest_trace2evolve.utils.resources import embedded_model, template
 
 SEEDS, ROLLOUTS = 100, 16  # scenarios of a full calibration, and rollouts of each
@@ -61,28 +60,21 @@ def figures(groups: Sequence[Sequence[float]], lost: int = 0) -> Figures:
     if not whole:
         raise ValueError("no group holds two rewards")
     rewards = [reward for group in whole for reward in group]
-
-    def share(holds: Callable[[Sequence[float]], bool]) -> float:
-        return sum(map(holds, whole)) / len(whole)
-
+    pass_at_k = {}
+    for k in KS:
+        if large := [group for group in whole if len(group) >= k]:
+            pass_at_k[k] = fmean(pass_at(len(group), group.count(TOP), k) for group in large)
     return Figures(
         groups=len(whole),
         rollouts=len(rewards),
         lost=lost,
         mean=fmean(rewards),
         std=fmean(map(pstdev, whole)),
-        all_top=share(lambda group: min(group) == TOP),
-        all_zero=share(lambda group: max(group) == 0),
-        informative=share(lambda group: min(group) < max(group)),
-        pass_at={k: found for k in KS if (found := _mean_pass_at(whole, k)) is not None},
+        all_top=fmean(min(group) == TOP for group in whole),
+        all_zero=fmean(max(group) == 0 for group in whole),
+        informative=fmean(min(group) < max(group) for group in whole),
+        pass_at=pass_at_k,
     )
-
-
-def _mean_pass_at(groups: Sequence[Sequence[float]], k: int) -> float | None:
-    found = [
-        pass_at(len(group), sum(reward == TOP for reward in group), k) for group in groups if len(group) >= k
-    ]
-    return fmean(found) if found else None
 
 
 def pass_at(total: int, passed: int, k: int) -> float:
@@ -248,28 +240,28 @@ def _advice(tried: Sequence[Tried]) -> str:
 # Calibrations of a project
 
 
-def kept_in(folder: Path, capability: str) -> list[Calibration]:
-    """The calibrations of a capability in a folder, one per model, candidate and content."""
+class _Calibrations(Record):
+    """A file of calibrations: one per model, candidate and content."""
+
+    calibrations: tuple[Calibration, ...]
+
+
+def read_calibrations(folder: Path, capability: str) -> tuple[Calibration, ...]:
+    """The stored calibrations of a capability, one per model, candidate and content."""
     path = folder / f"{capability}.json"
-    remedy = "delete it, and calibrate again"
     if not os.path.lexists(path):
-        return []
-    found = read_json(path, GeneratorError, remedy, unique=True)
-    records = found.get("calibrations") if isinstance(found, dict) else None
-    if not isinstance(records, list):
-        raise GeneratorError(f"{path}: damaged: has no list 'calibrations'; {remedy}")
-    try:
-        return [Calibration.model_validate(record) for record in records]
-    except ValidationError as error:
-        raise GeneratorError(f"{path}: {problem_in(error)}; {remedy}") from None
+        return ()
+    return read_record(path, _Calibrations, GeneratorError, "delete it, and calibrate again").calibrations
 
 
-def fitting(environments: Environments, capability: str, weights: str, folder: Path) -> Calibration | None:
+def find_calibration(
+    environments: Environments, capability: str, weights: str, folder: Path
+) -> Calibration | None:
     """The calibration that found a difficulty in the environment's current version, if there is one.
 
     `weights` is the digest of the model's folder.
     """
-    for calibration in kept_in(folder, capability):
+    for calibration in read_calibrations(folder, capability):
         digest = environments.generator(capability, calibration.difficulty).digest
         is_current = calibration.weights == weights and calibration.digest == digest
         if is_current and calibration.outcome is Outcome.FITS:
@@ -277,22 +269,22 @@ def fitting(environments: Environments, capability: str, weights: str, folder: P
     return None
 
 
-def keep(folder: Path, calibration: Calibration) -> Path:
-    """Keep a calibration in place of an earlier one of the same model, candidate and content."""
+def store_calibration(folder: Path, calibration: Calibration) -> None:
+    """Store a calibration in place of an earlier one of the same model, candidate and content."""
 
-    def key(kept: Calibration) -> Sequence[str | None]:
-        return kept.model, kept.weights, kept.candidate, kept.content
+    def key(stored: Calibration) -> Sequence[str | None]:
+        return stored.model, stored.weights, stored.candidate, stored.content
 
-    others = [kept for kept in kept_in(folder, calibration.capability) if key(kept) != key(calibration)]
-    path = folder / f"{calibration.capability}.json"
-    records = [kept.model_dump(mode="json") for kept in (*others, calibration)]
-    write_atomic(path, json.dumps({"calibrations": records}, indent=1) + "\n")
-    return path
+    stored = read_calibrations(folder, calibration.capability)
+    others = [other for other in stored if key(other) != key(calibration)]
+    records = [record.model_dump(mode="json") for record in (*others, calibration)]
+    text = json.dumps({"calibrations": records}, indent=1)
+    write_atomic(folder / f"{calibration.capability}.json", f"{text}\n")
 
 
 @dataclass(frozen=True)
 class EnvironmentStatus:
-    """An environment, and the calibrations that a folder keeps of it."""
+    """An environment with its stored calibrations; `stale` if one of them is of another version."""
 
     name: str
     pays: str
@@ -313,17 +305,17 @@ class EnvironmentStatus:
         }
 
 
-def listed(environments: Environments, folder: Path) -> list[EnvironmentStatus]:
-    """All environments with the calibrations that a folder keeps of them."""
+def environment_statuses(environments: Environments, folder: Path) -> list[EnvironmentStatus]:
+    """All environments with the calibrations that a folder stores of them."""
     found = []
     for name in environments.names:
-        calibrations = kept_in(folder, name)
+        stored = read_calibrations(folder, name)
         stale = any(
-            environments.generator(name, kept.difficulty, Content(kept.content)).digest != kept.digest
-            for kept in calibrations
+            environments.generator(name, past.difficulty, Content(past.content)).digest != past.digest
+            for past in stored
         )
         digest = environments.generator(name, EASIEST).digest
-        found.append(EnvironmentStatus(name, environments.offer(name).pays, digest, calibrations, stale))
+        found.append(EnvironmentStatus(name, environments.offer(name).pays, digest, stored, stale))
     return found
 
 
@@ -358,25 +350,25 @@ def _model_settings(options: argparse.Namespace, here: Path) -> ModelSettings:
     if options.base_url is not None and options.model is None:
         raise ConfigError("--base-url has no effect without --model")
     model = str(embedded_model()) if options.model is None else options.model
+    shared = {"seed": FIRST_ROLLOUT_SEED, "max_connections": options.concurrency}
+    temperature = options.temperature
     if options.base_url is not None or not names_folder(model, here):
         return ModelSettings(
             model=model,
             base_url=options.base_url,
             key_var=options.key_var,
-            temperature=1.0 if options.temperature is None else options.temperature,
-            seed=FIRST_ROLLOUT_SEED,
-            max_connections=options.concurrency,
+            temperature=1.0 if temperature is None else temperature,
             url_option="--base-url",
+            **shared,
         )
     folder, weights = model_folder(model, here, {})
     return ModelSettings(
         model=folder.name,
         base_url="",
-        temperature=folder.temperature if options.temperature is None else options.temperature,
-        seed=FIRST_ROLLOUT_SEED,
-        max_connections=options.concurrency,
+        temperature=folder.temperature if temperature is None else temperature,
         folder=folder.path,
         weights=weights,
+        **shared,
     )
 
 

@@ -1,15 +1,15 @@
 """Environments that a model wrote: modules of a project that run in the sandbox alone.
 
-A module says what a scenario contains, and grades what was done in it. It plays nothing itself: the tools,
-their results and the end state are the target's own, so no module can imitate it. A project keeps an admitted
-module as `environments/generated/<capability>.py.txt`, a file name that neither pytest nor Python imports,
-with a record of its origin; a module that was changed since is rejected.
+A module describes scenarios and grades trajectories. It plays nothing itself: the tools, their results and
+the end state are the target's own, so no module can imitate it. A project stores an admitted module as
+`environments/generated/<capability>.py.txt`, a file name that neither pytest nor Python imports, with a
+record of its origin; a module that was changed since is rejected.
 """
 
 import json
 import threading
 from collections.abc import Mapping, Sequence
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from pytest_trace2evolve.cases.content import vocabulary
 from pytest_trace2evolve.environments.environment import check_difficulty, invalid_grade
-from pytest_trace2evolve.environments.registry import BUILT_IN_NAMES, Environments
+from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.environments.sandbox.box import Sandbox
 from pytest_trace2evolve.errors import GeneratorError, refuse_taken
 from pytest_trace2evolve.project.extensions import registered_environments
@@ -28,7 +28,7 @@ from pytest_trace2evolve.records.environment import GRADES
 from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.protocols import Generator, Offer, World
 from pytest_trace2evolve.records.task import SCRIPT, Content, Replies, Request, Said, Script, Slot, Task, Turn
-from pytest_trace2evolve.utils.canonical import digest, digest_text
+from pytest_trace2evolve.utils.canonical import digest, digest_text, is_deeper
 from pytest_trace2evolve.utils.files import write_together
 from pytest_trace2evolve.utils.reading import SETTINGS, problem_in, read_bytes, read_record, reported
 from pytest_trace2evolve.worlds.registry import Worlds
@@ -172,7 +172,10 @@ class GeneratedGenerator:
         module_seed = 2 * seed + (self.content is Content.HELDOUT)
         call = f"{self._what}: scenario({module_seed}, {self.difficulty})"
         raw = self._sandbox.call("scenario", module_seed, self.difficulty)
-        _check_size(raw, call)
+        if is_deeper(raw, MAX_DEPTH):
+            raise GeneratorError(f"{call} is nested more than {MAX_DEPTH} deep; make it flat")
+        if (length := len(json.dumps(raw))) > MAX_CHARACTERS:
+            raise GeneratorError(f"{call} has {length:,} characters of JSON; {MAX_CHARACTERS:,} are allowed")
         try:
             found = GeneratedScenario.model_validate(raw)
         except ValidationError as error:
@@ -284,19 +287,6 @@ def plain_trace(trace: Sequence[Message]) -> list[dict[str, Any]]:
     ]
 
 
-def _check_size(raw: Any, what: str) -> None:
-    level, depth = [raw], 0
-    while level:
-        if depth > MAX_DEPTH:
-            raise GeneratorError(f"{what} is nested more than {MAX_DEPTH} deep; make it flat")
-        inner: list[Any] = []
-        for value in level:
-            inner += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-        level, depth = inner, depth + 1
-    if (length := len(json.dumps(raw))) > MAX_CHARACTERS:
-        raise GeneratorError(f"{what} has {length:,} characters of JSON; {MAX_CHARACTERS:,} are allowed")
-
-
 @cache
 def _replies() -> Replies:
     """How the customers of generated scenarios say what every customer says: in words of training."""
@@ -352,8 +342,6 @@ def generated_offers(root: Path, worlds: Worlds) -> dict[str, Offer]:
         record, source = _read_module(path)
         if record.capability != path.stem:
             raise GeneratorError(f"{path}: is of {record.capability!r}; name the file after it")
-        if record.capability in BUILT_IN_NAMES:
-            raise GeneratorError(f"{path}: {record.capability!r} is built in; remove the file")
         world = worlds.open(record.provider, record.domain)
         offers[record.capability] = offer_of(record.capability, source, record.description, world)
     return offers
@@ -375,30 +363,27 @@ def _read_module(path: Path) -> tuple[Synthesized, str]:
 
 def offer_of(capability: str, source: str, pays: str, world: World) -> Offer:
     """The offer of a module; its process starts with the first call, and serves all difficulties."""
-    sandboxes = [LazySandbox(source, f"environment {capability!r}")]
+    here = LazySandbox(source, f"environment {capability!r}")
+    elsewhere = LazySandbox(source, f"environment {capability!r}, again")
 
-    def make_in(sandbox: LazySandbox, difficulty: int, content: Content) -> Generator:
+    def make(sandbox: LazySandbox, difficulty: int, content: Content) -> Generator:
         return GeneratedGenerator(capability, source, difficulty, content, world, sandbox)
 
-    def make_elsewhere(difficulty: int, content: Content) -> Generator:
-        sandboxes.append(LazySandbox(source, f"environment {capability!r}, again"))
-        return make_in(sandboxes[-1], difficulty, content)
-
     def close() -> None:
-        for sandbox in sandboxes:
-            sandbox.close()
+        here.close()
+        elsewhere.close()
 
     return Offer(
-        make=lambda difficulty, content: make_in(sandboxes[0], difficulty, content),
+        make=partial(make, here),
         pays=pays,
         provider=world.provider,
         domain=world.domain,
-        elsewhere=make_elsewhere,
+        elsewhere=partial(make, elsewhere),
         close=close,
     )
 
 
-def keep_module(root: Path, record: Synthesized, source: str) -> Path:
+def save_module(root: Path, record: Synthesized, source: str) -> Path:
     """Write an admitted module and its record, both or none; returns the module's path."""
     folder = root / FOLDER
     module = folder / f"{record.capability}{MODULE}"

@@ -1,6 +1,6 @@
-"""Synthesis of an environment: a model writes a module, which is tried until it is admitted and calibrated.
+"""Synthesis of an environment: a model revises a module until it is admitted and calibrated.
 
-Every module is kept with its problems, for review; none runs outside of the sandbox.
+Every module is stored with its problems, for review; none runs outside the sandbox.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from pytest_trace2evolve.cases.case import generate
 from pytest_trace2evolve.diagnose.diagnosis import by_rules
 from pytest_trace2evolve.diagnose.traces import gather
 from pytest_trace2evolve.environments.admission import admit
-from pytest_trace2evolve.environments.generated import MODULE, Synthesized, keep_module, offer_of
+from pytest_trace2evolve.environments.generated import MODULE, Synthesized, offer_of, save_module
 from pytest_trace2evolve.environments.held_out import held_out_of
 from pytest_trace2evolve.environments.registry import BUILT_IN_NAMES, Environments, require_same_tools
 from pytest_trace2evolve.environments.sandbox.box import Sandbox, missing
@@ -85,12 +85,16 @@ class Round:
 
 @dataclass(frozen=True)
 class Synthesis:
-    """The admitted module, None if every round failed; all modules are kept in the folder `kept`."""
+    """All rounds, whose modules are in `folder`, and the admitted module; None if every round failed."""
 
     rounds: tuple[Round, ...]
     module: Path | None
-    kept: Path
-    calibration: Calibration | None = None
+    folder: Path
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """That of the admitted module."""
+        return self.rounds[-1].calibration if self.module is not None else None
 
 
 async def synthesize(
@@ -121,16 +125,16 @@ async def synthesize(
         capability, world.policy(), world.tools("assistant"), task.tables, task.failures
     )
     messages = request
-    kept = root / ".trace2evolve" / "synthesis" / capability.name
+    folder = root / ".trace2evolve" / "synthesis" / capability.name
     done: list[Round] = []
     for number in range(1, rounds + 1):
         completion = await judge.complete(messages, (), trial=number)
         source = read_module(completion.content)
-        # Kept before it is tried: what was paid for must not be lost if something breaks.
-        _keep_round(kept, Round(number, source, ("not tried to the end",)))
+        # Stored before it is tried: a module that was paid for must not be lost if something breaks.
+        _store_round(folder, Round(number, source, ("not tried to the end",)))
         result = await _try_module(task, number, source, calibrate)
         done.append(result)
-        _keep_round(kept, result)
+        _store_round(folder, result)
         on_progress(f"round {number}: {'; '.join(result.problems[:2]) or 'admitted, and calibrated'}")
         if not result.problems:
             record = Synthesized(
@@ -144,9 +148,9 @@ async def synthesize(
                 domain=world.domain,
                 created_at=datetime.now(UTC).isoformat(timespec="seconds"),
             )
-            return Synthesis(tuple(done), keep_module(root, record, source), kept, result.calibration)
+            return Synthesis(tuple(done), save_module(root, record, source), folder)
         messages = [*request, *revision_messages(source, result.problems)]
-    return Synthesis(tuple(done), None, kept)
+    return Synthesis(tuple(done), None, folder)
 
 
 async def _try_module(task: SynthesisTask, number: int, source: str, calibrate: CalibrateOffer) -> Round:
@@ -185,7 +189,7 @@ def _calibration_problems(calibration: Calibration) -> list[str]:
     ]
 
 
-def _keep_round(folder: Path, result: Round) -> None:
+def _store_round(folder: Path, result: Round) -> None:
     record = {
         "round": result.number,
         "problems": list(result.problems),

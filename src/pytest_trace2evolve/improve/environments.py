@@ -8,8 +8,8 @@ from pytest_trace2evolve.environments.calibration import (
     FIRST_ROLLOUT_SEED,
     CalibrationSpec,
     calibrate,
-    fitting,
-    keep,
+    find_calibration,
+    store_calibration,
 )
 from pytest_trace2evolve.environments.environment import EASIEST
 from pytest_trace2evolve.environments.registry import BUILT_IN_NAMES, Environments
@@ -54,7 +54,7 @@ def prepare_environments(
     folder = project.root / ".trace2evolve" / "environments"
     found: dict[str, Ready] = {}
     for name in names:
-        if calibration := fitting(environments, name, weights, folder):
+        if calibration := find_calibration(environments, name, weights, folder):
             found[name] = _ready(calibration)
         elif name in BUILT_IN_NAMES and weights == folder_digest(embedded_model()):
             # The embedded model ships calibrated, with more rollouts than here (docs/environments.md).
@@ -72,7 +72,7 @@ def prepare_environments(
                     on_progress(f"{name} {done}/{seeds * rollouts}")
 
                 calibration = await calibrate(environments, name, model, ask, on_progress=report)
-                keep(folder, calibration)
+                store_calibration(folder, calibration)
                 found[name] = _ready(calibration)
                 on_calibrated(calibration.seeds * calibration.group * len(calibration.tried))
         finally:

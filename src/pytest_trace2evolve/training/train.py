@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_trace2evolve.agents.chat import system_prompt
 from pytest_trace2evolve.diagnose.diagnosis import diagnose_run
-from pytest_trace2evolve.environments.calibration import fitting
+from pytest_trace2evolve.environments.calibration import find_calibration
 from pytest_trace2evolve.environments.environment import EASIEST, ScenarioEnvironment
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.environments.trl_environment import rollout_class
@@ -181,7 +181,7 @@ def _order(
     weights = folder_digest(base.path)
     difficulties = {}
     for capability in dict.fromkeys((*capabilities, *environments.names)):
-        calibration = fitting(environments, capability, weights, root / ".trace2evolve/environments")
+        calibration = find_calibration(environments, capability, weights, root / ".trace2evolve/environments")
         difficulties[capability] = EASIEST if calibration is None else calibration.difficulty
     if options.difficulty is not None:
         difficulties |= dict.fromkeys(capabilities, options.difficulty)
