@@ -91,7 +91,7 @@ def collecting(folder: Path) -> float:
 LINT = """\
 import contextlib, io, time
 started = time.perf_counter()
-from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.cli.main import main
 with contextlib.redirect_stdout(io.StringIO()):
     main(["lint"])
 print(time.perf_counter() - started)

@@ -17,7 +17,7 @@ from typing import Any
 from pytest_trace2evolve.errors import ConfigError, nearest
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.verdict import Goal
-from pytest_trace2evolve.report.run import comparison_text
+from pytest_trace2evolve.report.verdict import comparison_text
 from pytest_trace2evolve.session import compare as recorded
 from pytest_trace2evolve.session.option_table import OPTIONS, Option
 from pytest_trace2evolve.session.planner import make_plan, resources_of

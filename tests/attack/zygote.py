@@ -79,7 +79,7 @@ def _main(program: str, arguments: list[str]) -> int:
         import pytest
 
         return int(pytest.main(arguments))
-    from pytest_trace2evolve.cli import main
+    from pytest_trace2evolve.cli.main import main
 
     return main(arguments)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pytest_trace2evolve.cases.case import FAMILIES, PRESSURE, Case, read_cases
-from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.records.task import Content
 
 REPOSITORY = Path(__file__).resolve().parents[2]

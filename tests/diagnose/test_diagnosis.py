@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.deficits import Deficit
 from pytest_trace2evolve.cases.case import Case
-from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.diagnose.diagnosis import diagnose_run
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.errors import ConfigError

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.deficits import Deficit
 from pytest_trace2evolve.cases.case import Case
-from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.testing import ChatServer, Fault, FaultPlan, Reply
 from pytest_trace2evolve.testing.server import ChatRequest

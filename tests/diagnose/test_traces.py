@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.deficits import Deficit
 from pytest_trace2evolve.cases.case import Case
-from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.evidence.ledger import Ledger
 from pytest_trace2evolve.records.ledger import Seen
 from pytest_trace2evolve.records.trace import Simulation

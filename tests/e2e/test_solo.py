@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.adapter import AdapterState
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Reply, gold_script

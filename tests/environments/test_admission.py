@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_trace2evolve import cli
+from pytest_trace2evolve.cli import main as cli
 from pytest_trace2evolve.environments.admission import (
     SEEDS_BEFORE_TRAINING,
     admit,

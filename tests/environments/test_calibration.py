@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_trace2evolve import cli
+from pytest_trace2evolve.cli import main as cli
 from pytest_trace2evolve.environments.calibration import (
     CalibrationSpec,
     calibrate,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.environments import synthesis
 from pytest_trace2evolve.environments.sandbox.box import missing
 from pytest_trace2evolve.testing import ChatServer, Reply

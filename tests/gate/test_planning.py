@@ -19,7 +19,7 @@ from pytest_trace2evolve.records.verdict import (
     Obstacle,
     Settling,
 )
-from pytest_trace2evolve.report.terminal import settling_line, verdict_lines
+from pytest_trace2evolve.report.verdict import settling_line, verdict_lines
 from tests.gate.verdicts import judged, of, policy_of, renamed
 from tests.gate_helpers import side
 

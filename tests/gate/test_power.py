@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.gate.calibrated import CALIBRATED
 from pytest_trace2evolve.gate.power import Plan, agent_of, chances_of, gain_at_power, power_of
 from pytest_trace2evolve.gate.simulate import AGENTS, Design, Effect, draw, draw_stages

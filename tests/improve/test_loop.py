@@ -13,7 +13,7 @@ from pytest_trace2evolve.improve.state import locked
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.adapter import AdapterState
 from pytest_trace2evolve.records.improvement import Evolution, Stage
-from pytest_trace2evolve.report.improvement import evolved_text
+from pytest_trace2evolve.report.improvement import evolution_text
 from pytest_trace2evolve.serving.folder import folder_digest
 from pytest_trace2evolve.session.access_log import Looks
 from pytest_trace2evolve.utils.resources import embedded_model, has_embedded_model
@@ -102,7 +102,7 @@ def test_a_red_run_ends_with_a_promoted_and_a_routed_adapter(finished: Finished)
     ]
     assert [len(choices) for choices in routed] == [1] * RUN_SIZE
     assert f"{TRAINED}: 60 of 60 tasks" in finished.heard
-    text = evolved_text(state, project.adapters)
+    text = evolution_text(state, project.adapters)
     for part in (TRAINED, ROUTED, "promoted", "router: right on ", "rollouts: "):
         assert part in text
 
@@ -194,7 +194,7 @@ def test_after_its_minutes_no_further_stage_begins(finished: Finished, project: 
 
 def test_a_removed_adapter_is_reported_as_gone(finished: Finished, project: Project) -> None:
     shutil.rmtree(project.adapters.folder / CAPABILITY)
-    [row] = [line for line in evolved_text(finished.state, project.adapters).splitlines() if TRAINED in line]
+    [row] = [line for line in evolution_text(finished.state, project.adapters).splitlines() if TRAINED in line]
     assert "gone" in row
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.deficits import Deficit
-from pytest_trace2evolve import cli
-from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.cli.commands import COMMANDS
+from pytest_trace2evolve.cli.parser import build_parser
+from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.evidence import Provenance
@@ -75,7 +76,7 @@ def test_what_a_run_lacks_is_what_its_adapters_are_trained_for(own: Project) -> 
     ]
     origin = Provenance(domain="support", provider="trace2evolve", run_id="r1")
     run = write_run(own.root / "run.json", made, origin)
-    options = cli._parser().parse_args(["train", "--from-run", str(run), "--steps", "3"])
+    options = build_parser(COMMANDS).parse_args(["train", "--from-run", str(run), "--steps", "3"])
     [order] = orders_of(Environments(), options, own, own.root)
     assert (order.name, order.capabilities) == ("tool_calling_precision", ["tool_calling_precision"])
     assert (order.evidence, order.informed_by) == (("r1",), ())

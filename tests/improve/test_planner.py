@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.environments.generators.precondition import PreconditionVerification
 from pytest_trace2evolve.errors import ConfigError, MissingExtraError, PolicyError, ResultsError, SuiteError
 from pytest_trace2evolve.improve.arguments import parse_run_options, run_arguments, run_values

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.engine.live import LiveSettings
 from pytest_trace2evolve.environments import generated
 from pytest_trace2evolve.environments.generators.precondition import PreconditionVerification

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.worlds.registry import Worlds
 from tests.fake_world import FakeWorld

@@ -384,7 +384,7 @@ def test_a_project_without_hooks_does_not_load_pytest(project: DeskProject) -> N
     """A world that is built in, in a process of its own: nothing of pytest is imported."""
     (project.root / "conftest.py").unlink()
     source = (
-        "import sys; from pytest_trace2evolve.cli import main; status = main(['lock', '--check']);"
+        "import sys; from pytest_trace2evolve.cli.main import main; status = main(['lock', '--check']);"
         "print(status, sorted({'pytest', '_pytest'} & set(sys.modules)))"
     )
     done = subprocess.run(

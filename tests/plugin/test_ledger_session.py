@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.evidence.ledger import Ledger, render
 from pytest_trace2evolve.records.ledger import Evaluation, Saved
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label
@@ -229,7 +229,7 @@ def test_the_story_of_a_split(project: DeskProject, capsys: pytest.CaptureFixtur
         "v1 against v0: PROMOTE · clean evidence, test 1, analysis 1 (1 trial), policy strict, goal improve"
         f" · run {first}"
     )
-    assert lines[3].endswith(f" looked at task close, trial 0, of {first}")
+    assert lines[3].endswith(f" opened task close, trial 0, of {first}")
     assert (
         "v2 against v0: PROMOTE · development evidence, 1 trial, policy strict, goal hold · run" in lines[4]
     )

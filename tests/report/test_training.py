@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from pytest_trace2evolve.records.adapter import HeldOut
-from pytest_trace2evolve.report import training
-from pytest_trace2evolve.report.terminal import console
-from pytest_trace2evolve.report.training import heldout_text, step_word
+from pytest_trace2evolve.report import improvement
+from pytest_trace2evolve.report.tables import console
+from pytest_trace2evolve.report.improvement import heldout_text, training_progress
 from pytest_trace2evolve.utils.plots import training_curve
 
 
@@ -55,7 +55,7 @@ def test_a_narrow_terminal_gets_whole_figures(monkeypatch: pytest.MonkeyPatch) -
     name = "conditional_detail_retrieval"
     before, after = {name: held([[0.0], [0.2]], name)}, {name: held([[1.0], [0.5]], name)}
     for width in (80, 160):
-        monkeypatch.setattr(training, "terminal", partial(console, width=width, colour=False))
+        monkeypatch.setattr(improvement, "terminal", partial(console, width=width, colour=False))
         heading, row = heldout_text([name], before, after).splitlines()[:2]
         assert re.search(
             r"^conditional_detail_retrieval +0\.10 → 0\.75 +\+65\.0 \(−\d+\.\d to \+100\.0\)", row
@@ -72,8 +72,8 @@ def test_equal_curves_give_equal_pictures() -> None:
 
 
 def test_a_bar_tells_how_a_training_stands() -> None:
-    assert step_word(CURVE) == "reward 0.50, groups that differ 50%, KL 0.070"
+    assert training_progress(CURVE) == "reward 0.50, groups that differ 50%, KL 0.070"
     assert (
-        step_word([{"reward": 0.25, "informative": 1.0, "kl": None}])
+        training_progress([{"reward": 0.25, "informative": 1.0, "kl": None}])
         == "reward 0.25, groups that differ 100%"
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_trace2evolve import cli
+from pytest_trace2evolve.cli import main as cli
 from pytest_trace2evolve.errors import ModelFolderError
 from pytest_trace2evolve.serving.folder import folder_digest, read_adapter, read_model, require_name
 

@@ -319,7 +319,7 @@ if sys.argv[1] == "model":
 else:
     chat_format.ChatFormat.prompt = hang
 server.END_SECONDS = server.GRACE_SECONDS = 0.2
-from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.cli.main import main
 sys.exit(main(["serve", sys.argv[2], "--no-token"]))
 """
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.project.adapters import Adapters
 from pytest_trace2evolve.records.adapter import ADAPTER_WEIGHTS, AdapterManifest
 from pytest_trace2evolve.serving.folder import folder_digest, read_adapter, read_model

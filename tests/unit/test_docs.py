@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trace2evolve import cli, errors
+from pytest_trace2evolve import errors
+from pytest_trace2evolve.cli import main as cli
+from pytest_trace2evolve.cli.commands import COMMANDS
+from pytest_trace2evolve.cli.parser import build_parser
 from pytest_trace2evolve.plugin import hookspecs, options
 from pytest_trace2evolve.session.option_table import OPTIONS
 
@@ -47,7 +50,7 @@ def test_every_ini_key_is_in_the_guide() -> None:
 def test_every_command_is_in_the_docs() -> None:
     text = "".join(path.read_text(encoding="utf-8") for path in DOCS.glob("*.md"))
     (commands,) = (
-        action for action in cli._parser()._actions if isinstance(action, argparse._SubParsersAction)
+        action for action in build_parser(COMMANDS)._actions if isinstance(action, argparse._SubParsersAction)
     )
     for name in commands.choices:
         assert f"trace2evolve {name}" in text

@@ -156,7 +156,7 @@ from pytest_trace2evolve.judges.chat import ChatJudge
 from pytest_trace2evolve.models.chat import ChatModel
 from pytest_trace2evolve.models.settings import ModelSettings, Retries
 from pytest_trace2evolve.records.message import Message
-from pytest_trace2evolve.report.comments import GitHub
+from pytest_trace2evolve.report.github_comment import GitHub
 
 def ask_model(url, timeout):
     settings = ModelSettings("m", base_url=url, timeout=timeout, retries=Retries(attempts=1))

@@ -18,8 +18,8 @@ from pytest_trace2evolve.project.suites import Role
 from pytest_trace2evolve.records.capability import Outcome
 from pytest_trace2evolve.records.evidence import Mode
 from pytest_trace2evolve.scoring.metrics import succeeded
-from pytest_trace2evolve.session.sides import Scored, expand, mode_of, provenance, rescore
-from pytest_trace2evolve.session.traces import find_run, record_look, splits_with
+from pytest_trace2evolve.session.sources import ScoredSimulation, expand, mode_of, provenance, rescore
+from pytest_trace2evolve.session.traces import find_run, record_access, splits_with
 from pytest_trace2evolve.worlds.registry import WorldName, Worlds
 
 SplitName = tuple[str, str]
@@ -184,10 +184,10 @@ class _Readable:
         self._domain = mode.domain
         self._named = named
         self._left_out: Counter[str] = Counter()
-        self.traces: list[tuple[str, Scored]] = []
+        self.traces: list[tuple[str, ScoredSimulation]] = []
         self.splits: dict[str, tuple[SplitName, ...]] = {}
 
-    def add(self, run: str, scored: Scored) -> None:
+    def add(self, run: str, scored: ScoredSimulation) -> None:
         """Keep a trace unless its task is of a sealed split that was not named."""
         task = scored.simulation.task_id
         if task not in self.splits:
@@ -213,7 +213,7 @@ class _Readable:
             for split, count in self._left_out.items()
         ]
 
-    def record_accesses(self, read: Sequence[tuple[str, Scored]]) -> None:
+    def record_accesses(self, read: Sequence[tuple[str, ScoredSimulation]]) -> None:
         """Record in the ledger which sealed tasks are read, before anything of them is shown."""
         trials: dict[tuple[str, str], set[int]] = {}
         for run, scored in read:
@@ -221,4 +221,4 @@ class _Readable:
         for (run, task), seen in trials.items():
             for place in self._sealed(task):
                 assert self._project is not None
-                record_look(self._project, place, self._domain, task, tuple(sorted(seen)), run)
+                record_access(self._project, place, self._domain, task, tuple(sorted(seen)), run)

@@ -39,7 +39,7 @@ from pytest_trace2evolve.session.planner import Resources, make_plan
 from pytest_trace2evolve.session.run_verdict import read_verdict
 from pytest_trace2evolve.session.session import Event, TaskDecided
 from pytest_trace2evolve.session.session import run as run_session
-from pytest_trace2evolve.session.sides import expand
+from pytest_trace2evolve.session.sources import expand
 
 OPENINGS = 20
 """Openings a label that measure the router."""

@@ -27,7 +27,7 @@ from pytest_trace2evolve.session.access_log import Looks
 from pytest_trace2evolve.session.plan import Options, Plan
 from pytest_trace2evolve.session.planner import Resources, make_plan
 from pytest_trace2evolve.session.settings import Context, check_values, read_judge, read_options
-from pytest_trace2evolve.session.sides import expand, mode_of, provenance
+from pytest_trace2evolve.session.sources import expand, mode_of, provenance
 from pytest_trace2evolve.session.traces import find_run
 from pytest_trace2evolve.session.verdicts import deciding, refuse_edited, refuse_incomparable
 from pytest_trace2evolve.training.recipe import MAX_COUNT, read_recipe

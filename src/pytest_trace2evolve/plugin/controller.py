@@ -24,17 +24,18 @@ from pytest_trace2evolve.plugin.summary_writers import sanitize_junit, tell_else
 from pytest_trace2evolve.plugin.usage import usage_error
 from pytest_trace2evolve.plugin.worker import WORKER_INPUT, write_result
 from pytest_trace2evolve.project.extensions import registered
-from pytest_trace2evolve.records.verdict import Decision
-from pytest_trace2evolve.report.baselines import age_warnings, baseline_lines
+from pytest_trace2evolve.records.verdict import EXIT_STATUS, Decision
+from pytest_trace2evolve.report.evidence import age_warnings, baseline_line
 from pytest_trace2evolve.report.live_display import Display
 from pytest_trace2evolve.report.progress import Watch, forecast, totals_text
-from pytest_trace2evolve.report.run import RunReport, run_report
-from pytest_trace2evolve.session.finish import EXIT_STATUS
+from pytest_trace2evolve.report.verdict import run_report
+from pytest_trace2evolve.session.baselines import BaselineFacts, planned_baselines
 from pytest_trace2evolve.session.plan import Plan
 from pytest_trace2evolve.session.planner import Resources, make_plan
 from pytest_trace2evolve.session.servers import at_servers
 from pytest_trace2evolve.session.session import Event, Run, Session, TaskDecided, TaskName
 from pytest_trace2evolve.session.settings import Context, check_values, read_judge, read_options
+from pytest_trace2evolve.session.summary import RunReport, report_of
 from pytest_trace2evolve.utils.crashes import shorten, traceback_note
 from pytest_trace2evolve.utils.sanitize import sanitize_line
 from pytest_trace2evolve.worlds.registry import Worlds
@@ -129,7 +130,7 @@ class Controller(ItemHooks):
                 f"no agent is named, and the embedded model cannot be served: {error}; or name an agent: "
                 "--t2e-agent or --t2e-model"
             ) from None
-        self._notes = age_warnings(plan, self._max_age)
+        self._notes = age_warnings(_baselines(plan), self._max_age)
 
     def _takes_part(self, selection: Selection) -> bool:
         """Whether any suite or pressure test takes part.
@@ -181,7 +182,9 @@ class Controller(ItemHooks):
             against = f", baseline {planned.baseline.name}" if planned.baseline else ""
             parts.append(f"{name} (agent {planned.agent}{against})")
         lines = [f"candidate {plan.candidate.id} on {', '.join(parts)}"]
-        lines += [*baseline_lines(plan), *age_warnings(plan, self._max_age), self._forecast(plan)]
+        baselines = _baselines(plan)
+        lines += [baseline_line(baseline, name_suite=len(plan.suites) > 1) for baseline in baselines]
+        lines += [*age_warnings(baselines, self._max_age), self._forecast(plan)]
         return [f"trace2evolve: {line}" for line in lines if line]
 
     def _forecast(self, plan: Plan) -> str:
@@ -319,8 +322,8 @@ class Controller(ItemHooks):
             if is_early or self.session.is_started:
                 self._finish(session, exitstatus, is_early=is_early)
             self._export(session, is_early=is_early)
-        if (report := self._report()) is not None:
-            self._unwritten = tell_elsewhere(self.config, report)
+        if self.plan is not None and (report := self._report()) is not None:
+            self._unwritten = tell_elsewhere(self.config, self.plan, report.summary)
         if self._has_crashed and session.exitstatus in (*_OVERRIDABLE, EXIT_STATUS[Decision.INCONCLUSIVE]):
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
         result = yield
@@ -395,9 +398,9 @@ class Controller(ItemHooks):
         notes = self.session.notes if self._result is None else self._result.notes
         if not outcomes and not self._trouble:
             return None
-        return RunReport(
-            plan=self.session.plan,
-            outcomes=outcomes,
+        return report_of(
+            self.session.plan,
+            outcomes,
             notes=(*notes, *self._notes),
             decision=None if self._result is None else self._result.decision,
             trouble=self._trouble,
@@ -420,7 +423,8 @@ class Controller(ItemHooks):
             return
         terminalreporter.section("trace2evolve", sep="=")
         text = run_report(
-            report,
+            report.summary,
+            report.figures,
             width=terminalreporter._tw.fullwidth,
             colour=terminalreporter._tw.hasmarkup,
             quiet=self.config.get_verbosity() < 0,
@@ -480,6 +484,10 @@ def context_of(config: pytest.Config, served: Mapping[str, Address] | None = Non
         gate=config.getini("t2e_gate"),
         served=served or {},
     )
+
+
+def _baselines(plan: Plan) -> list[BaselineFacts]:
+    return planned_baselines({name: planned.baseline for name, planned in plan.suites.items()}, plan.started)
 
 
 def _max_age(config: pytest.Config) -> float | None:

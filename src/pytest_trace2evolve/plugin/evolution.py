@@ -22,7 +22,7 @@ from pytest_trace2evolve.plugin.selection import suites_under
 from pytest_trace2evolve.plugin.usage import usage_error
 from pytest_trace2evolve.project.extensions import read_hooks
 from pytest_trace2evolve.records.improvement import Stage
-from pytest_trace2evolve.report.improvement import evolved_text
+from pytest_trace2evolve.report.improvement import evolution_text
 from pytest_trace2evolve.session.planner import Resources
 from pytest_trace2evolve.utils.crashes import crash_line
 from pytest_trace2evolve.utils.sanitize import sanitize_line
@@ -103,7 +103,7 @@ class EvolutionHooks:
         assert self._resources is not None
         with self._plan(run) as (plan, environments):
             state = evolve(plan, self._resources, environments, self._report)
-        self._print(evolved_text(state, self._resources.project.adapters).rstrip("\n"))
+        self._print(evolution_text(state, self._resources.project.adapters).rstrip("\n"))
 
     @contextmanager
     def _plan(self, run: Path | None) -> Iterator[tuple[EvolutionPlan, Environments]]:

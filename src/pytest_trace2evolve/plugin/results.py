@@ -3,7 +3,7 @@
 from pytest_trace2evolve.plugin.items import ItemResult
 from pytest_trace2evolve.project.suites import Role
 from pytest_trace2evolve.records.evidence import SimulationEvidence
-from pytest_trace2evolve.report.junit import run_properties, task_properties
+from pytest_trace2evolve.report.summary import task_properties, trial_properties
 from pytest_trace2evolve.scoring.metrics import Trials
 from pytest_trace2evolve.scoring.reward import NO_JUDGE
 from pytest_trace2evolve.session.session import TaskDecided
@@ -29,7 +29,7 @@ def item_result(event: TaskDecided, refusal: str = "") -> ItemResult:
     if run is None:
         skipped = f"not run: {event.why}"
         return ItemResult(error=refusal, skipped=skipped, ends_session=refusal, properties=properties)
-    properties += tuple(run_properties(run, live=plan.live is not None))
+    properties += tuple(trial_properties(run.records, live=plan.live is not None))
     expected = ""
     if planned.baseline is not None and event.task_id in planned.baseline.failing:
         expected = f"fails in baseline {planned.baseline.name}"

@@ -6,9 +6,13 @@ from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.report.junit import verdict_properties
-from pytest_trace2evolve.report.run import RunReport
-from pytest_trace2evolve.report.summary import append_step_summary, reproducing, summary_of, write_summary
+from pytest_trace2evolve.records.verdict import RunSummary
+from pytest_trace2evolve.report.summary import (
+    append_step_summary,
+    reproducing,
+    verdict_properties,
+    write_summary,
+)
 from pytest_trace2evolve.session.plan import Plan
 from pytest_trace2evolve.utils.files import write_atomic
 from pytest_trace2evolve.utils.sanitize import SanitizedStream, sanitize
@@ -18,20 +22,21 @@ STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 """The variable by which a job on GitHub names the file that is shown below it."""
 
 
-def tell_elsewhere(config: pytest.Config, report: RunReport) -> list[str]:
+def tell_elsewhere(config: pytest.Config, plan: Plan, summary: RunSummary) -> list[str]:
     """Write summaries and JUnit properties, before pytest writes its own files.
 
     Nothing that fails here changes the verdict or the exit status: it is told.
 
     Args:
         config: The controller's configuration.
-        report: What the run has to tell.
+        plan: What was run.
+        summary: What the run has to tell.
 
     Returns:
         What could not be written, a line each.
     """
-    _tell_junit(config, report)
-    summary = summary_of(report, _command(config, report.plan))
+    _tell_junit(config, summary)
+    summary = summary.model_copy(update={"command": _command(config, plan)})
     here = config.invocation_params.dir
     trouble = []
     for name in config.option.t2e_summary or ():
@@ -40,7 +45,7 @@ def tell_elsewhere(config: pytest.Config, report: RunReport) -> list[str]:
         except (OSError, ValueError) as error:
             trouble.append(_lost(f"the summary could not be written to {name}", error))
     step = os.environ.get(STEP_SUMMARY)
-    gates = report.plan.policy is not None and any(one.baseline for one in report.plan.suites.values())
+    gates = plan.policy is not None and any(one.baseline for one in plan.suites.values())
     if step and gates:
         try:
             append_step_summary(Path(step), summary)
@@ -79,12 +84,12 @@ def _lost(what: str, error: OSError | ValueError) -> str:
     return f"{what}: {why}; the verdict and the exit status stand as they are"
 
 
-def _tell_junit(config: pytest.Config, report: RunReport) -> None:
+def _tell_junit(config: pytest.Config, summary: RunSummary) -> None:
     """Add the verdict to each plugin that takes properties of a whole run: pytest's JUnit writer does."""
     for plugin in config.pluginmanager.get_plugins():
         add = getattr(plugin, "add_global_property", None)
         if callable(add):
-            for name, value in verdict_properties(report):
+            for name, value in verdict_properties(summary):
                 add(name, value)
 
 

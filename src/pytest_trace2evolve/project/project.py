@@ -33,7 +33,7 @@ from pytest_trace2evolve.project.suites import (
 from pytest_trace2evolve.records.protocols import World
 from pytest_trace2evolve.records.task import Content, Task
 from pytest_trace2evolve.scoring.reward import SCORER_VERSION
-from pytest_trace2evolve.utils.files import write_atomic
+from pytest_trace2evolve.utils.files import find_root, write_atomic
 from pytest_trace2evolve.utils.reading import RECORDS, read_text
 from pytest_trace2evolve.worlds.registry import Worlds
 
@@ -309,8 +309,3 @@ class Project:
     def baseline_names(self, suite: str) -> list[str]:
         """Names of a suite's baselines."""
         return sorted(path.stem for path in (self.baselines_folder / suite).glob("*.json"))
-
-
-def find_root(start: Path) -> Path | None:
-    """The nearest folder from `start` upwards that holds `suites/`, if there is one."""
-    return next((folder for folder in (start, *start.parents) if (folder / "suites").is_dir()), None)

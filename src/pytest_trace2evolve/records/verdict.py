@@ -41,6 +41,10 @@ class Decision(StrEnum):
         return list(Decision).index(self)
 
 
+EXIT_STATUS = {Decision.PROMOTE: 0, Decision.DISCARD: 1, Decision.INCONCLUSIVE: 10}
+"""The process's exit status for each verdict."""
+
+
 class Goal(StrEnum):
     """A candidate's claim: to be better, not to be worse, or nothing, so that only harm counts."""
 

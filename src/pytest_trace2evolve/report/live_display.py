@@ -1,11 +1,9 @@
-"""How progress is drawn beside pytest's own output, which knows nothing of it.
+"""A live run's progress, drawn next to pytest's own output.
 
-On a terminal a live line stands below the line that pytest is writing. Pytest writes through a stand-in for
-its file: the live line is wiped before each write and painted again after it. The line is painted with
-relative moves alone, and the terminal itself keeps pytest's place, so neither scrolling nor a killed process
-leaves a trace. Everywhere else progress is told in lines of its own, now and then.
-
-A file that pytest and the progress display both write to: where it leads, and where its cursor stands.
+On a terminal a live line is painted below the line that pytest is writing. Pytest writes through a wrapper of
+its file: the live line is wiped before each write and painted again after it. It is painted with relative
+moves alone, and the terminal itself keeps pytest's place, so neither scrolling nor a killed process leaves a
+trace. Everywhere else progress is printed in lines of its own, now and then.
 """
 
 import contextlib
@@ -23,11 +21,27 @@ from rich.cells import cell_len
 
 from pytest_trace2evolve.report.progress import Progress, progress_line
 
+INTERVAL = 30.0
+"""Seconds between plain lines."""
+
+_TICK = 0.25
+"""Seconds between two paintings of the live line."""
+
+_QUIET = 0.05
+"""Seconds of silence after which pytest is not amid a line that it writes in parts."""
+
+_STREAM_WIDTH = 200
+"""Columns of a plain line if nothing wraps: every part fits."""
+
 _SEQUENCE = re.compile(r"\x1b(?:\[[\d;?]*[A-Za-z]|\].*?(?:\x07|\x1b\\))")
+_WIPE = "\x1b[J"
+_MAKE_ROOM = "\x1bD\x1b[A"  # one row down, which scrolls at the bottom, and up again: the column stays
+_KEEP_PLACE, _RETURN = "\x1b7", "\x1b8"
+_PLAIN = "\x1b[0m"
 
 
-class Output:
-    """Where pytest's file leads, also while an item is captured and its descriptor leads elsewhere."""
+class _Output:
+    """The descriptor of pytest's file, kept while an item is captured and pytest's own leads elsewhere."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
@@ -53,7 +67,7 @@ class Output:
             data = data[os.write(self._descriptor, data) :]
 
     def size(self) -> tuple[int, int]:
-        """Columns and rows; 80 and 24 where the terminal does not tell."""
+        """Columns and rows; 80 and 24 if the terminal does not tell."""
         columns, rows = 0, 0
         if self._descriptor is not None:
             with contextlib.suppress(OSError):
@@ -61,14 +75,13 @@ class Output:
         return columns or 80, rows or 24
 
     def close(self) -> None:
-        """Give the descriptor back."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
 
-class Line:
-    """What is known of the line that is being written.
+class _Line:
+    """The line that is being written.
 
     Attributes:
         width: Columns up to the cursor, those of lines that it has wrapped over included.
@@ -80,7 +93,7 @@ class Line:
         self.returned = False
 
     def follow(self, text: str) -> None:
-        """Take in what was written."""
+        """Take a written text into account."""
         _, newline, rest = text.rpartition("\n")
         if newline:
             self.width, self.returned = 0, False
@@ -90,19 +103,17 @@ class Line:
         self.width += cell_len(rest)
 
 
-class SharedFile:
-    """A file of pytest's whose writes go through the display."""
+class _SharedFile:
+    """A file of pytest's whose writes pass through the display."""
 
-    def __init__(self, file: TextIO, pass_on: Callable[[TextIO, str], int]) -> None:
+    def __init__(self, file: TextIO, write: Callable[[TextIO, str], int]) -> None:
         self._file = file
-        self._pass_on = pass_on
+        self._write = write
 
     def write(self, text: str) -> int:
-        """Hand a text to the display, which writes it."""
-        return self._pass_on(self._file, text)
+        return self._write(self._file, text)
 
     def writelines(self, lines: Iterable[str]) -> None:
-        """Hand over texts one by one."""
         for line in lines:
             self.write(line)
 
@@ -110,34 +121,16 @@ class SharedFile:
         return getattr(self._file, name)
 
 
-INTERVAL = 30.0
-"""Seconds between plain lines."""
-
-_TICK = 0.25
-"""Seconds between two paintings of the live line."""
-
-_QUIET = 0.05
-"""Seconds of silence after which pytest is not amid a line that it writes in parts."""
-
-_STREAM_WIDTH = 200
-"""Columns of a plain line where nothing wraps: every part fits."""
-
-_WIPE = "\x1b[J"
-_MAKE_ROOM = "\x1bD\x1b[A"  # one row down, which scrolls at the bottom, and up again: the column stays
-_KEEP_PLACE, _RETURN = "\x1b7", "\x1b8"
-_PLAIN = "\x1b[0m"
-
-
 class Display:
     """Shows progress from a thread of its own, from `start` to `stop`; under `-q` it shows nothing.
 
     Args:
-        reporter: Pytest's reporter; None where there is none.
-        read: Tells how far the run is. It is called from the display's thread, four times a second at most.
+        reporter: Pytest's reporter, if there is one.
+        read: Returns how far the run is. The display's thread calls it four times a second at most.
         interval: Seconds between the plain lines of an output that is no terminal.
 
     Attributes:
-        trouble: Why the display stopped early, in one line; empty where it did not. The run goes on.
+        trouble: Why the display stopped early, in one line; empty if it did not. The run continues.
     """
 
     def __init__(
@@ -154,16 +147,16 @@ class Display:
         self._lock = threading.RLock()  # a signal handler may write while the main thread is writing
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
-        self._output: Output | None = None
+        self._output: _Output | None = None
         self._restore = contextlib.ExitStack()
-        self._status: str | None = None  # the live line; None where plain lines are told instead
+        self._status: str | None = None  # the live line; None if plain lines are printed instead
         self._captures = self._painted = self._paused = False
         self._written = 0.0
         self._process = os.getpid()
-        self._line = Line()
+        self._line = _Line()
 
     def start(self) -> None:
-        """Begin to show. Call it in the process that reports, where pytest is not capturing an item."""
+        """Begin to show. Call it in the process that reports, while pytest is not capturing an item."""
         if self._reporter is None or self._reporter.config.get_verbosity() < 0:
             return
         if self._thread is not None or self._ended.is_set():
@@ -174,21 +167,21 @@ class Display:
         try:
             with capture.global_and_fixture_disabled() if capture else contextlib.nullcontext():
                 file.flush()
-                self._output = Output(file)
+                self._output = _Output(file)
             self._line.follow(writer._current_line)
         except OSError as error:
             self._give_up(error)
             return
-        self._status = "" if _draws(config, file) else None
-        self._stand_in(writer, "_file")
+        self._status = "" if _can_paint(config, file) else None
+        self._share(writer, "_file")
         self._captures = config.getoption("capture", "no") != "no"
         if self._status is not None and not self._captures:
-            # What items print reaches the terminal too, and would run into the live line. What a program
-            # prints that an item starts still may, for as long as it takes until the next painting.
+            # What items print reaches the terminal too, and would run into the live line. The output of a
+            # program that an item starts still may, until the next painting.
             for name in ("stdout", "stderr"):
                 stream = getattr(sys, name)
                 if stream is not None and stream.isatty():
-                    self._stand_in(sys, name)
+                    self._share(sys, name)
         config.pluginmanager.register(self)  # for the debugger's hooks
         self._restore.callback(config.pluginmanager.unregister, self)
         self._thread = threading.Thread(target=self._run, name="trace2evolve-progress", daemon=True)
@@ -198,7 +191,7 @@ class Display:
         """Wipe the live line and leave the terminal to pytest alone. It may be called more than once."""
         self._ended.set()
         if self._thread is not None:
-            self._thread.join(timeout=1)  # no longer: `read` may be stuck, and what it says is not shown
+            self._thread.join(timeout=1)  # no longer: `read` may hang, and its answer is not shown
         with self._lock:
             self._wipe()
             self._restore.close()
@@ -217,30 +210,41 @@ class Display:
         with self._lock:
             self._paused = False
 
-    def _stand_in(self, owner: Any, name: str) -> None:
+    def _share(self, owner: Any, name: str) -> None:
         file = getattr(owner, name)
-        shared = SharedFile(file, self._pass_on)
+        shared = _SharedFile(file, self._write)
         setattr(owner, name, cast(TextIO, shared))
 
-        def back() -> None:
+        def restore() -> None:
             if getattr(owner, name) is shared:
                 setattr(owner, name, file)
 
-        self._restore.callback(back)
+        self._restore.callback(restore)
+
+    def show(self, progress: Progress) -> bool:
+        """Paint the live line, or print a plain line; returns whether anything was shown."""
+        with self._lock:
+            if self._output is None:
+                return False
+            if self._status is None:
+                return self._print(progress)
+            self._status = progress_line(progress, self._output.size()[0] - 1)
+            self._paint()
+            return self._painted
 
     def _run(self) -> None:
         due = time.monotonic() + self._interval
-        told: Progress | None = None
+        printed: Progress | None = None
         while not self._ended.wait(min(_TICK, self._interval)):
             try:
                 if self._status is not None:
-                    self._show(self._read())
+                    self.show(self._read())
                 elif time.monotonic() >= due:
                     progress = self._read()
-                    if told is not None and replace(progress, seconds=told.seconds) == told:
+                    if printed is not None and replace(progress, seconds=printed.seconds) == printed:
                         due = time.monotonic() + self._interval
-                    elif self._tell(progress):
-                        due, told = time.monotonic() + self._interval, progress
+                    elif self.show(progress):
+                        due, printed = time.monotonic() + self._interval, progress
             except Exception as error:
                 self._give_up(error)
                 return
@@ -252,7 +256,7 @@ class Display:
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             self.trouble = self.trouble or f"progress was no longer shown ({reason}); the run went on without"
 
-    def _pass_on(self, file: TextIO, text: str) -> int:
+    def _write(self, file: TextIO, text: str) -> int:
         """A write of pytest's, or of an item under `-s`; or a plain line of this display itself."""
         if os.getpid() != self._process:
             return file.write(text)  # a fork has neither the thread nor, perhaps, a lock that opens
@@ -271,12 +275,6 @@ class Display:
             self._line.follow(text)
             self._paint()
             return count
-
-    def _show(self, progress: Progress) -> None:
-        with self._lock:
-            if self._output is not None:
-                self._status = progress_line(progress, self._output.size()[0] - 1)
-                self._paint()
 
     def _paint(self) -> None:
         silent = self._paused or self._ended.is_set()
@@ -304,33 +302,32 @@ class Display:
             self._painted = False
             self._give_up(error)
 
-    def _tell(self, progress: Progress) -> bool:
-        """Write a plain line, unless this is no moment for it."""
-        with self._lock:
-            if self._output is None or self._reporter is None or self._paused:
-                return False
-            if time.monotonic() - self._written < _QUIET:
-                return False
-            writer = self._reporter._tw
-            width = writer.fullwidth - 1 if self._output.isatty else _STREAM_WIDTH
-            text = f"trace2evolve: {progress_line(progress, width - len('trace2evolve: '))}"
-            if writer.width_of_current_line:
-                writer.line()
-            if self._reporter.showlongtestinfo:
-                # Verbose, pytest ends a line where it begins the next, and repeats the item's name then.
-                writer.write(text)
-                self._reporter.currentfspath = -2
-            else:
-                writer.line(text)
-            return True
+    def _print(self, progress: Progress) -> bool:
+        """Print a plain line, unless pytest is writing one."""
+        if self._output is None or self._reporter is None or self._paused:
+            return False
+        if time.monotonic() - self._written < _QUIET:
+            return False
+        writer = self._reporter._tw
+        width = writer.fullwidth - 1 if self._output.isatty else _STREAM_WIDTH
+        text = f"trace2evolve: {progress_line(progress, width - len('trace2evolve: '))}"
+        if writer.width_of_current_line:
+            writer.line()
+        if self._reporter.showlongtestinfo:
+            # Verbose, pytest ends a line where it begins the next, and repeats the item's name then.
+            writer.write(text)
+            self._reporter.currentfspath = -2
+        else:
+            writer.line(text)
+        return True
 
 
-def _draws(config: pytest.Config, file: TextIO) -> bool:
+def _can_paint(config: pytest.Config, file: TextIO) -> bool:
     """Whether a live line can be painted: on a terminal that a person watches and no one else writes to."""
     return (
         file.isatty()
         and sys.platform != "win32"
         and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
         and not any(os.environ.get(name) for name in ("CI", "BUILD_NUMBER"))
-        and config.getoption("capture", "no") != "tee-sys"  # it prints past every stand-in
+        and config.getoption("capture", "no") != "tee-sys"  # it prints past every wrapper
     )

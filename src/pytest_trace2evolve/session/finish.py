@@ -11,7 +11,7 @@ from pytest_trace2evolve.evidence.scoreboard import ScoreboardLine, append
 from pytest_trace2evolve.records.budget import State, Totals
 from pytest_trace2evolve.records.score import Status
 from pytest_trace2evolve.records.task import Task
-from pytest_trace2evolve.records.verdict import CheckStatus, Decision, RunVerdict, SideFigures, Verdict
+from pytest_trace2evolve.records.verdict import CheckStatus, RunVerdict, SideFigures, Verdict
 from pytest_trace2evolve.session.access_log import DECIDING, Looks
 from pytest_trace2evolve.session.confirmation import MOST_FRESH
 from pytest_trace2evolve.session.draws import Draws
@@ -224,7 +224,3 @@ def _line(plan: Plan, planned: PlannedSuite, verdict: Verdict) -> ScoreboardLine
 def _delta(old: SideFigures, new: SideFigures, name: str) -> float | None:
     before, after = getattr(old, name), getattr(new, name)
     return None if before is None or after is None else after - before
-
-
-EXIT_STATUS = {Decision.PROMOTE: 0, Decision.DISCARD: 1, Decision.INCONCLUSIVE: 10}
-"""The process's exit status for each verdict."""

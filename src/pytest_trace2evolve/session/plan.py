@@ -16,7 +16,7 @@ from pytest_trace2evolve.records.protocols import Judge
 from pytest_trace2evolve.records.verdict import Goal
 from pytest_trace2evolve.session.baselines import Baseline
 from pytest_trace2evolve.session.confirmation import AS_THE_AGENT, Confirm, Endpoint, SideName
-from pytest_trace2evolve.session.replays import Recorded
+from pytest_trace2evolve.session.sources import RecordedRuns
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class PlannedSuite(LockedSuite):
 
     agent: str
     trials: int
-    recorded: Recorded | None = None
+    recorded: RecordedRuns | None = None
     baseline: Baseline | None = None
     guidelines: str | None = None
     identity: Identity = field(default_factory=Identity)

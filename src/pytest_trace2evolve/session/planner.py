@@ -27,7 +27,12 @@ from pytest_trace2evolve.session.baselines import Baseline, find_baselines
 from pytest_trace2evolve.session.cassettes import differences, recording, refuse_record
 from pytest_trace2evolve.session.confirmation import Sides, how_to_confirm
 from pytest_trace2evolve.session.plan import Options, Plan, PlannedSuite, records_by_task
-from pytest_trace2evolve.session.replays import Recorded, read_replays, refuse_others, refuse_strays
+from pytest_trace2evolve.session.sources import (
+    RecordedRuns,
+    check_replayed_candidate,
+    check_replayed_suites,
+    read_replays,
+)
 from pytest_trace2evolve.session.talking import Talkers
 from pytest_trace2evolve.utils.canonical import digest_text
 from pytest_trace2evolve.worlds.registry import Worlds
@@ -100,8 +105,8 @@ def make_plan(
     )
     recorded = read_replays(options.replays)
     selected = _select(options, project, suite_names, recorded)
-    refuse_strays(recorded, selected, suites_named=bool(options.suites))
-    refuse_others(recorded, candidate)
+    check_replayed_suites(recorded, selected, suites_named=bool(options.suites))
+    check_replayed_candidate(recorded, candidate)
     notes = [note for group in recorded.values() for note in group.notes]
     if not listing:
         options, served = with_embedded(options, selected)
@@ -330,7 +335,7 @@ def _check_solo(
 
 
 def _select(
-    options: Options, project: Project, names: Sequence[str], recorded: Mapping[Mode, Recorded]
+    options: Options, project: Project, names: Sequence[str], recorded: Mapping[Mode, RecordedRuns]
 ) -> list[Suite]:
     for name in options.suites:
         project.suite_path(name)
@@ -361,7 +366,9 @@ def _locked(suite: Suite, resources: Resources, *, verify: bool) -> LockedSuite:
     return LockedSuite(suite, project.suite_path(suite.name), lock)
 
 
-def _agent(options: Options, suite: Suite, names: Sequence[str], recorded: Mapping[Mode, Recorded]) -> str:
+def _agent(
+    options: Options, suite: Suite, names: Sequence[str], recorded: Mapping[Mode, RecordedRuns]
+) -> str:
     if suite.mode in recorded:
         return REPLAY
     name = CHAT if options.live else options.agent or options.default_agent or suite.default_agent

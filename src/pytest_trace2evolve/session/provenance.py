@@ -7,7 +7,7 @@ from pytest_trace2evolve.records.evidence import DUMMY_USER, SCRIPTED_USER, Prov
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.scoring.reward import SCORER_VERSION
 from pytest_trace2evolve.session.plan import Plan, PlannedSuite
-from pytest_trace2evolve.session.sides import provenance
+from pytest_trace2evolve.session.sources import provenance
 from pytest_trace2evolve.utils.canonical import digest
 
 

@@ -255,3 +255,8 @@ def _remove_abandoned_folders(place: str) -> None:
                 if entry.stat(follow_symlinks=False).st_uid == os.geteuid():
                     remove = partial(shutil.rmtree, entry.path, ignore_errors=True)
                     _remove_if_unowned(Path(entry.path) / _OWNER, remove)
+
+
+def find_root(start: Path) -> Path | None:
+    """The root of a project: the nearest folder from `start` upwards with `suites/`, if there is one."""
+    return next((folder for folder in (start, *start.parents) if (folder / "suites").is_dir()), None)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.cli.main import main
 from tests.plugin.conftest import SUITE, DeskProject
 
 TELECOM = ("telecom-gpt-4.1.json.gz", "telecom-gpt-4.1-sft.json.gz")
@@ -100,30 +100,6 @@ def test_compare_takes_several_files_a_side(
     assert "is twice in" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        (["score", "nowhere.json"], "nowhere.json: cannot be read: No such file or directory"),
-        (["compare", "one.json"], "compare takes BASELINE and CANDIDATE, or --baseline FILE"),
-        (["compare", "a", "b", "--policy", "strikt"], "unknown gate policy 'strikt'; did you mean 'strict'?"),
-        (["compare", "a", "b", "--split", "heldout"], "--split names a split of a suite: give --suite too"),
-        (["--root", "nowhere", "lock"], "--root nowhere: it holds no suites/; name the project's folder"),
-    ],
-)
-def test_bad_input_is_one_line_and_exit_2(
-    arguments: list[str],
-    text: str,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(arguments) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("trace2evolve: ")
-    assert text in line
-
-
 def test_lock_writes_and_checks(desk_runs: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["lock", "--check"]) == 0
     Path("suites/desk.toml").write_text(SUITE.replace(', "free"', ""), encoding="utf-8")
@@ -172,39 +148,3 @@ def test_trials_of_two_candidates_are_not_calibrated_as_one(
     error = capsys.readouterr().err
     assert "cannot be one side: candidate 'v1' and 'v2'" in error
     assert error.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("command", "arguments", "then"),
-    [
-        ("_evolve", ["evolve"], "; the same command goes on"),
-        ("_train", ["train"], "; the same command goes on"),
-        ("_routing", ["routing"], ""),
-    ],
-)
-def test_an_interruption_is_one_line(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    command: str,
-    arguments: list[str],
-    then: str,
-) -> None:
-    def interrupted(options: object) -> int:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(f"pytest_trace2evolve.cli.improve.{command}", interrupted)
-    assert main(arguments) == 130
-    assert capsys.readouterr() == ("", f"trace2evolve: interrupted{then}\n")
-
-
-def test_wrong_arguments_are_reported_in_a_line_that_ends(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["comment", "s.json", "--pr", "9" * 5000])
-    assert ended.value.code == 2
-    assert max(map(len, capsys.readouterr().err.splitlines())) <= 2_000
-
-
-def test_a_root_that_leads_to_itself_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "loop").symlink_to("loop")
-    assert main(["ledger", "--root", str(tmp_path / "loop")]) == 2
-    assert "holds no suites/" in (said := capsys.readouterr().err) or "lead in a circle" in said

@@ -76,28 +76,6 @@ def test_another_stand_in_put_in_later_stays_and_works(terminal_config: pytest.C
     assert file.screen.everything == ["late"]
 
 
-def test_a_terminal_that_has_just_become_narrower_is_not_wrapped_over(
-    terminal_config: pytest.Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file, enough = Painted(), threading.Event()
-
-    def read() -> Progress:
-        if file.screen.below == LINE:
-            enough.wait()
-        return MOMENT
-
-    reporter = pytest.TerminalReporter(terminal_config, file)
-    display = Display(reporter, read)
-    display.start()
-    painted(file)
-    assert display._output is not None
-    monkeypatch.setattr(display._output, "size", lambda: (20, 24))
-    reporter.write(".")
-    assert file.screen.below == LINE[:19]
-    enough.set()
-    display.stop()
-
-
 def test_once_reading_fails_nothing_is_painted_any_more(terminal_config: pytest.Config) -> None:
     file = Painted()
 
@@ -144,19 +122,37 @@ def test_a_lost_terminal_is_told_and_costs_pytest_nothing(terminal_config: pytes
     assert file.screen.shown[0] == "...F"
 
 
+class Stuck(Painted):
+    """A terminal that lets a painting wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stuck = threading.Event()
+        self.free = threading.Event()
+
+    def write(self, text: str) -> int:
+        if "\x1b" in text and not self.free.is_set():
+            self.stuck.set()
+            self.free.wait()
+        return super().write(text)
+
+
 def test_a_fork_writes_past_the_display(
     terminal_config: pytest.Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = Painted()
+    file = Stuck()
     reporter = pytest.TerminalReporter(terminal_config, file)
     display = Display(reporter, lambda: MOMENT)
     display.start()
-    painted(file)
-    with monkeypatch.context() as fork, display._lock:  # as a thread that the fork does not have may hold it
+    assert file.stuck.wait(HANG_SECONDS)
+    with (
+        monkeypatch.context() as fork
+    ):  # the thread that paints holds a lock, and the fork has no such thread
         fork.setattr(os, "getpid", lambda: -1)
         child = threading.Thread(target=reporter.write, args=("child",), daemon=True)
         child.start()
         child.join(timeout=HANG_SECONDS)
         assert not child.is_alive()
         assert file.screen.shown[0] == "child"
+    file.free.set()
     display.stop()

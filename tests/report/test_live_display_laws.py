@@ -90,11 +90,11 @@ def test_whatever_pytest_writes_the_live_line_leaves_no_trace(
     bare.write(before)
     reporter.write(before)
     display.start()
-    display._show(progress)
+    display.show(progress)
     for text in writes:
         bare.write(text)
         reporter.write(text)
-        display._show(progress)
+        display.show(progress)
         assert shown.screen.lines[shown.screen.row] == bare.screen.lines[bare.screen.row]
         if not bare.screen.wraps:
             assert shown.screen.below == progress_line(progress, 79)

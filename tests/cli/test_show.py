@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.evidence.ledger import Ledger
 from pytest_trace2evolve.records.ledger import Seen
 from pytest_trace2evolve.session.traces import user_name
@@ -63,7 +63,7 @@ def test_a_trace_is_shown_and_the_look_recorded(
     status, lines, errors = shown(capsys, run.name, "close")
     assert (status, errors) == (0, "")
     assert lines[:3] == [
-        "recorded in the ledger: this look at desk::heldout",
+        "recorded in the ledger: this access to desk::heldout",
         f"{run.name} · task close, candidate v1, agent listed",
         "trial 0 of 0, 1 (--trial N)",
     ]
@@ -101,7 +101,7 @@ def test_the_look_is_recorded_before_anything_is_printed(
     status, lines, error = shown(capsys, run.name, "close")
     assert (status, lines) == (2, [])
     (line,) = error.splitlines()
-    assert "ledger: the look could not be recorded (" in line
+    assert "ledger: the access could not be recorded (" in line
     assert line.endswith("and so nothing is shown; make the folder writable")
     assert shown(capsys, run.name, "idle")[0] == 0, "what may be read needs no entry"
 
@@ -116,10 +116,10 @@ def test_every_sealed_split_that_holds_the_task_is_told(
     project.lock()
     _, lines, _ = shown(capsys, run.name, "close")
     assert lines[:2] == [
-        f"recorded in the ledger: this look at {one}" for one in ("desk::heldout", "other::transfer")
+        f"recorded in the ledger: this access to {one}" for one in ("desk::heldout", "other::transfer")
     ]
     _, lines, _ = shown(capsys, run.name, "idle")
-    assert lines[0] == "recorded in the ledger: this look at other::heldout"
+    assert lines[0] == "recorded in the ledger: this access to other::heldout"
     places = [f"{entry.suite}::{entry.split}::{entry.task}" for entry in looks(project.root)]
     assert places == ["desk::heldout::close", "other::transfer::close", "other::heldout::idle"]
 
@@ -134,7 +134,9 @@ def test_a_run_over_several_suites(project: DeskProject, capsys: pytest.CaptureF
     assert f"task 'close' is in several suites of {name}: desk, other; give --suite" in error
     assert looks(project.root) == []
     status, lines, _ = shown(capsys, name, "close", "--suite", "other")
-    assert lines[:2] == [f"recorded in the ledger: this look at {one}::heldout" for one in ("desk", "other")]
+    assert lines[:2] == [
+        f"recorded in the ledger: this access to {one}::heldout" for one in ("desk", "other")
+    ]
     status, _, error = shown(capsys, name, "close", "--suite", "others")
     assert (status, "holds no suite 'others'; did you mean 'other'?" in error) == (2, True)
 
@@ -147,7 +149,7 @@ def test_a_plain_results_file_is_held_against_the_suites(
 ) -> None:
     path = plain_file(run, tmp_path_factory.mktemp("elsewhere") / "runs.json")
     _, lines, _ = shown(capsys, str(path), "close")
-    assert lines[0] == "recorded in the ledger: this look at desk::heldout"
+    assert lines[0] == "recorded in the ledger: this access to desk::heldout"
     assert looks(project.root)[0].run == "runs.json"
     packed = path.with_suffix(".json.gz")
     packed.write_bytes(gzip.compress(path.read_bytes()))
@@ -171,7 +173,7 @@ def test_without_a_project_a_file_is_shown_and_a_run_of_ours_is_not(
     shutil.copytree(run, elsewhere / "copied")
     status, lines, error = shown(capsys, "copied", "close")
     assert (status, lines) == (2, [])
-    lost = "the look could not be recorded; give the run's project as --root\n"
+    lost = "the access could not be recorded; give the run's project as --root\n"
     assert error == f"trace2evolve: the run is of suite 'desk', which no project here holds: {lost}"
     assert shown(capsys, "one", "close")[2] == (
         "trace2evolve: one: no such path, and no project here whose runs could be meant; give --root\n"

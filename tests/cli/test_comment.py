@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trace2evolve.cli import main
+from pytest_trace2evolve.cli.main import main
+from pytest_trace2evolve.errors import GitHubError
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label, RunSummary, SuiteSummary, Verdict
-from pytest_trace2evolve.report import comments
-from pytest_trace2evolve.report.comments import GitHub, marker
+from pytest_trace2evolve.report.github_comment import GitHub, marker
 from tests.fake_github import REPOSITORY, Answer, FakeGitHub, refusal, too_long
 from tests.hostile import HOSTILE, alive
 
@@ -36,7 +36,6 @@ def github(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGitHub]:
         monkeypatch.setenv("GITHUB_API_URL", fake.url)
         monkeypatch.setenv("GITHUB_TOKEN", TOKEN)
         monkeypatch.setenv("GITHUB_REPOSITORY", REPOSITORY)
-        monkeypatch.setattr(comments, "TRIES", 3)
         monkeypatch.setattr(time, "sleep", lambda _: None)
         yield fake
 
@@ -165,7 +164,7 @@ def test_a_server_that_stays_away_is_given_up(
 ) -> None:
     github.plan = lambda method, path: refusal(500)
     assert main(["comment", file, "--pr", "7"]) == 2
-    assert capsys.readouterr().err == "trace2evolve: GitHub did not answer in 3 tries: 500 Server Error\n"
+    assert capsys.readouterr().err == "trace2evolve: GitHub did not answer in 5 tries: 500 Server Error\n"
     github.plan = lambda method, path: refusal(429, "Later", retry_after="3600")
     assert main(["comment", file, "--pr", "7", "--best-effort"]) == 0
     assert "in 1 tries, and asks to wait 3600 seconds: 429 Later" in capsys.readouterr().err
@@ -176,7 +175,7 @@ def test_no_connection_is_told_after_growing_pauses() -> None:
         url = gone.url
     pauses: list[float] = []
     github = GitHub(REPOSITORY, TOKEN, api_url=url, sleep=pauses.append)
-    with pytest.raises(comments.GitHubError, match="did not answer in 5 tries: ConnectError"):
+    with pytest.raises(GitHubError, match="did not answer in 5 tries: ConnectError"):
         github.pull_request("a:b", SHA)
     assert pauses == [1.0, 2.0, 4.0, 8.0]
 

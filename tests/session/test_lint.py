@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 
 from pytest_trace2evolve.cases.case import case_line, generate
-from pytest_trace2evolve.cli import main
-from pytest_trace2evolve.errors import MissingExtraError
+from pytest_trace2evolve.cli.main import main
+from pytest_trace2evolve.errors import ConfigError, MissingExtraError
 from pytest_trace2evolve.evidence.draws import DrawStore
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.rules import Rules
 from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.records.trace import Simulation
-from pytest_trace2evolve.session.findings import Linted
 from pytest_trace2evolve.session.lint import lint
 from pytest_trace2evolve.worlds import registry
 from pytest_trace2evolve.worlds.registry import Worlds
@@ -31,8 +30,8 @@ FROZEN = (
 ENTRY_POINTS = """\
 [trace2evolve.worlds]
 inn = tests.inn_world:InnWorld
-broken = tests.plugin.test_lint:broken
-absent = tests.plugin.test_lint:absent
+broken = tests.session.test_lint:broken
+absent = tests.session.test_lint:absent
 gone = no_such_package:World
 """
 INN = 'provider = "inn"\ndomain = "inn"\n\n[splits]\ndiscovery = ["book", "cancel"]\n'
@@ -74,16 +73,18 @@ def desk(project: DeskProject, providers: None, monkeypatch: pytest.MonkeyPatch)
     return project
 
 
-def linted(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, list[str]]:
-    """The exit status, and what was found."""
-    capsys.readouterr()
-    status = main(["lint", *arguments])
-    return status, capsys.readouterr().out.splitlines()
+def linted(desk: DeskProject, against: str = "HEAD") -> list[str]:
+    """What is found, a line each, as the command prints it."""
+    worlds = Worlds({"fake": FakeWorld})
+    found = lint(Project(desk.root, desk.root / "suites"), worlds, against)
+    return [
+        f"{one.path.relative_to(desk.root)}: {'warning: ' if one.warning else ''}{one.text}" for one in found
+    ]
 
 
-def test_a_sound_project_has_no_findings(desk: DeskProject, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sound_project_has_no_findings(desk: DeskProject) -> None:
     desk.baseline("v1")
-    assert linted(capsys) == (0, [])
+    assert linted(desk) == []
 
 
 @pytest.mark.parametrize(
@@ -135,26 +136,23 @@ def test_a_sound_project_has_no_findings(desk: DeskProject, capsys: pytest.Captu
         ),
     ],
 )
-def test_each_damage_is_one_line_with_its_mend(
-    desk: DeskProject, name: str, text: str, finding: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_damage_is_one_line_with_its_mend(desk: DeskProject, name: str, text: str, finding: str) -> None:
     desk.write(name, text)
-    status, lines = linted(capsys)
-    assert status == 1
+    lines = linted(desk)
     assert len(lines) == 1
     pytest.LineMatcher(lines).fnmatch_lines([finding.replace("[", "[[]")])
 
 
-def test_a_circle_is_told_once(desk: DeskProject, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_circle_is_told_once(desk: DeskProject) -> None:
     desk.candidate("a", "", parent="b")
     desk.candidate("b", "", parent="a")
-    assert linted(capsys) == (1, ["candidates: the parents turn in a circle: a → b → a"])
+    assert linted(desk) == ["candidates: the parents turn in a circle: a → b → a"]
 
 
-def test_a_broken_ancestor_is_told_once(desk: DeskProject, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_broken_ancestor_is_told_once(desk: DeskProject) -> None:
     desk.write("candidates/v0.md", "---\nid: v0\n")
-    status, lines = linted(capsys)
-    assert (status, len(lines)) == (1, 1)
+    lines = linted(desk)
+    assert len(lines) == 1
     assert lines[0].startswith("candidates/v0.md: the front matter is not closed")
 
 
@@ -168,12 +166,10 @@ def test_a_broken_ancestor_is_told_once(desk: DeskProject, capsys: pytest.Captur
         ("[desk::discovery]", "[]", "its informed_by no longer names 'desk::discovery'"),
     ],
 )
-def test_a_frozen_candidate_stays_as_it_is(
-    desk: DeskProject, old: str, new: str, what: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_frozen_candidate_stays_as_it_is(desk: DeskProject, old: str, new: str, what: str) -> None:
     desk.write("candidates/v2.md", FROZEN.replace(old, new))
     told = f"candidates/v2.md: {what}, and v2 was frozen on 2026-11-20; make a new candidate"
-    assert linted(capsys) == (1, [told])
+    assert linted(desk) == [told]
 
 
 @pytest.mark.parametrize(
@@ -184,84 +180,69 @@ def test_a_frozen_candidate_stays_as_it_is(
         ("\n", "\r\n"),
     ],
 )
-def test_what_evidence_does_not_rest_on_may_change(
-    desk: DeskProject, old: str, new: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_evidence_does_not_rest_on_may_change(desk: DeskProject, old: str, new: str) -> None:
     (desk.root / "candidates" / "v2.md").write_bytes(FROZEN.replace(old, new).encode())
-    assert linted(capsys) == (0, [])
+    assert linted(desk) == []
 
 
-def test_a_candidate_that_was_not_frozen_may_change(
-    desk: DeskProject, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_candidate_that_was_not_frozen_may_change(desk: DeskProject) -> None:
     desk.candidate("v1", "close", parent="v0")
-    assert linted(capsys) == (0, [])
+    assert linted(desk) == []
 
 
-def test_frozen_candidates_are_held_against_any_commit(
-    desk: DeskProject, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_frozen_candidates_are_held_against_any_commit(desk: DeskProject) -> None:
     desk.write("candidates/v2.md", FROZEN.replace("close", "look"))
     git(desk.root, "commit", "-qam", "second")
-    assert linted(capsys) == (0, [])
-    status, lines = linted(capsys, "--against", "HEAD~1")
-    assert status == 1
-    assert "frozen on 2026-11-20" in lines[0]
-    assert main(["lint", "--against=--output=x"]) == 2
-    assert "--against '--output=x' is no commit here" in capsys.readouterr().err
+    assert linted(desk) == []
+    (line,) = linted(desk, "HEAD~1")
+    assert "frozen on 2026-11-20" in line
+    with pytest.raises(ConfigError, match="--against '--output=x' is no commit here"):
+        linted(desk, "--output=x")
 
 
 def test_without_git_frozen_texts_are_told_as_not_compared(
-    desk: DeskProject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    desk: DeskProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "")
-    status, (line,) = linted(capsys)
-    assert status == 0
+    (line,) = linted(desk)
     assert line.startswith("candidates: warning: frozen texts were not compared: git shows no commit here")
 
 
-def test_a_lock_of_a_suite_that_is_gone_is_found(
-    desk: DeskProject, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_lock_of_a_suite_that_is_gone_is_found(desk: DeskProject) -> None:
     (desk.root / "suites" / "desk.toml").unlink()
     told = "suites/suites.lock: locks suite 'desk', which has no file; restore it or run 'trace2evolve lock'"
-    assert linted(capsys) == (1, [told])
+    assert linted(desk) == [told]
 
 
-def test_a_lock_of_another_scorer_is_found(desk: DeskProject, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_lock_of_another_scorer_is_found(desk: DeskProject) -> None:
     path = desk.root / "suites" / "suites.lock"
     record = json.loads(path.read_text())
     record["suites"]["desk"]["scorer_version"] = 0
     path.write_text(json.dumps(record))
-    status, (line,) = linted(capsys)
-    assert status == 1
+    (line,) = linted(desk)
     assert line.startswith("suites/suites.lock: desk is locked for scorer 0, and this is ")
 
 
-def test_baselines_are_held_against_suites_and_lock(
-    desk: DeskProject, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_baselines_are_held_against_suites_and_lock(desk: DeskProject) -> None:
     desk.baseline("v1")
     desk.write("suites/desk.toml", SUITE.replace(', "free"', ""))
     desk.lock()
-    status, (line,) = linted(capsys)
-    assert status == 0
+    (line,) = linted(desk)
     assert line.startswith("baselines/desk/v1.json: warning: measured under lock ")
     assert line.endswith("measure it again with pytest --t2e-save-baseline NAME --t2e-baseline-mode update")
     (desk.root / "baselines" / "desk").rename(desk.root / "baselines" / "disk")
-    assert linted(capsys) == (1, ["baselines/disk/v1.json: of unknown suite 'disk'; did you mean 'desk'?"])
+    assert linted(desk) == ["baselines/disk/v1.json: of unknown suite 'disk'; did you mean 'desk'?"]
     desk.write("suites/disk.toml", SUITE)
     desk.lock()
     told = "baselines/disk/v1.json: a baseline of suite 'desk', not of 'disk'; move it to its folder"
-    assert linted(capsys) == (1, [told])
+    assert linted(desk) == [told]
 
 
-def test_several_findings_are_told_together(desk: DeskProject, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_findings_are_told_together(desk: DeskProject) -> None:
     desk.write("candidates/v2.md", FROZEN.replace("close", "look"))
     desk.write("candidates/v3.md", "")
     desk.write("suites/other.toml", SUITE)
-    status, lines = linted(capsys)
-    assert status == 1
+    lines = linted(desk)
     assert [line.partition(": ")[0] for line in lines] == [
         "candidates/v3.md",
         "candidates/v2.md",
@@ -274,7 +255,7 @@ def test_lint_loads_no_world_and_no_client(desk: DeskProject) -> None:
     desk.baseline("v1")
     check = (
         "import sys\n"
-        "from pytest_trace2evolve.cli import main\n"
+        "from pytest_trace2evolve.cli.main import main\n"
         "status = main(['lint'])\n"
         f"print(status, sorted(set(sys.modules) & set({HEAVY!r})))"
     )
@@ -295,8 +276,8 @@ def with_cases(desk: DeskProject) -> DeskProject:
     return desk
 
 
-def test_sound_cases_have_no_findings(with_cases: DeskProject, capsys: pytest.CaptureFixture[str]) -> None:
-    assert linted(capsys) == (0, [])
+def test_sound_cases_have_no_findings(with_cases: DeskProject) -> None:
+    assert linted(with_cases) == []
 
 
 @pytest.mark.parametrize(
@@ -315,12 +296,11 @@ def test_sound_cases_have_no_findings(with_cases: DeskProject, capsys: pytest.Ca
     ],
 )
 def test_cases_that_are_not_as_they_were_locked_are_told(
-    with_cases: DeskProject, capsys: pytest.CaptureFixture[str], text: str | None, told: str
+    with_cases: DeskProject, text: str | None, told: str
 ) -> None:
     path = with_cases.root / "cases" / "three.jsonl"
     path.unlink() if text is None else path.write_text(text, encoding="utf-8")
-    status, (line,) = linted(capsys)
-    assert status == 1
+    (line,) = linted(with_cases)
     assert told in line
 
 
@@ -347,17 +327,14 @@ def inn(desk: DeskProject) -> DeskProject:
     return desk
 
 
-def test_rules_that_can_match_have_no_findings(inn: DeskProject, capsys: pytest.CaptureFixture[str]) -> None:
-    assert linted(capsys) == (0, [])
+def test_rules_that_can_match_have_no_findings(inn: DeskProject) -> None:
+    assert linted(inn) == []
 
 
-def test_a_rule_that_can_never_match_is_a_finding(
-    inn: DeskProject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_rule_that_can_never_match_is_a_finding(inn: DeskProject, monkeypatch: pytest.MonkeyPatch) -> None:
     rules = RULES.model_copy(update={"identify": {"find_gest": "guest.id"}, "ids": {"bookings": "B("}})
     monkeypatch.setattr(InnWorld, "rules", lambda self: rules)
-    status, lines = linted(capsys)
-    assert status == 1
+    lines = linted(inn)
     what = "suites/inn.toml: rules of inn (provider inn): "
     unknown = (
         "identify: the agent has no tool 'find_gest', so the rule never applies; did you mean 'find_guest'?"
@@ -366,14 +343,11 @@ def test_a_rule_that_can_never_match_is_a_finding(
     assert lines == [f"{what}{unknown}", f"{what}ids['bookings']: {invalid}"]
 
 
-def test_a_status_that_no_task_shows_is_a_warning(
-    inn: DeskProject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_status_that_no_task_shows_is_a_warning(inn: DeskProject, monkeypatch: pytest.MonkeyPatch) -> None:
     cancel = RULES.writes["cancel_booking"].model_copy(update={"statuses": frozenset({"opn"})})
     rules = RULES.model_copy(update={"writes": {**RULES.writes, "cancel_booking": cancel}})
     monkeypatch.setattr(InnWorld, "rules", lambda self: rules)
-    status, [line] = linted(capsys)
-    assert status == 0
+    (line,) = linted(inn)
     told = "warning: rules of inn (provider inn): writes['cancel_booking'].statuses: no record that the tasks"
     assert line.startswith(f"suites/inn.toml: {told}")
 
@@ -382,83 +356,70 @@ def test_rules_of_worlds_that_are_passed_in_are_checked(inn: DeskProject) -> Non
     """Such as those that a project's `conftest.py` registers."""
     wrong = RULES.model_copy(update={"identify": {"find_gest": "guest.id"}})
     worlds = Worlds({"fake": FakeWorld, "inn": lambda domain: InnWorld(domain, wrong)})
-    [finding] = lint(Linted(Project(inn.root, inn.root / "suites"), worlds=worlds))
+    [finding] = lint(Project(inn.root, inn.root / "suites"), worlds)
     assert finding.path == inn.root / "suites" / "inn.toml"
     assert finding.text.startswith("rules of inn (provider inn): identify: the agent has no tool 'find_gest'")
 
 
 def test_two_suites_of_one_world_have_its_findings_once(
-    inn: DeskProject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    inn: DeskProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inn.write("suites/second.toml", INN.replace('"cancel"', '"tab"'))
     Project(inn.root, inn.root / "suites").renew_lock(Worlds({"fake": FakeWorld, "inn": InnWorld}))
     rules = RULES.model_copy(update={"customers": "guest", "identify": {}})
     monkeypatch.setattr(InnWorld, "rules", lambda self: rules)
-    status, [line] = linted(capsys)
-    assert status == 1
+    (line,) = linted(inn)
     assert line.startswith(
         "suites/inn.toml: rules of inn (provider inn): customers: no tool reads or writes a"
     )
 
 
 @pytest.mark.parametrize(
-    ("provider", "status", "told"),
+    ("provider", "told"),
     [
         (
             "absent",
-            0,
             "warning: rules of inn (provider absent): not checked: 'inn_data' is not installed; run: pip",
         ),
         (
             "gone",
-            0,
             "warning: rules of inn (provider gone): not checked: ModuleNotFoundError: No module named",
         ),
         (
             "nowhere",
-            0,
             "warning: rules of inn (provider nowhere): not checked: unknown provider 'nowhere'; known are ",
         ),
         (
             "broken",
-            1,
             "rules of inn (provider broken): cannot be read: owner: Input should be a valid string, not None",
         ),
     ],
 )
-def test_a_world_that_cannot_be_checked_is_named(
-    inn: DeskProject, provider: str, status: int, told: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_world_that_cannot_be_checked_is_named(inn: DeskProject, provider: str, told: str) -> None:
     inn.write("suites/other.toml", INN.replace('"inn"', f'"{provider}"', 1))
-    found, lines = linted(capsys)
-    assert found == 1, "the new suite is not locked"
-    [line] = [line for line in lines if "rules of" in line]
+    [line] = [line for line in linted(inn) if "rules of" in line]
     assert line.startswith(f"suites/other.toml: {told}")
-    assert ("warning" in line) is (status == 0)
 
 
-def test_tasks_that_cannot_be_tried_are_a_warning(
-    inn: DeskProject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_tasks_that_cannot_be_tried_are_a_warning(inn: DeskProject, monkeypatch: pytest.MonkeyPatch) -> None:
     def raises(self: InnSession, state: object) -> None:
         raise KeyError("rooms")
 
     monkeypatch.setattr(InnSession, "initialise", raises)
     told = "warning: rules of inn (provider inn): results were not checked: KeyError: 'rooms'"
-    assert linted(capsys) == (0, [f"suites/inn.toml: {told}"])
+    assert linted(inn) == [f"suites/inn.toml: {told}"]
 
 
-def test_the_command_reports_rules_in_a_process_of_its_own(inn: DeskProject) -> None:
-    inn.write(
-        "sitecustomize.py",
-        "from tests.inn_world import InnWorld, RULES\n"
-        "InnWorld.rules = lambda self: RULES.model_copy(update={'identify': {'find_gest': 'id'}})\n",
-    )
-    surroundings = {**os.environ, "PYTHONPATH": os.pathsep.join([str(inn.root), os.environ["PYTHONPATH"]])}
-    command = [sys.executable, "-m", "pytest_trace2evolve", "lint"]
-    done = subprocess.run(command, cwd=inn.root, env=surroundings, capture_output=True, text=True)
-    assert done.returncode == 1, done.stderr
-    assert "identify: the agent has no tool 'find_gest'" in done.stdout
+def test_the_command_prints_findings_and_fails_unless_they_are_warnings(
+    inn: DeskProject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert main(["lint"]) == 0
+    assert capsys.readouterr().out.startswith("candidates: warning: frozen texts were not compared: ")
+    wrong = RULES.model_copy(update={"identify": {"find_gest": "guest.id"}})
+    monkeypatch.setattr(InnWorld, "rules", lambda self: wrong)
+    assert main(["lint"]) == 1
+    assert "suites/inn.toml: rules of inn (provider inn): identify: the agent has " in capsys.readouterr().out
 
 
 def test_a_stored_simulation_that_was_deleted_is_named(project: DeskProject) -> None:
@@ -466,10 +427,10 @@ def test_a_stored_simulation_that_was_deleted_is_named(project: DeskProject) -> 
     store = DrawStore(folder, folder / "draws", ("candidate", "agent", "conditions"), "run-1")
     simulation = {"id": "s", "task_id": "t", "termination_reason": "user_stop", "messages": []}
     store.put(store.key("a"), Simulation.model_validate(simulation))
-    linted = Linted(Project(project.root, project.root / "suites"), worlds=Worlds({"fake": FakeWorld}))
-    assert lint(linted) == []
+    desk, worlds = Project(project.root, project.root / "suites"), Worlds({"fake": FakeWorld})
+    assert lint(desk, worlds) == []
     (path,) = folder.glob("*/*.json")
     path.unlink()
-    (finding,) = lint(linted)
+    (finding,) = lint(desk, worlds)
     assert finding.path == path
     assert finding.text.startswith("was deleted, and the account of its draw names it; restore it, give ")

@@ -20,8 +20,7 @@ from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.evidence import Evidence
 from pytest_trace2evolve.records.ledger import Evaluation
 from pytest_trace2evolve.records.verdict import Decision
-from pytest_trace2evolve.session.findings import Linted
-from pytest_trace2evolve.session.lint_ledger import run_folders, saved_baselines
+from pytest_trace2evolve.session.lint import check_baselines, check_runs
 from pytest_trace2evolve.session.promote import promote
 from tests.plugin.conftest import Command, DeskProject
 
@@ -94,15 +93,14 @@ def test_no_edit_of_evidence_goes_unnamed_or_is_promoted(promoted: DeskProject) 
     project = Project(promoted.root, promoted.root / "suites")
     run = promoted.runs[-1]
     files = [promoted.root / "baselines/desk/v0.json", run / "verdict.json", run / "evidence/desk.json"]
-    assert not list(saved_baselines(Linted(project)))
-    assert not list(run_folders(Linted(project)))
+    assert not [*check_baselines(project), *check_runs(project)]
     unnamed, passed = [], []
     for seed in range(EDITS):
         rng = random.Random(seed)
         path = files[seed % len(files)]
         before = path.read_bytes()
         done = edit(path, rng)
-        findings = [*saved_baselines(Linted(project)), *run_folders(Linted(project))]
+        findings = [*check_baselines(project), *check_runs(project)]
         if not any(one.path == path and not one.warning for one in findings):
             unnamed.append(done)
         try:

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 import pytest_trace2evolve
-from pytest_trace2evolve import cli
+from pytest_trace2evolve.cli.commands import COMMANDS
+from pytest_trace2evolve.cli.main import main
+from pytest_trace2evolve.cli.parser import build_parser
 from pytest_trace2evolve.session.option_table import OPTIONS
 
 PACKAGE = Path(pytest_trace2evolve.__file__).parent
@@ -27,7 +29,7 @@ ELSEWHERE = {
 }
 """Options of pytest and git that messages or the code name."""
 
-PARSER = cli._parser()
+PARSER = build_parser(COMMANDS)
 
 
 def parsers(parser: argparse.ArgumentParser, name: str = "") -> Iterator[tuple[str, argparse.ArgumentParser]]:
@@ -39,7 +41,7 @@ def parsers(parser: argparse.ArgumentParser, name: str = "") -> Iterator[tuple[s
                 yield from parsers(further, f"{name} {word}".strip())
 
 
-COMMANDS = dict(parsers(PARSER))
+PARSERS = dict(parsers(PARSER))
 
 
 def accepted(parser: argparse.ArgumentParser) -> set[str]:
@@ -73,27 +75,15 @@ def messages() -> Iterator[tuple[str, str, set[str]]]:
 
 
 def test_every_option_that_a_message_names_exists() -> None:
-    known = OF_PYTEST | ELSEWHERE | accepted(PARSER).union(*map(accepted, COMMANDS.values()))
+    known = OF_PYTEST | ELSEWHERE | accepted(PARSER).union(*map(accepted, PARSERS.values()))
     found = list(messages())
     assert len(found) > 100, "the walk finds the messages"
     assert not {f"{place} {name}" for place, _, named in found for name in named - known}
 
 
-@pytest.mark.parametrize("path", sorted((PACKAGE / "commands").glob("*.py")), ids=lambda path: path.stem)
-def test_a_command_names_options_of_its_own_or_says_that_they_are_pytests(path: Path) -> None:
-    name = {"synthesize": "environment"}.get(path.stem, path.stem)
-    own = {word for at, parser in COMMANDS.items() if at.split()[0] == name for word in accepted(parser)}
-    if name == "common":  # --root is of every command, and pictures are of those that draw one
-        own = {"--root", "--picture"}
-    for line, text in texts(path):
-        for option in OPTION.findall(text) if " " in text else ():
-            said = option in own or (option in OF_PYTEST and "pytest" in text)
-            assert said, f"{path.name}:{line}: {text}"
-
-
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", PARSERS)
 def test_every_command_takes_the_project_after_its_name(name: str) -> None:
-    assert "--root" in accepted(COMMANDS[name])
+    assert "--root" in accepted(PARSERS[name])
 
 
 def test_the_project_may_stand_before_or_after_the_commands_name() -> None:
@@ -109,11 +99,11 @@ def test_a_folder_without_suites_is_named_with_the_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["lock"]) == 2
+    assert main(["lock"]) == 2
     assert capsys.readouterr().err == (
         "trace2evolve: no suites/ in this folder or above it; name the project's folder with --root DIR\n"
     )
-    assert cli.main(["lock", "--root", "nowhere"]) == 2
+    assert main(["lock", "--root", "nowhere"]) == 2
     assert capsys.readouterr().err == (
         "trace2evolve: --root nowhere: it holds no suites/; name the project's folder\n"
     )
