@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trace2evolve.cli import main as cli
 from pytest_trace2evolve.cli.commands import COMMANDS
 from pytest_trace2evolve.cli.parser import build_parser
 from pytest_trace2evolve.project.project import Project

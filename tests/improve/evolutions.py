@@ -12,8 +12,8 @@ import numpy as np
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.cli.common import environments_of, resources_of
+from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.improve.arguments import parse_evolve_options, run_values
 from pytest_trace2evolve.improve.loop import OnProgress, evolve

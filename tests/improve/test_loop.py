@@ -194,7 +194,9 @@ def test_after_its_minutes_no_further_stage_begins(finished: Finished, project: 
 
 def test_a_removed_adapter_is_reported_as_gone(finished: Finished, project: Project) -> None:
     shutil.rmtree(project.adapters.folder / CAPABILITY)
-    [row] = [line for line in evolution_text(finished.state, project.adapters).splitlines() if TRAINED in line]
+    [row] = [
+        line for line in evolution_text(finished.state, project.adapters).splitlines() if TRAINED in line
+    ]
     assert "gone" in row
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from benchmarks.deficits import Deficit
 from pytest_trace2evolve.cli.commands import COMMANDS
-from pytest_trace2evolve.cli.parser import build_parser
 from pytest_trace2evolve.cli.main import main
+from pytest_trace2evolve.cli.parser import build_parser
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.evidence import Provenance
