@@ -19,7 +19,7 @@ from pytest_trace2evolve.records.verdict import (
     Goal,
     Label,
 )
-from pytest_trace2evolve.session.compare import one_side
+from pytest_trace2evolve.session.compare import read_side
 from pytest_trace2evolve.worlds.registry import Worlds
 from tests.gate.verdicts import check, judged, policy_of, renamed
 from tests.gate_helpers import Side, ids, lost, side, sim
@@ -71,7 +71,7 @@ def side_of(recorded: Path, worlds: Worlds) -> Callable[..., Columns]:
 
     @cache
     def columns_of(*names: str) -> Columns:
-        return one_side([recorded / f"{name}.json.gz" for name in names], worlds, None, None).columns
+        return read_side([recorded / f"{name}.json.gz" for name in names], worlds, None, None).columns
 
     return columns_of
 

@@ -17,7 +17,7 @@ from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.adapter import NONE, AdapterState, Routing
 from pytest_trace2evolve.records.protocols import Offer
 from pytest_trace2evolve.records.task import Content
-from pytest_trace2evolve.report.improvement import routed_json, routed_text
+from pytest_trace2evolve.report.improvement import routing_json, routing_text
 from pytest_trace2evolve.serving.folder import folder_digest, read_model
 from pytest_trace2evolve.session.talking import Talkers
 from pytest_trace2evolve.utils.resources import embedded_model
@@ -36,7 +36,7 @@ def routed(*pairs: tuple[str, str], silent: int = 0) -> Routed:
 
 def test_the_confusion_is_told_with_an_interval_and_chance() -> None:
     found = routed((ONE, ONE), (ONE, NONE), (NONE, NONE), (NONE, NONE), silent=1)
-    text = routed_text(found, "tiny")
+    text = routing_text(found, "tiny")
     lines = [" ".join(line.split()) for line in text.splitlines()]
     assert lines[1:] == [
         f"1 {ONE} 1 1 50%",
@@ -46,7 +46,7 @@ def test_the_confusion_is_told_with_an_interval_and_chance() -> None:
             "questions"
         ),
     ]
-    told = json.loads(routed_json(found, [ONE]))
+    told = json.loads(routing_json(found, [ONE]))
     assert told["accuracy"]["share"] == 0.75
     assert told["confusion"]["counts"] == [[1, 1], [0, 2]]
     assert told["silent"] == 0.5
