@@ -12,7 +12,7 @@ import numpy as np
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from pytest_trace2evolve.cli.common import environments_of, resources_of
+from pytest_trace2evolve.cli.common import environments_of
 from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.improve.arguments import parse_evolve_options, run_values
@@ -24,6 +24,7 @@ from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.adapter import ADAPTER_WEIGHTS
 from pytest_trace2evolve.records.improvement import Evolution
 from pytest_trace2evolve.serving.folder import folder_digest
+from pytest_trace2evolve.session.planner import resources_of
 from pytest_trace2evolve.session.settings import Context
 from pytest_trace2evolve.training.recipe import read_recipe
 from pytest_trace2evolve.utils.resources import embedded_model
