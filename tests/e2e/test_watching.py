@@ -26,8 +26,8 @@ class Followed(Display):
 
     server: ChatServer | None = None
 
-    def _tell(self, progress: Progress) -> bool:
-        told = super()._tell(progress)
+    def show(self, progress: Progress) -> bool:
+        told = super().show(progress)
         if told and Followed.server is not None:
             Followed.server.release(6)
         return told
