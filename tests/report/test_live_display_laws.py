@@ -81,25 +81,23 @@ WRITE = LETTERS | st.sampled_from(RETURNS)
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(before=WRITE, writes=st.lists(WRITE, max_size=40), progress=moments())
-def test_whatever_pytest_writes_the_live_line_leaves_no_trace(
+def test_whatever_pytest_writes_the_last_row_leaves_no_trace(
     terminal_config: pytest.Config, before: str, writes: list[str], progress: Progress
 ) -> None:
     bare, shown = Painted(), Painted()
     reporter = pytest.TerminalReporter(terminal_config, shown)
-    display = Display(reporter, lambda: progress)
+    display = Display(reporter, lambda: progress, file=shown)
     bare.write(before)
     reporter.write(before)
     display.start()
-    display.show(progress)
     for text in writes:
+        # Setting the row apart loses the state of a full line; after "\r" pytest's width does not tell it.
+        painted = not bare.screen.wraps and display.show(progress)
+        assert shown.screen.lines[shown.screen.row] == bare.screen.lines[bare.screen.row]
+        assert not painted or shown.screen.last == progress_line(progress, 79)
         bare.write(text)
         reporter.write(text)
-        display.show(progress)
-        assert shown.screen.lines[shown.screen.row] == bare.screen.lines[bare.screen.row]
-        if not bare.screen.wraps:
-            assert shown.screen.below == progress_line(progress, 79)
     display.stop()
     assert display.trouble == ""
-    assert reporter._tw._file is shown
     assert shown.screen.everything == bare.screen.everything
     assert shown.screen.column == bare.screen.column
