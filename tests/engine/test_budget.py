@@ -75,18 +75,18 @@ def test_a_spent_budget_stops_every_process(path: Path, budgets: dict[str, float
 
 def test_the_first_reason_stays(account: Account) -> None:
     account.stop("first")
-    account.stop("second", refused=True)
+    account.stop("second", EndpointError)
     assert account.stopped == "first"
     with pytest.raises(BudgetError, match="first"):
         account.admit()
 
 
 def test_a_refusal_and_a_failure_to_store_have_errors_of_their_own(account: Account, other: Account) -> None:
-    account.stop("the endpoint refuses", refused=True)
+    account.stop("the endpoint refuses", EndpointError)
     with pytest.raises(EndpointError, match="the endpoint refuses"):
         other.admit()
-    account.stop("the disk is full", unstored=True)
-    assert (other.stopped, other.unstored) == ("the endpoint refuses", "the disk is full")
+    account.stop("the disk is full", StorageError)
+    assert other.stopped == other.unstored == "the disk is full"
     with pytest.raises(StorageError, match="the disk is full"):
         other.raise_if_stopped()
 

@@ -1,4 +1,4 @@
-"""The engine: slots, budgets, retries and resumption, with an executor that only counts."""
+"""The engine: slots, budgets, retries and resumption, with simulations that are only counted."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -36,7 +36,7 @@ def simulation(number: int, *, tokens: int = 0, lost: bool = False) -> Simulatio
 
 
 class Counting:
-    """An executor that answers at once, or as it is told to.
+    """Makes simulations at once, by `answer`.
 
     Attributes:
         made: The trials that were made, in their order.
@@ -48,7 +48,7 @@ class Counting:
         self.made: list[int] = []
         self.running = self.most = 0
 
-    async def simulate(
+    async def __call__(
         self,
         assignment: Assignment,
         journal: Journal | None = None,

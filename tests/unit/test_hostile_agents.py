@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.agents.reference import NopAgent
-from pytest_trace2evolve.engine.conversation import make_participants
+from pytest_trace2evolve.engine.conversation import run_agent_code
 from pytest_trace2evolve.errors import (
     AgentCodeError,
     ConfigError,
@@ -200,18 +199,18 @@ class ClosedWorld:
 def test_a_failure_of_the_world_stays_the_worlds() -> None:
     world = ClosedWorld()
 
-    def factory() -> Any:
-        return NopAgent(), world.policy()
+    async def respond() -> Any:
+        return world.policy()
 
     with pytest.raises(WorldError):
-        asyncio.run(make_participants(factory, factory, world))
+        asyncio.run(run_agent_code(respond, "respond", respond, world))
 
-    def failing() -> Any:
+    async def failing() -> Any:
         raise WorldError("I say so")
 
     failing.__module__ = "elsewhere"
     with pytest.raises(AgentCodeError, match="WorldError: I say so"):
-        asyncio.run(make_participants(failing, failing, object()))
+        asyncio.run(run_agent_code(failing, "respond", failing, object()))
 
 
 def test_a_history_belongs_to_the_conversation(desk: World, idle: Task, simulate: Simulate) -> None:

@@ -1,9 +1,7 @@
 """The half-duplex conversation of τ²: agent, user and world take turns until one of them ends it.
 
-The turns are those of `Turns`. One thing is stricter than upstream: a timeout also cuts off an answer that is
-being waited for.
-
-Runs code of an agent, so that its failures are its own and end nothing but its simulation.
+`Turns` decides the turns. A timeout is stricter than upstream: it also cuts off an answer that is awaited.
+Code of an agent runs guarded: its failures are its own and end only its simulation.
 """
 
 import asyncio
@@ -14,12 +12,12 @@ import ssl
 import time
 import traceback
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import dropwhile
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pytest_trace2evolve.engine.turns import Turns
 from pytest_trace2evolve.errors import (
@@ -29,13 +27,11 @@ from pytest_trace2evolve.errors import (
     EndpointError,
     InfrastructureError,
     ParticipantError,
+    Trace2EvolveError,
     WorldError,
 )
 from pytest_trace2evolve.records.completion import dollars
-from pytest_trace2evolve.records.message import (
-    Message,
-    storable_message,
-)
+from pytest_trace2evolve.records.message import Message, storable_message
 from pytest_trace2evolve.records.protocols import Agent, User, World
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation, TerminationReason
@@ -43,8 +39,7 @@ from pytest_trace2evolve.utils.canonical import storable_text
 
 T = TypeVar("T")
 
-_FOLDER = str(Path(__file__).resolve().parents[1])
-"""Of this package."""
+_PACKAGE_FOLDER = str(Path(__file__).resolve().parents[1])
 
 MAX_FRAMES = 20
 """Frames of an agent's traceback that are kept."""
@@ -55,9 +50,8 @@ MAX_MESSAGE = 2_000
 _ALLOWED = (BudgetError, EndpointError, InfrastructureError, ParticipantError)
 """Errors by which an agent, or a model of this package that it asks, may end its simulation or the run."""
 
-
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
-"""Codes of errors by which a disk, and not an agent, fails."""
+_DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
+"""Errors of a disk, which are no failure of the agent."""
 
 
 async def run_agent_code(
@@ -68,13 +62,13 @@ async def run_agent_code(
     The code runs in a task of its own: `asyncio.current_task().cancel()` ends this task and no other.
 
     Args:
-        owner: The agent, or its factory. An exception of one of this package is the package's own.
+        owner: The agent, or its factory. If it belongs to this package, its exceptions are raised unchanged.
         name: The method that runs, for messages.
         call: Calls the method.
         world: The world that the agent may call; a `WorldError` that its code raises is the world's failure.
 
     Raises:
-        AgentCodeError: it raised; `SystemExit` counts, and so does a cancellation that nobody asked for.
+        AgentCodeError: it raised, `SystemExit` included, or cancelled its own task.
         InfrastructureError: it could not reach a service (see `is_network_error`), or the disk is full.
     """
     context = contextvars.copy_context()
@@ -86,35 +80,12 @@ async def run_agent_code(
             raise
         raise AgentCodeError("CancelledError: the agent's code cancelled its own task") from None
     finally:
-        for variable, value in context.items():  # what it set, its next call finds
+        for variable, value in context.items():  # its next call finds the variables that this one set
             if variable.get(None) is not value:
                 variable.set(value)
 
 
-async def make_participants(
-    factory: object, make: Callable[[], tuple[Agent, User]], world: object
-) -> tuple[Agent, User]:
-    """The agent and the user of one simulation.
-
-    Args:
-        factory: An agent's factory.
-        make: Calls it.
-        world: The world that it may call.
-
-    Raises:
-        AgentCodeError: the factory raised, or returned something else.
-        InfrastructureError: it could not reach a service.
-    """
-
-    async def made() -> tuple[Agent, User]:
-        agent, user = make()
-        return agent, user
-
-    return await run_agent_code(factory, "factory", made, world)
-
-
 async def _guarded(owner: object, name: str, call: Callable[[], Awaitable[T]], world: object) -> T:
-    """Run the code, and turn what it raises into the errors of `run_agent_code`."""
     task = asyncio.current_task()
     try:
         return await call()
@@ -127,12 +98,12 @@ async def _guarded(owner: object, name: str, call: Callable[[], Awaitable[T]], w
         is_the_worlds = isinstance(error, WorldError) and _is_raised_by(world, error)
         if isinstance(error, _ALLOWED) or is_the_worlds:
             raise
-        said = f"{type(error).__name__}: {_message(error)}".rstrip(": ")
+        text = f"{type(error).__name__}: {_message(error)}".rstrip(": ")
         if is_network_error(error):
-            raise InfrastructureError(f"the agent's {name} could not reach a service: {said}") from error
-        if isinstance(error, OSError) and error.errno in _FULL:
-            raise InfrastructureError(f"the agent's {name} could not write to the disk: {said}") from error
-        raise AgentCodeError(said, _frames(error)) from error
+            raise InfrastructureError(f"the agent's {name} could not reach a service: {text}") from error
+        if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
+            raise InfrastructureError(f"the agent's {name} could not write to the disk: {text}") from error
+        raise AgentCodeError(text, _frames(error)) from error
 
 
 def _is_running(task: asyncio.Task[object] | None) -> bool:
@@ -169,7 +140,7 @@ def _status(error: BaseException) -> object:
     try:
         response = getattr(error, "response", None)
         return getattr(error, "status_code", getattr(response, "status_code", None))
-    except Exception:  # a property of anybody's exception may raise anything
+    except Exception:  # a property of a third party's exception may raise anything
         return None
 
 
@@ -180,7 +151,7 @@ def _message(error: BaseException) -> str:
     except Exception as other:
         return f"its message cannot be shown ({type(other).__name__})"
     start = text[:MAX_MESSAGE]
-    shown = "".join(one if one.isprintable() or one in "\n\t" else repr(one)[1:-1] for one in start)
+    shown = "".join(char if char.isprintable() or char in "\n\t" else repr(char)[1:-1] for char in start)
     if len(text) <= MAX_MESSAGE and len(shown) <= MAX_MESSAGE:
         return shown
     return f"{shown[:MAX_MESSAGE]}… ({len(text)} characters)"
@@ -192,9 +163,9 @@ def _is_cancelled() -> bool:
 
 
 def _frames(error: BaseException) -> str:
-    """The frames of a traceback from where the agent's code begins, the innermost last."""
+    """The traceback from the first frame of the agent's code on, the innermost last."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = list(dropwhile(lambda frame: frame.filename.startswith(_FOLDER), frames)) or frames
+    own = list(dropwhile(lambda frame: frame.filename.startswith(_PACKAGE_FOLDER), frames)) or frames
     return "".join(traceback.format_list(own[-MAX_FRAMES:]))
 
 
@@ -258,14 +229,14 @@ async def converse(
         solo=solo,
         stamp=_stamped,
     )
-    info: dict[str, str] = {}
+    error: Trace2EvolveError | None = None
     deadline = asyncio.timeout(limits.timeout)
     try:
         async with deadline:
             turns.begin()
             while turns.end is None:
                 if turns.speaker == "assistant":
-                    turns.say(await _reply(agent, world, turns.trace))
+                    turns.say(await _agents_reply(agent, world, turns.trace))
                 else:
                     turns.say(await _users_reply(user, turns.trace))
             reason = turns.end
@@ -273,18 +244,20 @@ async def converse(
         if not deadline.expired():
             raise
         reason = TerminationReason.TIMEOUT
-    except InfrastructureError as error:
-        reason, info = TerminationReason.INFRASTRUCTURE_ERROR, _info_of(error)
-    except ContextWindowError as error:
-        reason, info = TerminationReason.CONTEXT_WINDOW_EXCEEDED, _info_of(error)
-    except AgentCodeError as error:
-        reason, info = TerminationReason.AGENT_ERROR, _info_of(error)
-    except ParticipantError as error:
-        is_agents = turns.speaker == "assistant"
-        reason = TerminationReason.AGENT_ERROR if is_agents else TerminationReason.USER_ERROR
-        info = _info_of(error)
+    except (InfrastructureError, ParticipantError) as caught:
+        reason, error = _reason_of(caught, turns.speaker), caught
     duration = time.perf_counter() - turns.started
-    return _simulation(task, reason, info, turns.trace, started_at, duration, trial, seed)
+    return _simulation(task, reason, turns.trace, started_at, duration, trial, seed, error)
+
+
+def _reason_of(error: InfrastructureError | ParticipantError, speaker: str) -> TerminationReason:
+    if isinstance(error, InfrastructureError):
+        return TerminationReason.INFRASTRUCTURE_ERROR
+    if isinstance(error, ContextWindowError):
+        return TerminationReason.CONTEXT_WINDOW_EXCEEDED
+    if isinstance(error, AgentCodeError) or speaker == "assistant":
+        return TerminationReason.AGENT_ERROR
+    return TerminationReason.USER_ERROR
 
 
 def failed_to_start(
@@ -292,26 +265,20 @@ def failed_to_start(
 ) -> Simulation:
     """The simulation of an agent that could not be made: `agent_error`, without messages."""
     started_at = datetime.now(UTC).isoformat()
-    reason = TerminationReason.AGENT_ERROR
-    return _simulation(task, reason, _info_of(error), [], started_at, 0.0, trial, seed)
-
-
-def _info_of(error: Exception) -> dict[str, str]:
-    frames = getattr(error, "frames", "")
-    return {"error": storable_text(str(error)), **({"traceback": storable_text(frames)} if frames else {})}
+    return _simulation(task, TerminationReason.AGENT_ERROR, [], started_at, 0.0, trial, seed, error)
 
 
 def _simulation(
     task: Task,
     reason: TerminationReason,
-    info: Mapping[str, str],
     trace: Sequence[Message],
     started_at: str,
     duration: float,
     trial: int,
     seed: int | None,
+    error: Exception | None,
 ) -> Simulation:
-    record = {
+    record: dict[str, Any] = {
         "id": str(uuid.uuid4()),
         "task_id": task.id,
         "timestamp": started_at,
@@ -326,7 +293,11 @@ def _simulation(
         "trial": trial,
         "seed": seed,
     }
-    return Simulation.model_validate({**record, "info": info} if info else record)
+    if error is not None:
+        record["info"] = {"error": storable_text(str(error))}
+        if frames := getattr(error, "frames", ""):
+            record["info"] |= {"traceback": storable_text(frames)}
+    return Simulation.model_validate(record)
 
 
 def _stamped(message: Message, index: int) -> Message:
@@ -336,7 +307,7 @@ def _stamped(message: Message, index: int) -> Message:
     return message.model_copy(update=stamp)
 
 
-async def _reply(agent: Agent, world: World, trace: Sequence[Message]) -> Message:
+async def _agents_reply(agent: Agent, world: World, trace: Sequence[Message]) -> Message:
     """The agent's next message, as it is stored.
 
     Raises:

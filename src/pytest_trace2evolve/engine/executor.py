@@ -1,15 +1,14 @@
-"""Executors do the work of the engine: each makes one simulation at a time, many at once."""
+"""Makes one simulation: its agent and user, the conversation, and the journal of its models' answers."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
 
-from pytest_trace2evolve.engine.conversation import Limits, converse, failed_to_start, make_participants
+from pytest_trace2evolve.engine.conversation import Limits, converse, failed_to_start, run_agent_code
 from pytest_trace2evolve.engine.participants import ChatFactory
 from pytest_trace2evolve.errors import AgentCodeError
 from pytest_trace2evolve.evidence.journal import Journal
 from pytest_trace2evolve.project.candidates import AgentFactory, Candidate
-from pytest_trace2evolve.records.protocols import World
+from pytest_trace2evolve.records.protocols import Agent, User, World
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.utils.concurrency import contained
@@ -26,12 +25,9 @@ class Assignment:
     """One simulation to be made.
 
     Attributes:
-        task: What is simulated.
-        world: The task's world.
         factory: Makes the agent and the user.
-        candidate: Whose simulation it is.
+        candidate: The candidate that the agent plays.
         trial: The trial, which is also the seed.
-        limits: Its budgets.
         solo: Whether the agent works on a ticket without a user.
         place: The suite and split of a sealed task, whose answers other places of a cache must not serve.
     """
@@ -46,41 +42,29 @@ class Assignment:
     place: str = ""
 
 
-class Executor(Protocol):
-    """Makes simulations, in this process or elsewhere."""
-
-    async def simulate(
-        self,
-        assignment: Assignment,
-        journal: Journal | None = None,
-        before_use: Callable[[], Awaitable[None]] | None = None,
-    ) -> Simulation:
-        """Make one simulation.
-
-        Args:
-            assignment: What is simulated.
-            journal: Takes every answer of a model before it is used, and gives those that it holds.
-            before_use: Called before an answer is used.
-
-        Raises:
-            BudgetError, EndpointError: the run may send nothing more.
-            InfrastructureError: an agent or a world raised what would end more than this simulation.
-            WorldError: the task does not fit its world.
-        """
+async def _nothing() -> None:
+    """No ledger has to name the draw."""
 
 
-class LocalExecutor:
-    """Makes simulations in this process."""
+async def simulate(
+    assignment: Assignment,
+    journal: Journal | None = None,
+    before_use: Callable[[], Awaitable[None]] = _nothing,
+) -> Simulation:
+    """Make one simulation in this process.
 
-    async def simulate(
-        self,
-        assignment: Assignment,
-        journal: Journal | None = None,
-        before_use: Callable[[], Awaitable[None]] | None = None,
-    ) -> Simulation:
-        """Make one simulation: see `Executor`."""
-        what = f"task {assignment.task.id!r}"
-        return await contained(what, _simulate(assignment, journal, before_use or _nothing))
+    Args:
+        assignment: What to simulate.
+        journal: Takes every answer of a model before it is used, and returns those that it holds.
+        before_use: Called before an answer is used.
+
+    Raises:
+        BudgetError, EndpointError: the run may send nothing more.
+        InfrastructureError: an agent or a world raised what would end more than this simulation.
+        WorldError: the task does not fit its world.
+    """
+    conversation = _simulate(assignment, journal, before_use)
+    return await contained(f"task {assignment.task.id!r}", conversation)
 
 
 async def _simulate(
@@ -95,15 +79,14 @@ async def _simulate(
             make = make.journaled(journal, before_use, assignment.place)
     # A factory without a solo mode takes no such argument.
     options = {"solo": True} if assignment.solo else {}
+
+    async def participants() -> tuple[Agent, User]:
+        agent, user = make(task, world, assignment.candidate, trial, **options)
+        return agent, user
+
     try:
-        agent, user = await make_participants(
-            assignment.factory, lambda: make(task, world, assignment.candidate, trial, **options), world
-        )
+        agent, user = await run_agent_code(assignment.factory, "factory", participants, world)
     except AgentCodeError as error:
         return failed_to_start(task, error, trial=trial, seed=trial)
     simulation = await converse(task, world, agent, user, limits=limits, trial=trial, seed=trial, **options)
     return simulation.as_redrawn(REDRAWN) if journal is not None and journal.redrawn else simulation
-
-
-async def _nothing() -> None:
-    """No ledger has to name the draw."""

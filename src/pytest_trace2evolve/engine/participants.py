@@ -1,11 +1,8 @@
-"""The agent `chat` and its user, put together from models, stores of answers, worlds and candidates.
-
-Who can talk: the factories of agents, and which of them know solo mode.
-"""
+"""Factories of agents and users: the reference agents, agent `chat`, and how evidence identifies them."""
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -88,7 +85,7 @@ BUILT_IN_AGENTS: dict[str, AgentFactory] = {ORACLE: _oracle, NOP: _nop}
 def takes_solo(factory: AgentFactory) -> bool:
     """Whether a factory can make an agent for a solo suite."""
     parameters = inspect.signature(factory).parameters
-    return "solo" in parameters or any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    return "solo" in parameters or any(value.kind is value.VAR_KEYWORD for value in parameters.values())
 
 
 _USERS: Mapping[type, str] = {
@@ -109,17 +106,13 @@ def identify(
     world: World,
     code: Code,
 ) -> Identity:
-    """Find agent, user and world of the simulations of a suite.
+    """Identify the agent, user and world of a suite's simulations.
 
-    An agent of a plugin is made once for the suite's first task, to see which agent and which user its
-    factory returns.
+    A plugin's factory is called once, for the suite's first task, to see which agent and user it returns.
 
     Args:
-        suite: The suite.
-        agent: The name of its agent.
-        candidate: Whose run it is.
+        agent: The name of the suite's agent.
         agents: Factories by name.
-        world: The suite's world.
         code: The code behind the world's tools.
     """
     if agent == REPLAY:
@@ -128,27 +121,26 @@ def identify(
         return Identity(world=code)
     factory = agents[agent]
     task = world.tasks()[next(iter(suite.lock.tasks))]
-    alone = {"solo": True} if suite.suite.solo else {}
-    talker: Agent | None = None
-    user: User | None  # a solo suite needs none
+    options = {"solo": True} if suite.suite.solo else {}
+    made: Agent | None = None
     try:
-        talker, user = factory(task, world, candidate, 0, **alone)
-        played_by = _user_of(user)
+        made, user = factory(task, world, candidate, 0, **options)
+        user_settings = _settings_of_user(user)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # `SystemExit` and the outcomes of pytest count, as in a simulation
         # Simulations that fail in the same way keep the traceback. If they succeed, their user is unknown.
         raised = f"the factory of its agent raised {type(error).__name__}"
-        played_by = Settings(code=Code(unknown=raised))
+        user_settings = Settings(code=Code(unknown=raised))
     settings = Settings(implementation=agent)
     if BUILT_IN_AGENTS.get(agent) is not factory:
         # The agent's class may depend on the candidate and the task; the factory's code covers all of them.
         update = {"implementation": agent, "code": code_of(factory)}
-        settings = _declared(talker).model_copy(update=update)
-    return Identity(agent=settings, user=played_by, world=code)
+        settings = _declared(made).model_copy(update=update)
+    return Identity(agent=settings, user=user_settings, world=code)
 
 
-def _user_of(user: User | None) -> Settings:
+def _settings_of_user(user: User | None) -> Settings:
     if user is None:
         return Settings()
     name = _USERS.get(type(user))
@@ -175,33 +167,33 @@ def open_cache(path: Path) -> AnswerFile:
 
 
 @dataclass(frozen=True)
-class _Voices:
+class _Models:
     """The models of a simulation.
 
     Attributes:
-        agent, user: Those of the two sides.
-        routed: Those between which a router chooses, by capability; empty without one.
-        router: The model that the router asks; None without one.
+        agent, user: The models of the two sides.
+        routed: The models that a router chooses from, by capability; empty without one.
+        router: The model that chooses; None without one.
     """
 
     agent: Model
     user: Model
-    routed: Mapping[str, Model]
+    routed: Mapping[str, Model] = field(default_factory=dict)
     router: FirstTokens | None = None
 
 
 class ChatFactory:
-    """Makes the two who talk in a live simulation; their models are shared by all simulations.
+    """Makes agent `chat` and its user; all simulations share the models.
 
     Attributes:
-        plays: Whether answers come from a cassette, so that none is drawn.
+        plays: Whether answers come from a cassette.
 
     Args:
-        settings: Who talks, and whether answers are cached, recorded or played back.
+        settings: Which models talk, and whether answers are cached, recorded or played back.
         loop: Where simulations run; closes what is opened here.
         meter: Counts what the endpoints answer, and says when they may be asked.
         cache: The project's cache of answers.
-        recording: Where the run's processes gather what they record.
+        recording: Where the processes of the run gather what they record.
 
     Raises:
         EndpointError: a key is missing.
@@ -213,90 +205,73 @@ class ChatFactory:
     ) -> None:
         self._settings = settings
         self.plays = settings.cassette is not None
-        if settings.cassette is not None:
-            played = self._played(settings.agent, "agent"), self._played(settings.user, "user")
-            self._voices = _Voices(*played, {})
+        if self.plays:
+            self._models = _Models(self._played(settings.agent, "agent"), self._played(settings.user, "user"))
             return
-        # Half a second, which nobody else pays.
-        from pytest_trace2evolve.models.chat import ChatModel
+        from pytest_trace2evolve.models.chat import ChatModel  # takes half a second to import
 
-        def opened(one: ModelSettings) -> ChatModel:
-            model = ChatModel(one, meter)
-            loop.on_close(model.close)
-            return model
+        def opened(model: ModelSettings) -> ChatModel:
+            chat = ChatModel(model, meter)
+            loop.on_close(chat.close)
+            return chat
+
+        def closed_later(answers: AnswerFile) -> AnswerFile:
+            async def close() -> None:
+                answers.close()
+
+            loop.on_close(close)
+            return answers
 
         routes = settings.routes
         agent = opened(settings.agent if routes is None else routes.base)
         user = agent if settings.user == agent.settings else opened(settings.user)
-        kept = self._closing(loop, open_cache(cache)) if settings.cache else None
-        own = self._closing(loop, AnswerFile(recording, "record again")) if settings.record else None
-        self._requests = {"agent": KeyedRequests(agent.settings), "user": KeyedRequests(settings.user)}
+        kept = closed_later(open_cache(cache)) if settings.cache else None
+        record = closed_later(AnswerFile(recording, "record again")) if settings.record else None
+        self._requests = {"agent": KeyedRequests(agent.settings), "user": KeyedRequests(user.settings)}
+        self._models = _Models(agent, user)
         if routes is not None:
-            routed = {NONE: agent, **{name: opened(one) for name, one in routes.models.items()}}
-            self._requests |= {f"as {name}": KeyedRequests(one.settings) for name, one in routed.items()}
-            self._voices = _Voices(agent, user, routed, agent)
-        elif kept or own:
-            self._voices = _Voices(
-                StoredModel(agent, settings.agent, "agent", cache=kept, record=own),
-                StoredModel(user, settings.user, "user", cache=kept, record=own),
-                {},
+            routed = {NONE: agent, **{name: opened(model) for name, model in routes.models.items()}}
+            self._requests |= {f"as {name}": KeyedRequests(model.settings) for name, model in routed.items()}
+            self._models = _Models(agent, user, routed, agent)
+        elif kept or record:
+            self._models = _Models(
+                StoredModel(agent, settings.agent, "agent", cache=kept, record=record),
+                StoredModel(user, settings.user, "user", cache=kept, record=record),
             )
-        else:
-            self._voices = _Voices(agent, user, {})
 
     def journaled(
         self, journal: Journal, before_use: Callable[[], Awaitable[None]], place: str = ""
     ) -> AgentFactory:
-        """Makes the two who talk in the simulation of a journal.
+        """A factory for one simulation, whose answers are journaled.
 
         Args:
-            journal: Takes every answer before it is used, and gives those that it holds.
+            journal: Takes every answer before it is used, and returns those that it holds.
             before_use: Called before an answer is used.
-            place: The part of the cache whose answers may be taken: see `keys.sealed_place`.
+            place: The part of the cache whose answers may be taken: see `provenance.sealed_place`.
         """
-        shared, requests = self._voices, self._requests
+        shared, requests = self._models, self._requests
 
-        def model(own: Model, name: str, side: Side) -> Model:
-            stored = own.at(place) if isinstance(own, StoredModel) and place else own
+        def wrapped(model: Model, name: str, side: Side) -> Model:
+            stored = model.at(place) if isinstance(model, StoredModel) and place else model
             return JournaledModel(stored, requests[name], side, journal, before_use)
 
-        voices = _Voices(
-            model(shared.agent, "agent", "agent"),
-            model(shared.user, "user", "user"),
-            {name: model(own, f"as {name}", "agent") for name, own in shared.routed.items()},
+        models = _Models(
+            wrapped(shared.agent, "agent", "agent"),
+            wrapped(shared.user, "user", "user"),
+            {name: wrapped(model, f"as {name}", "agent") for name, model in shared.routed.items()},
             shared.router and JournaledTokens(shared.router, requests["agent"], journal, before_use),
         )
-        return partial(self._talkers, voices)
-
-    def _talking(self, voices: _Voices, prompt: str, tools: Sequence[ToolSchema], trial: int) -> Agent:
-        routes = self._settings.routes
-        if voices.router is None or routes is None:
-            return ChatAgent(voices.agent, prompt, tools, trial=trial)
-        agents = {name: ChatAgent(model, prompt, tools, trial=trial) for name, model in voices.routed.items()}
-        return RoutedAgent(Router(voices.router, routes.skills), agents, each_turn=routes.each_turn)
-
-    def _played(self, settings: ModelSettings, side: Side) -> PlayedModel:
-        assert self._settings.cassette is not None
-        cassette = self._settings.cassette
-        return PlayedModel(settings, side, cassette.answers, f"cassette {cassette.path}")
-
-    @staticmethod
-    def _closing(loop: LoopThread, answers: AnswerFile) -> AnswerFile:
-        async def close() -> None:
-            answers.close()
-
-        loop.on_close(close)
-        return answers
+        return partial(self._make, models)
 
     def __call__(
         self, task: Task, world: World, candidate: Candidate, trial: int, /, *, solo: bool = False
     ) -> tuple[Agent, User]:
         """The agent with the candidate's instruction, and the user of the task."""
-        return self._talkers(self._voices, task, world, candidate, trial, solo=solo)
+        return self._make(self._models, task, world, candidate, trial, solo=solo)
 
-    def _talkers(
+    def _make(
         self,
-        voices: _Voices,
+        models: _Models,
         task: Task,
         world: World,
         candidate: Candidate,
@@ -309,11 +284,22 @@ class ChatFactory:
         if solo:
             prompt = solo_prompt(world.policy(solo=True), task.ticket or "", *added)
             tools = [*world.tools("assistant"), *world.tools("user")]
-            return SoloChatAgent(voices.agent, prompt, tools, trial=trial), DummyUser()
-        prompt = agent_prompt(world.policy(), *added)
-        agent = self._talking(voices, prompt, world.tools("assistant"), trial)
+            return SoloChatAgent(models.agent, prompt, tools, trial=trial), DummyUser()
+        agent = self._agent(models, agent_prompt(world.policy(), *added), world.tools("assistant"), trial)
         script = script_of(task) if self._settings.scripts else None
         if script is not None:
             return agent, ScriptedUser(script, seed=trial)
         scenario = user_prompt(world.guidelines(), task.user_scenario)
-        return agent, ChatUser(voices.user, scenario, world.tools("user"), trial=trial)
+        return agent, ChatUser(models.user, scenario, world.tools("user"), trial=trial)
+
+    def _agent(self, models: _Models, prompt: str, tools: Sequence[ToolSchema], trial: int) -> Agent:
+        routes = self._settings.routes
+        if models.router is None or routes is None:
+            return ChatAgent(models.agent, prompt, tools, trial=trial)
+        agents = {name: ChatAgent(model, prompt, tools, trial=trial) for name, model in models.routed.items()}
+        return RoutedAgent(Router(models.router, routes.skills), agents, each_turn=routes.each_turn)
+
+    def _played(self, settings: ModelSettings, side: Side) -> PlayedModel:
+        cassette = self._settings.cassette
+        assert cassette is not None
+        return PlayedModel(settings, side, cassette.answers, f"cassette {cassette.path}")

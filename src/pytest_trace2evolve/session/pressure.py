@@ -15,7 +15,7 @@ from pytest_trace2evolve.cases.case import Case
 from pytest_trace2evolve.engine.budget import Account
 from pytest_trace2evolve.engine.conversation import Limits
 from pytest_trace2evolve.engine.engine import POLL_SECONDS
-from pytest_trace2evolve.engine.executor import Assignment, LocalExecutor
+from pytest_trace2evolve.engine.executor import Assignment, simulate
 from pytest_trace2evolve.engine.loop import LoopThread
 from pytest_trace2evolve.engine.participants import ChatFactory
 from pytest_trace2evolve.errors import (
@@ -219,7 +219,7 @@ class CaseRunner:
     def _talk(self, case: Case, world: World, journal: Journal | None) -> Simulation:
         self._made += 1
         try:
-            simulation = self._loop.run(LocalExecutor().simulate(self._assignment(case, world), journal))
+            simulation = self._loop.run(simulate(self._assignment(case, world), journal))
         except Trace2EvolveError:
             raise
         except Exception as error:

@@ -250,7 +250,7 @@ class Session:
     def _on_server_end(self, why: str) -> None:
         """A local server ended: every further request would find nobody."""
         with contextlib.suppress(sqlite3.Error):  # the run has ended too
-            self.account.stop(why, refused=True)
+            self.account.stop(why, EndpointError)
 
     def start(self, tasks: Iterable[TaskName] | None = None, narrowed: str = "") -> None:
         """Begin to make and score the simulations of tasks.
