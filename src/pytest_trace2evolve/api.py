@@ -144,16 +144,18 @@ def _paths(side: str | Path | Run | Sequence[Path], project: Project | None, sui
     if isinstance(side, Run):
         assert suite is not None
         return [side.plan.suite_folder(suite)]
+    if not isinstance(side, str | Path):
+        return list(side)
     if isinstance(side, str):
+        saved: list[str] = []
         if project is not None and suite is not None:
-            path = project.baseline_path(suite, side)
-            if path.exists():
-                return [path]
+            saved = project.baseline_names(suite)
+            if side in saved:
+                return [project.baseline_path(suite, side)]
         if not Path(side).exists():
-            saved = project.baseline_names(suite) if project is not None and suite is not None else []
             names = ", ".join(saved) or "none"
             raise ConfigError(f"{side!r} is neither a path nor a saved baseline; saved are {names}")
-    return [Path(side)] if isinstance(side, str | Path) else list(side)
+    return [Path(side)]
 
 
 def _values(options: dict[str, Any]) -> SimpleNamespace:

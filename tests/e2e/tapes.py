@@ -11,8 +11,8 @@ import pytest
 
 import pytest_trace2evolve.engine.participants  # noqa: F401
 from pytest_trace2evolve.testing import ChatServer
-from tests.e2e.test_live import SOLVED, live, traces
 from tests.plugin.conftest import DeskProject
+from tests.session.test_live import SOLVED, live, traces
 
 ONE = "suites/desk.toml::heldout::close"
 WORKERS = [["-p", "no:xdist"], ["-n2"]]

@@ -12,8 +12,8 @@ import pytest
 
 from pytest_trace2evolve.testing import ChatServer
 from tests.e2e.tapes import ONE, WORKERS, models_messages, record, said
-from tests.e2e.test_live import SOLVED, key, live
 from tests.plugin.conftest import DeskProject, project
+from tests.session.test_live import SOLVED, key, live
 
 __all__ = ["key", "project"]
 

@@ -11,9 +11,9 @@ import pytest
 
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Reply
 from tests.e2e.tapes import play, tape
-from tests.e2e.test_live import SOLVED, key, live
 from tests.patience import HANG_SECONDS, until
 from tests.plugin.conftest import DeskProject, project
+from tests.session.test_live import SOLVED, key, live
 
 __all__ = ["key", "project", "tape"]
 
@@ -75,8 +75,8 @@ def test_a_cassette_that_is_not_there_or_not_text_is_one_line(project: DeskProje
         (["--t2e-playback=x", "--t2e-temperature=0"], "--t2e-temperature does not go with --t2e-playback: *"),
         (["--t2e-playback=x", "--t2e-record=y"], "--t2e-record does not go with --t2e-playback: *"),
         (["--t2e-playback=x", "--t2e-cache"], "--t2e-cache does not go with --t2e-playback: *"),
-        (["--t2e-record=x"], "--t2e-record says nothing without --t2e-model"),
-        (["--t2e-cache"], "--t2e-cache says nothing without --t2e-model"),
+        (["--t2e-record=x"], "--t2e-record has no effect without --t2e-model"),
+        (["--t2e-cache"], "--t2e-cache has no effect without --t2e-model"),
         (["--t2e-playback="], "--t2e-playback is empty; leave it out or give a value"),
         (
             ["--t2e-playback=tapes/desk.jsonl", "--t2e-agent=oracle"],

@@ -8,8 +8,8 @@ import pytest
 
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Reply
 from tests.e2e.tapes import ONE, WORKERS, models_messages, play, record, said, tape
-from tests.e2e.test_live import SECRET, SOLVED, key, live, traces
 from tests.plugin.conftest import DeskProject, project
+from tests.session.test_live import SECRET, SOLVED, key, live, traces
 
 __all__ = ["key", "project", "tape"]
 

@@ -17,8 +17,8 @@ from pytest_trace2evolve.records.ledger import Draw, Evaluation, Origin
 from pytest_trace2evolve.records.verdict import Decision, Goal
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Reply
 from pytest_trace2evolve.utils.canonical import digest
-from tests.e2e.test_live import SECRET, SOLVED, live
 from tests.plugin.conftest import SUITE, DeskProject, project
+from tests.session.test_live import SECRET, SOLVED, live
 
 __all__ = ["project"]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.engine.budget import Account
@@ -152,6 +152,7 @@ def test_a_shortage_names_the_budget_and_what_one_more_simulation_takes(path: Pa
     account.close()
 
 
+@settings(max_examples=25)
 @given(st.integers(0, 2000), st.integers(0, 2000), st.integers(1, 2000), st.integers(1, 3000))
 def test_what_is_promised_and_used_never_exceeds_the_budget(
     tmp_path_factory: pytest.TempPathFactory, used: int, ahead: int, expected: int, budget: int

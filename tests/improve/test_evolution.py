@@ -98,7 +98,7 @@ def test_what_leaves_nothing_to_evolve_is_a_usage_error(
 def test_its_options_have_no_effect_alone(project: DeskProject) -> None:
     result = project.pytester.runpytest_inprocess("--t2e-evolve-options=--most 2")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert "--t2e-evolve-options says nothing without --t2e-evolve" in result.stderr.str()
+    assert "--t2e-evolve-options has no effect without --t2e-evolve" in result.stderr.str()
 
 
 def test_a_gate_that_the_settings_turn_off_is_a_usage_error(support: pytest.Pytester) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from pytest_trace2evolve.cli.main import main
-from pytest_trace2evolve.engine.live import LiveSettings
 from pytest_trace2evolve.environments import generated
 from pytest_trace2evolve.environments.generators.precondition import PreconditionVerification
 from pytest_trace2evolve.environments.registry import Environments
@@ -19,7 +18,7 @@ from pytest_trace2evolve.records.protocols import Offer
 from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.report.improvement import routing_json, routing_text
 from pytest_trace2evolve.serving.folder import folder_digest, read_model
-from pytest_trace2evolve.session.talking import Talkers
+from pytest_trace2evolve.session.candidate_models import routing_table
 from pytest_trace2evolve.utils.resources import embedded_model
 from tests.adapter_folders import write_adapter
 
@@ -83,7 +82,7 @@ def test_the_measured_table_is_the_one_that_a_routed_candidate_has(tmp_path: Pat
         (f"{ONE}_2", (ONE,)),
     ]
     plain = ModelSettings(model=base.name, folder=base.path, weights=folder_digest(base.path))
-    routed = Talkers(LiveSettings(plain, plain), project.adapters)._table(plain, project.adapters.routed())
+    routed = routing_table(plain, project.adapters.routed(), project.adapters.folder)
     assert [row.skill for row in table] == [one.skill for one in routed]
     assert Counter(one.label for one in openings_of(environments, table, 3)) == {
         "merged": 3,
@@ -100,7 +99,7 @@ def test_at_an_endpoint_two_bases_of_one_name_give_a_capability_one_line(tmp_pat
     plain = ModelSettings(model="base", base_url="http://127.0.0.1:9/v1")
     both = project.adapters.routed()
     assert [one.name for one in both] == ["later", "sooner"]
-    table = Talkers(LiveSettings(plain, plain), project.adapters)._table(plain, both)
+    table = routing_table(plain, both, project.adapters.folder)
     assert [one.name for one in table] == ["later"]
 
 

@@ -110,7 +110,7 @@ def test_evidence_that_a_defect_cannot_keep_names_a_log(
     def fails(*_: object, **__: object) -> None:
         raise KeyError("planted")
 
-    monkeypatch.setattr("pytest_trace2evolve.session.session.keep", fails)
+    monkeypatch.setattr("pytest_trace2evolve.session.session.store_run", fails)
     done = project.run("--candidate=v1")
     assert done.ret == 3
     told = [line for line in done.outlines if "the evidence could not be kept whole" in line]

@@ -122,7 +122,7 @@ def test_a_folder_that_cannot_be_served_is_a_usage_error(project: DeskProject, m
     for arguments, told in (
         (["--t2e-model=./nowhere"], "nowhere: no such folder"),
         ([f"--t2e-model={models / 'one'}"], "one: holds no config.json: not a model's folder"),
-        (["--t2e-model=m", "--t2e-adapter=y"], "--t2e-adapter goes with a model that lies in a folder"),
+        (["--t2e-model=m", "--t2e-adapter=y"], "--t2e-adapter needs a model that is a folder"),
         (["--t2e-model=~nobody-here/m"], "~nobody-here/m: no such folder: nobody here has that home folder"),
         (
             [f"--t2e-model={models / 'base'}", f"--t2e-adapter={models / 'base'}"],
@@ -248,7 +248,7 @@ def test_what_cannot_talk_is_a_usage_error(adapted: DeskProject, models: Path) -
             "--t2e-adapter does not go with candidate 'v0+one', which names its adapter",
         ),
         ([model, "--candidate=v0+routed", "--t2e-cache"], "--t2e-cache keeps the answers of one model, and"),
-        ([model, "--candidate=v0+one", "--t2e-route=turn"], "--t2e-route says nothing where no candidate is"),
+        ([model, "--candidate=v0+one", "--t2e-route=turn"], "--t2e-route has no effect unless the candidate"),
         (
             ["--t2e-model=m", "--t2e-base-url=http://127.0.0.1:9/v1", "--candidate=v0+routed"],
             "no promoted adapter in",

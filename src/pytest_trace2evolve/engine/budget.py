@@ -1,8 +1,8 @@
 """What a run may use and has used: a small database that all processes of the run share.
 
-Workers of xdist that run pressure tests ask models too, so the budgets, the rate limit and the reason to stop
-live in a file. SQLite keeps it consistent if a process is killed. Nothing is flushed to the disk: the file has
-no use after the run.
+Workers of xdist that run pressure tests ask models too, so the budgets, the rate limit and the reason to
+stop live in a file. SQLite keeps it consistent if a process is killed. Nothing is flushed to the disk: the
+file has no use after the run.
 """
 
 import sqlite3

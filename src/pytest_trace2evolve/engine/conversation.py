@@ -1,188 +1,35 @@
-"""The half-duplex conversation of τ²: agent, user and world take turns until one of them ends it.
+"""One simulation: the half-duplex conversation of τ² in which agent, user and world take turns.
 
 `Turns` decides the turns. A timeout is stricter than upstream: it also cuts off an answer that is awaited.
-Code of an agent runs guarded: its failures are its own and end only its simulation.
 """
 
 import asyncio
-import contextvars
-import errno
-import socket
-import ssl
 import time
-import traceback
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from itertools import dropwhile
-from pathlib import Path
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
+from pytest_trace2evolve.engine.guard import is_cancelled, run_agent_code
+from pytest_trace2evolve.engine.participants import ChatFactory
 from pytest_trace2evolve.engine.turns import Turns
 from pytest_trace2evolve.errors import (
     AgentCodeError,
-    BudgetError,
     ContextWindowError,
-    EndpointError,
     InfrastructureError,
     ParticipantError,
     Trace2EvolveError,
-    WorldError,
 )
+from pytest_trace2evolve.evidence.journal import Journal
+from pytest_trace2evolve.project.candidates import AgentFactory, Candidate
 from pytest_trace2evolve.records.completion import dollars
 from pytest_trace2evolve.records.message import Message, storable_message
 from pytest_trace2evolve.records.protocols import Agent, User, World
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation, TerminationReason
 from pytest_trace2evolve.utils.canonical import storable_text
-
-T = TypeVar("T")
-
-_PACKAGE_FOLDER = str(Path(__file__).resolve().parents[1])
-
-MAX_FRAMES = 20
-"""Frames of an agent's traceback that are kept."""
-
-MAX_MESSAGE = 2_000
-"""Characters of an exception's message that are kept."""
-
-_ALLOWED = (BudgetError, EndpointError, InfrastructureError, ParticipantError)
-"""Errors by which an agent, or a model of this package that it asks, may end its simulation or the run."""
-
-_DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
-"""Errors of a disk, which are no failure of the agent."""
-
-
-async def run_agent_code(
-    owner: object, name: str, call: Callable[[], Awaitable[T]], world: object = None
-) -> T:
-    """Run code of an agent: an exception is the agent's failure, unless it is a network error.
-
-    The code runs in a task of its own: `asyncio.current_task().cancel()` ends this task and no other.
-
-    Args:
-        owner: The agent, or its factory. If it belongs to this package, its exceptions are raised unchanged.
-        name: The method that runs, for messages.
-        call: Calls the method.
-        world: The world that the agent may call; a `WorldError` that its code raises is the world's failure.
-
-    Raises:
-        AgentCodeError: it raised, `SystemExit` included, or cancelled its own task.
-        InfrastructureError: it could not reach a service (see `is_network_error`), or the disk is full.
-    """
-    context = contextvars.copy_context()
-    task = asyncio.create_task(_guarded(owner, name, call, world), context=context)
-    try:
-        return await task
-    except asyncio.CancelledError:
-        if _is_cancelled():
-            raise
-        raise AgentCodeError("CancelledError: the agent's code cancelled its own task") from None
-    finally:
-        for variable, value in context.items():  # its next call finds the variables that this one set
-            if variable.get(None) is not value:
-                variable.set(value)
-
-
-async def _guarded(owner: object, name: str, call: Callable[[], Awaitable[T]], world: object) -> T:
-    task = asyncio.current_task()
-    try:
-        return await call()
-    except BaseException as error:
-        is_ended = isinstance(error, asyncio.CancelledError) and _is_cancelled()
-        # Python raises GeneratorExit in a coroutine that it discards; its task is not running then.
-        is_discarded = isinstance(error, GeneratorExit) and not _is_running(task)
-        if _is_own(owner) or is_ended or is_discarded:
-            raise
-        is_the_worlds = isinstance(error, WorldError) and _is_raised_by(world, error)
-        if isinstance(error, _ALLOWED) or is_the_worlds:
-            raise
-        text = f"{type(error).__name__}: {_message(error)}".rstrip(": ")
-        if is_network_error(error):
-            raise InfrastructureError(f"the agent's {name} could not reach a service: {text}") from error
-        if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
-            raise InfrastructureError(f"the agent's {name} could not write to the disk: {text}") from error
-        raise AgentCodeError(text, _frames(error)) from error
-
-
-def _is_running(task: asyncio.Task[object] | None) -> bool:
-    try:
-        return asyncio.current_task() is task
-    except RuntimeError:  # no event loop runs
-        return False
-
-
-def is_network_error(error: BaseException) -> bool:
-    """Whether an exception, or one that caused it, says that a service was out of reach or overloaded.
-
-    A group of exceptions says so if each of its exceptions does.
-    """
-    seen: set[int] = set()
-    current: BaseException | None = error
-    while current is not None and id(current) not in seen:
-        seen.add(id(current))
-        if isinstance(current, ConnectionError | TimeoutError | socket.gaierror | ssl.SSLError):
-            return True
-        if isinstance(current, BaseExceptionGroup) and all(map(is_network_error, current.exceptions)):
-            return True
-        status = _status(current)
-        if isinstance(status, int) and (status in (408, 429) or status >= 500):
-            return True
-        # A library may wrap an error without naming its cause. A built-in one, such as a `KeyError`, that is
-        # raised while a network error is handled is a defect of the handler.
-        is_wrapper = type(current).__module__ != "builtins" and not current.__suppress_context__
-        current = current.__cause__ or (current.__context__ if is_wrapper else None)
-    return False
-
-
-def _status(error: BaseException) -> object:
-    try:
-        response = getattr(error, "response", None)
-        return getattr(error, "status_code", getattr(response, "status_code", None))
-    except Exception:  # a property of a third party's exception may raise anything
-        return None
-
-
-def _message(error: BaseException) -> str:
-    """The message of an exception for files and terminals: control characters escaped, cut if it is long."""
-    try:
-        text = str(error)
-    except Exception as other:
-        return f"its message cannot be shown ({type(other).__name__})"
-    start = text[:MAX_MESSAGE]
-    shown = "".join(char if char.isprintable() or char in "\n\t" else repr(char)[1:-1] for char in start)
-    if len(text) <= MAX_MESSAGE and len(shown) <= MAX_MESSAGE:
-        return shown
-    return f"{shown[:MAX_MESSAGE]}… ({len(text)} characters)"
-
-
-def _is_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
-def _frames(error: BaseException) -> str:
-    """The traceback from the first frame of the agent's code on, the innermost last."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = list(dropwhile(lambda frame: frame.filename.startswith(_PACKAGE_FOLDER), frames)) or frames
-    return "".join(traceback.format_list(own[-MAX_FRAMES:]))
-
-
-def _is_own(owner: object) -> bool:
-    """Whether an agent is one of this package."""
-    return _package(str(getattr(owner, "__module__", ""))) == _package(__name__)
-
-
-def _is_raised_by(world: object, error: BaseException) -> bool:
-    """Whether the code of a world, or of this package, raised an error."""
-    frames = list(traceback.walk_tb(error.__traceback__))
-    module = str(frames[-1][0].f_globals.get("__name__", "")) if frames else ""
-    return module == type(world).__module__ or _package(module) == _package(__name__)
-
-
-def _package(module: str) -> str:
-    return module.partition(".")[0]
 
 
 @dataclass(frozen=True)
@@ -192,6 +39,102 @@ class Limits:
     max_steps: int = 200
     max_errors: int = 10
     timeout: float | None = None
+
+
+REDRAWN = (
+    "it was begun again after a kill or a loss, and its requests were others than before: its world is not "
+    "deterministic, or its code was changed, and its first draw is unknown"
+)
+"""The note of a simulation whose answers are not all of its first draw."""
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """One simulation to be made.
+
+    Attributes:
+        factory: Makes the agent and the user.
+        candidate: The candidate that the agent plays.
+        trial: The trial, which is also the seed.
+        solo: Whether the agent works on a ticket without a user.
+        place: The suite and split of a sealed task, whose answers other places of a cache must not serve.
+    """
+
+    task: Task
+    world: World
+    factory: AgentFactory
+    candidate: Candidate
+    trial: int
+    limits: Limits
+    solo: bool = False
+    place: str = ""
+
+
+async def _nothing() -> None:
+    """No ledger has to name the draw."""
+
+
+async def simulate(
+    assignment: Assignment,
+    journal: Journal | None = None,
+    before_use: Callable[[], Awaitable[None]] = _nothing,
+) -> Simulation:
+    """Make one simulation in a task of its own.
+
+    Args:
+        assignment: What to simulate.
+        journal: Takes every answer of a model before it is used, and returns those that it holds.
+        before_use: Called before an answer is used.
+
+    Raises:
+        BudgetError, EndpointError: the run may send nothing more.
+        InfrastructureError: an agent or a world raised what would end more than this simulation.
+        WorldError: the task does not fit its world.
+    """
+    try:
+        return await asyncio.create_task(_simulate(assignment, journal, before_use))
+    except asyncio.CancelledError as error:
+        if is_cancelled():
+            raise
+        raise _ends_too_much(assignment, error) from None
+
+
+async def _simulate(
+    assignment: Assignment, journal: Journal | None, before_use: Callable[[], Awaitable[None]]
+) -> Simulation:
+    task, world, trial, limits = assignment.task, assignment.world, assignment.trial, assignment.limits
+    make = assignment.factory
+    if journal is not None:
+        if limits.timeout is not None:
+            limits = replace(limits, timeout=max(0.0, limits.timeout - journal.seconds))
+        if isinstance(make, ChatFactory) and not make.plays:
+            make = make.journaled(journal, before_use, assignment.place)
+    # A factory without a solo mode takes no such argument.
+    options = {"solo": True} if assignment.solo else {}
+
+    async def participants() -> tuple[Agent, User]:
+        agent, user = make(task, world, assignment.candidate, trial, **options)
+        return agent, user
+
+    try:
+        agent, user = await run_agent_code(assignment.factory, "factory", participants, world)
+        simulation = await converse(
+            task, world, agent, user, limits=limits, trial=trial, seed=trial, **options
+        )
+    except AgentCodeError as error:
+        return failed_to_start(task, error, trial=trial, seed=trial)
+    except (Exception, asyncio.CancelledError):
+        raise
+    except BaseException as error:  # asyncio would let it end the loop
+        raise _ends_too_much(assignment, error) from None
+    return simulation.as_redrawn(REDRAWN) if journal is not None and journal.redrawn else simulation
+
+
+def _ends_too_much(assignment: Assignment, error: BaseException) -> InfrastructureError:
+    return InfrastructureError(
+        f"task {assignment.task.id!r}: the world or the agent raised {error!r}, which ends more than one "
+        "simulation; let it raise an Exception"
+    )
 
 
 async def converse(
@@ -235,10 +178,12 @@ async def converse(
         async with deadline:
             turns.begin()
             while turns.end is None:
+                history = list(turns.trace)
                 if turns.speaker == "assistant":
-                    turns.say(await _agents_reply(agent, world, turns.trace))
+                    reply = await run_agent_code(agent, "respond", partial(agent.respond, history), world)
+                    turns.say(_agents_message(reply))
                 else:
-                    turns.say(await _users_reply(user, turns.trace))
+                    turns.say(_users_message(await user.respond(history)))
             reason = turns.end
     except TimeoutError:
         if not deadline.expired():
@@ -307,36 +252,34 @@ def _stamped(message: Message, index: int) -> Message:
     return message.model_copy(update=stamp)
 
 
-async def _agents_reply(agent: Agent, world: World, trace: Sequence[Message]) -> Message:
-    """The agent's next message, as it is stored.
+def _agents_message(reply: object) -> Message:
+    """The agent's reply as it is stored.
 
     Raises:
-        AgentCodeError: its code raised, or returned something else, or a message that is not the agent's.
-        InfrastructureError: it could not reach a service.
+        AgentCodeError: it is something else, or a message that is not the agent's.
     """
-    message = await run_agent_code(agent, "respond", lambda: agent.respond(list(trace)), world)
-    if not isinstance(message, Message):
-        raise AgentCodeError(f"respond returned {type(message).__name__}, not a Message")
+    if not isinstance(reply, Message):
+        raise AgentCodeError(f"respond returned {type(reply).__name__}, not a Message")
     try:
-        return storable_message(message, "assistant")
+        return storable_message(reply, "assistant")
     except ValueError as error:
         raise AgentCodeError(f"respond returned {error}") from None
 
 
-async def _users_reply(user: User, trace: Sequence[Message]) -> Message:
-    """The user's next message, as it is stored.
+def _users_message(reply: Message) -> Message:
+    """The user's reply as it is stored.
 
     Raises:
         InfrastructureError: it is not the user's message, or cannot be stored: a defect of the user's code.
     """
     try:
-        return storable_message(await user.respond(list(trace)), "user")
+        return storable_message(reply, "user")
     except ValueError as error:
         raise InfrastructureError(f"the user's respond returned {error}") from None
 
 
 def _cost(trace: Sequence[Message], role: str) -> float | None:
-    """What one side's messages cost in US dollars; None where no message says."""
+    """What one side's messages cost in US dollars; None if no message says."""
     costs = [dollars(getattr(message, "cost", None)) for message in trace if message.role == role]
     known = [cost for cost in costs if cost is not None]
     return float(sum(known)) if known else None

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pytest_trace2evolve.engine.budget import Account
-from pytest_trace2evolve.engine.executor import Assignment, simulate
+from pytest_trace2evolve.engine.conversation import Assignment, simulate
 from pytest_trace2evolve.engine.loop import LoopThread
 from pytest_trace2evolve.errors import (
     BudgetError,
@@ -21,7 +21,7 @@ from pytest_trace2evolve.errors import (
 )
 from pytest_trace2evolve.evidence.draws import DrawStore, Store
 from pytest_trace2evolve.evidence.journal import Journal
-from pytest_trace2evolve.records.budget import DONE, State, Totals
+from pytest_trace2evolve.records.budget import State, Totals
 from pytest_trace2evolve.records.completion import NOTHING_USED, Usage, usage_of
 from pytest_trace2evolve.records.trace import Simulation, TerminationReason
 
@@ -61,7 +61,7 @@ class Engine:
         loop: Where they run, and how many at once.
         account: What the run may use.
         folder: Where simulations are stored, for messages.
-        simulate: Makes a simulation: see `executor.simulate`.
+        simulate: Makes a simulation: see `conversation.simulate`.
     """
 
     def __init__(
@@ -138,11 +138,6 @@ class Engine:
         self._fresh[purpose] = simulations
         return True
 
-    @property
-    def finished(self) -> frozenset[str]:
-        """The keys of the simulations that are made or kept."""
-        return frozenset(key for key, state in self._states.copy().items() if state in DONE)
-
     def totals(self) -> Totals:
         """Where the run stands; may be called from another thread."""
         states = Counter(self._states.copy().values())
@@ -151,7 +146,7 @@ class Engine:
     async def _make_unstored(self, job: Job) -> Simulation:
         self.account.raise_if_stopped()
         simulation = await self._simulate(job.assignment)
-        if simulation.termination_reason != TerminationReason.INFRASTRUCTURE_ERROR:
+        if not _is_lost(simulation):
             await asyncio.to_thread(job.declare)
         return simulation
 
@@ -163,33 +158,33 @@ class Engine:
             self._states.setdefault(key, State.KEPT)
             return kept
         await self._reserve(key, job.expected)
+        state, used = None, NOTHING_USED
         try:
             simulation = await self._journaled(job, place)
-        except (BudgetError, StorageError, sqlite3.Error, asyncio.CancelledError):
-            self._settle(key, None)
+            if simulation is None:
+                state = State.KEPT
+                simulation = await asyncio.to_thread(self._kept, job, place)
+                assert simulation is not None
+                return simulation
+            state, used = State.MADE, _used(simulation)
+            if _is_lost(simulation):
+                state = State.LOST
+                self._lost[key] = simulation
+            return simulation
+        except (BudgetError, StorageError, sqlite3.Error):
             raise
         except EndpointError as error:
             if job.is_baseline:  # its model may be gone; the run is the candidate's
-                self._settle(key, State.LOST)
+                state = State.LOST
                 raise InfrastructureError(f"the baseline's side: {error}") from None
-            self._settle(key, None)
             self.account.stop(str(error), EndpointError)
             raise
         except Exception as error:
-            self._settle(key, State.LOST)
+            state = State.LOST
             await asyncio.to_thread(self._note_loss, place)
             raise InfrastructureError(f"{type(error).__name__}: {error}") from error
-        if simulation is None:
-            self._settle(key, State.KEPT)
-            kept = await asyncio.to_thread(self._kept, job, place)
-            assert kept is not None
-            return kept
-        if simulation.termination_reason == TerminationReason.INFRASTRUCTURE_ERROR:
-            self._lost[key] = simulation
-            self._settle(key, State.LOST, _used(simulation))
-        else:
-            self._settle(key, State.MADE, _used(simulation))
-        return simulation
+        finally:
+            self._settle(key, state, used)
 
     async def _journaled(self, job: Job, place: Place) -> Simulation | None:
         """Make a simulation and store it; None if another run stored it in the meantime."""
@@ -267,7 +262,7 @@ class Engine:
             job.declare()
 
     def _put(self, job: Job, place: Place, simulation: Simulation) -> None:
-        if simulation.termination_reason == TerminationReason.INFRASTRUCTURE_ERROR:
+        if _is_lost(simulation):
             self._note_loss(place)
             return
         self._declare(job)
@@ -332,6 +327,10 @@ def _as_storage_error(place: Path) -> Iterator[None]:
         raise StorageError(str(error)) from None
     except OSError as error:
         raise StorageError.of(error, error.filename or place) from None
+
+
+def _is_lost(simulation: Simulation) -> bool:
+    return simulation.termination_reason == TerminationReason.INFRASTRUCTURE_ERROR
 
 
 def _used(simulation: Simulation) -> Usage:

@@ -24,12 +24,13 @@ from pytest_trace2evolve.records.ledger import Evaluation
 from pytest_trace2evolve.records.verdict import Goal
 from pytest_trace2evolve.serving.folder import ModelFolder, expanded, folder_digest, read_model
 from pytest_trace2evolve.session.access_log import Looks
+from pytest_trace2evolve.session.comparability import check_comparable, check_unedited
 from pytest_trace2evolve.session.plan import Options, Plan
 from pytest_trace2evolve.session.planner import Resources, make_plan
 from pytest_trace2evolve.session.settings import Context, check_values, read_judge, read_options
 from pytest_trace2evolve.session.sources import expand, mode_of, provenance
 from pytest_trace2evolve.session.traces import find_run
-from pytest_trace2evolve.session.verdicts import deciding, refuse_edited, refuse_incomparable
+from pytest_trace2evolve.session.verdicts import gated_splits
 from pytest_trace2evolve.training.recipe import MAX_COUNT, read_recipe
 from pytest_trace2evolve.utils.canonical import digest
 from pytest_trace2evolve.utils.reading import parse_toml, read_text
@@ -201,7 +202,7 @@ def _check_suites(plan: Plan, environments: Environments, *, is_new: bool) -> No
                 f"{RENEW}"
             )
     locks = {name: planned.lock for name, planned in suites.items()}
-    if not any(not is_guard for lock in locks.values() for _, is_guard in deciding(project, lock.splits)):
+    if not any(not is_guard for lock in locks.values() for _, is_guard in gated_splits(project, lock.splits)):
         names = ", ".join(f"{name} ({', '.join(lock.splits)})" for name, lock in locks.items())
         raise ConfigError(
             f"no split decides in the suites that would be run: {names or 'there are none'}; name one that "
@@ -310,7 +311,7 @@ class Source:
                 if provenance(file).suite in (None, name)
                 for simulation in file.simulations
             }
-            for split, _ in deciding(plan.project, planned.lock.splits):
+            for split, _ in gated_splits(plan.project, planned.lock.splits):
                 tasks = planned.lock.splits[split]
                 if count := len(tasks.keys() - held):
                     raise ConfigError(
@@ -333,8 +334,8 @@ class Source:
             raise ResultsError(str(edited))
         for planned in plan.suites.values():
             if planned.baseline is not None:
-                refuse_incomparable(plan, planned)
-        for _ in refuse_edited(plan, ledger):
+                check_comparable(plan, planned)
+        for _ in check_unedited(plan, ledger):
             pass  # a note, which the runs of the adapters repeat
 
     def _entries(self, ledger: Looks) -> Iterator[Evaluation]:

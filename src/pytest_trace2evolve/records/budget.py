@@ -41,9 +41,6 @@ class State(StrEnum):
     LOST = "lost"
 
 
-DONE = frozenset({State.MADE, State.KEPT})
-
-
 @dataclass(frozen=True)
 class Totals:
     """Where a run stands: simulations by state, what was used, and the fresh ones set aside."""

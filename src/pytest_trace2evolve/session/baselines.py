@@ -43,10 +43,15 @@ class Baseline:
     saved: bool = False
     files: tuple[tuple[Path, str], ...] = ()
 
+    @property
+    def all_evidence(self) -> Evidence:
+        """All that the file holds, tasks and trials included that the run does not compare."""
+        return self.whole or self.evidence
+
     @cached_property
     def digest(self) -> str:
         """Digest of the file's evidence; the baseline that replaces this one names it."""
-        return evidence_digest(self.whole or self.evidence)
+        return evidence_digest(self.all_evidence)
 
     @cached_property
     def failing(self) -> frozenset[str]:

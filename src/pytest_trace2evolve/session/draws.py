@@ -15,8 +15,7 @@ from pytest_trace2evolve.errors import ResultsError, StorageError
 from pytest_trace2evolve.evidence.draws import DrawStore, FinishedStore
 from pytest_trace2evolve.evidence.ledger import Ledger
 from pytest_trace2evolve.records.ledger import Dated, Draw, Origin, Traces, Version
-from pytest_trace2evolve.session.confirmation import SCRIPTED
-from pytest_trace2evolve.session.plan import Plan, PlannedSuite
+from pytest_trace2evolve.session.plan import SCRIPTED, Plan, PlannedSuite
 from pytest_trace2evolve.session.provenance import NAMED_ROLES, conditions, key_of, provenance_of, tested
 from pytest_trace2evolve.utils.canonical import digest
 from pytest_trace2evolve.utils.files import remove_abandoned

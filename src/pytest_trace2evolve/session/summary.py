@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from pytest_trace2evolve.records.verdict import Decision, RunSummary, SuiteSummary
 from pytest_trace2evolve.scoring.metrics import Metrics
+from pytest_trace2evolve.session.comparability import compared
 from pytest_trace2evolve.session.plan import Plan
-from pytest_trace2evolve.session.verdicts import SuiteOutcome, compared
+from pytest_trace2evolve.session.verdicts import SuiteOutcome
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,13 @@ import math
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from pytest_trace2evolve.engine.conversation import run_agent_code
+from pytest_trace2evolve.engine.conversation import Assignment, Limits
+from pytest_trace2evolve.engine.conversation import simulate as engine_simulate
+from pytest_trace2evolve.engine.guard import run_agent_code
 from pytest_trace2evolve.errors import (
     AgentCodeError,
     ConfigError,
@@ -20,12 +22,12 @@ from pytest_trace2evolve.errors import (
 )
 from pytest_trace2evolve.evidence.draws import FinishedStore
 from pytest_trace2evolve.evidence.run_folder import RunStore, simulation_record
+from pytest_trace2evolve.project.candidates import AgentFactory, Candidate
 from pytest_trace2evolve.records.message import Message, ToolCall
-from pytest_trace2evolve.records.protocols import World
+from pytest_trace2evolve.records.protocols import World, WorldSession
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.scoring.reward import score
-from pytest_trace2evolve.utils.concurrency import contained
 from tests.conftest import Simulate
 
 DONE = Message(role="user", content="###STOP###")
@@ -242,33 +244,48 @@ class OddError(BaseException):
     pass
 
 
-async def ends(error: BaseException) -> None:
-    raise error
+def made(world: object, agent: object, task: Task) -> Coroutine[Any, Any, Simulation]:
+    """One simulation of the engine."""
 
+    def factory(*_: object) -> Any:
+        return agent, User()
 
-async def cancels() -> None:
-    await cancel_own_task_and_wait()
+    nobody = cast(Candidate, None)
+    return engine_simulate(
+        Assignment(task, cast(World, world), cast(AgentFactory, factory), nobody, 0, Limits())
+    )
 
 
 @pytest.mark.parametrize(
     "error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError(), OddError()]
 )
-def test_a_conversation_ends_nothing_but_itself(error: BaseException) -> None:
+def test_a_world_ends_nothing_but_its_simulation(error: BaseException, idle: Task) -> None:
+    class Breaking:
+        def open(self, *, solo: bool) -> None:
+            raise error
+
     with pytest.raises(InfrastructureError, match="which ends more than one simulation"):
-        asyncio.run(contained("task 'x'", ends(error)))
+        asyncio.run(made(Breaking(), Agent(lambda turn: say()), idle))
 
 
-def test_a_conversation_that_cancels_its_own_task_is_lost() -> None:
+def test_a_world_that_cancels_its_own_task_loses_its_simulation(desk: World, idle: Task) -> None:
+    class Cancelling:
+        def open(self, *, solo: bool) -> WorldSession:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            return desk.open(solo=solo)
+
     with pytest.raises(InfrastructureError, match="CancelledError"):
-        asyncio.run(contained("task 'x'", cancels()))
+        asyncio.run(made(Cancelling(), Agent(lambda turn: say()), idle))
 
 
-def test_a_conversation_is_cancelled_from_outside() -> None:
+def test_a_simulation_is_cancelled_from_outside(desk: World, idle: Task) -> None:
     async def timed() -> float:
         started = time.monotonic()
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.01):
-                await contained("task 'x'", asyncio.sleep(600))
+                await made(desk, Agent(lambda turn: asyncio.sleep(600)), idle)
         return time.monotonic() - started
 
     assert asyncio.run(timed()) < 300

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Reply, Script
-from tests.e2e.test_live import SCENARIOS, SECRET, SOLVED, live, traces
 from tests.patience import HANG_SECONDS
 from tests.plugin.conftest import CONFTEST, DeskProject, project
+from tests.session.test_live import SCENARIOS, SECRET, SOLVED, live, traces
 
 __all__ = ["project"]
 
@@ -192,17 +192,9 @@ def pytest_t2e_agents(config):
     return {{"hostile": lambda task, world, candidate, trial: (Hostile(), GoldUser(task))}}
 """
 
-STATEMENTS = {
-    "cancel and wait": "asyncio.current_task().cancel(); await asyncio.sleep(1)",
-    "an error with surrogates": (
-        "from pytest_trace2evolve.errors import WorldError; raise WorldError('\\ud800')"
-    ),
-    "leave a task behind": "asyncio.get_running_loop().call_soon(sys.exit, 3); await asyncio.sleep(0.01)",
-}
 
-
-@pytest.mark.parametrize("statement", STATEMENTS.values(), ids=STATEMENTS)
-def test_an_agent_of_ones_own_ends_nothing_but_its_simulations(project: DeskProject, statement: str) -> None:
+def test_an_agent_that_leaves_a_task_behind_ends_nothing_but_its_simulations(project: DeskProject) -> None:
+    statement = "asyncio.get_running_loop().call_soon(sys.exit, 3); await asyncio.sleep(0.01)"
     project.write("conftest.py", CONFTEST + "\nimport sys\n" + OWN.format(statement=statement))
     command = [sys.executable, "-m", "pytest", "--t2e-agent=hostile", "--t2e-trials=3", "--t2e-concurrency=2"]
     result = project.pytester.run(*command, timeout=HANG_SECONDS)
@@ -211,9 +203,6 @@ def test_an_agent_of_ones_own_ends_nothing_but_its_simulations(project: DeskProj
     assert len(made) == 21
     assert {one["termination_reason"] for one in made} == {"agent_error"}
 
-
-RAISED = ("ValueError('\\ud800')", "type('OddError', (BaseException,), {})('x')")
-"""Exceptions of a world whose messages no file takes as they are, or which are no `Exception`."""
 
 RAISING = """
 class BrokenWorld(FakeWorld):
@@ -228,8 +217,8 @@ def pytest_t2e_worlds(config):
 """
 
 
-@pytest.mark.parametrize("raised", RAISED)
-def test_a_world_that_raises_anything_leaves_nobody_waiting(project: DeskProject, raised: str) -> None:
+def test_a_world_that_raises_anything_leaves_nobody_waiting(project: DeskProject) -> None:
+    raised = "type('OddError', (BaseException,), {})('\\ud800')"
     project.write("conftest.py", CONFTEST + RAISING.format(raised=raised))
     with ChatServer(SOLVED) as server:
         command = [sys.executable, "-m", "pytest", "--t2e-model=m", f"--t2e-base-url={server.base_url}"]

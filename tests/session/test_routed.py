@@ -8,8 +8,8 @@ import pytest
 from pytest_trace2evolve.records.adapter import AdapterState
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Reply
 from tests.adapter_folders import write_adapter
-from tests.e2e.test_live import SOLVED
 from tests.plugin.conftest import DeskProject, letters, project
+from tests.session.test_live import SOLVED
 
 __all__ = ["letters", "project"]
 

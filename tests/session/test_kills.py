@@ -1,6 +1,6 @@
 """Runs that are killed without warning, many times, and go on: nothing finished is repeated or lost.
 
-`T2E_KILLS=100 pytest tests/e2e/test_kills.py` kills a hundred times instead of a few.
+`T2E_KILLS=100 pytest tests/session/test_kills.py` kills a hundred times instead of a few.
 """
 
 import json
@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from pytest_trace2evolve.testing import ChatServer
-from tests.e2e.test_live import SCENARIOS, SECRET, SOLVED
 from tests.patience import HANG_SECONDS, until
 from tests.plugin.conftest import DeskProject, project
+from tests.session.test_live import SCENARIOS, SECRET, SOLVED
 
 __all__ = ["project"]
 
@@ -77,9 +77,8 @@ class Store:
         return finished
 
 
-@pytest.mark.parametrize("processes", ["-pno:xdist", "-n2"])
 def test_killed_at_any_point_a_run_goes_on_where_it_stopped(
-    project: DeskProject, processes: str, monkeypatch: pytest.MonkeyPatch
+    project: DeskProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
     rng = random.Random(KILLS)
@@ -87,7 +86,7 @@ def test_killed_at_any_point_a_run_goes_on_where_it_stopped(
     store = Store(project.root / ".trace2evolve" / "finished")
     repeated = []
     with ChatServer(SOLVED) as server:
-        command = [sys.executable, "-m", "pytest", "-q", processes, "--t2e-model=m", "--t2e-seed=0"]
+        command = [sys.executable, "-m", "pytest", "-q", "-n2", "--t2e-model=m", "--t2e-seed=0"]
         command += [f"--t2e-base-url={server.base_url}", f"--t2e-trials={trials}", "--t2e-concurrency=2"]
         for _ in range(KILLS):
             finished, asked = store.look(), len(server.requests)

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Reply
-from tests.e2e.test_live import SOLVED
 from tests.plugin.conftest import DeskProject, project
+from tests.session.test_live import SOLVED
 
 __all__ = ["project"]
 
@@ -97,10 +97,9 @@ def test_what_an_endpoint_echoes_reaches_nothing(project: DeskProject, workers: 
     assert leaks(project, result) == []
 
 
-@pytest.mark.parametrize("workers", ["-n0", "-n2"])
-def test_an_error_that_echoes_the_header_reaches_nothing(project: DeskProject, workers: str) -> None:
+def test_an_error_that_echoes_the_header_reaches_nothing(project: DeskProject) -> None:
     with echoing(reject=True) as (server, _):
-        result = project.spread(*arguments(server), workers)
+        result = project.pytester.runpytest_inprocess(*arguments(server))
     assert result.ret not in (0, 10)
     result.stdout.fnmatch_lines(["*refuses model 'm': 401 Not allowed: Bearer [[]removed] *[[]removed]*"])
     assert leaks(project, result) == []

@@ -12,11 +12,19 @@ from pytest_trace2evolve.models.prices import Price
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.project.adapters import Adapters
 from pytest_trace2evolve.project.candidates import Candidates
-from pytest_trace2evolve.records.evidence import CHAT, Code, Evidence, Identity, Provenance, Settings
+from pytest_trace2evolve.records.evidence import (
+    CHAT,
+    CandidateRef,
+    Code,
+    Evidence,
+    Identity,
+    Provenance,
+    Settings,
+)
 from pytest_trace2evolve.session import confirmation as confirm
 from pytest_trace2evolve.session.baselines import Baseline
-from pytest_trace2evolve.session.confirmation import AS_THE_AGENT, Confirm, Endpoint, Sides
-from pytest_trace2evolve.session.talking import Talkers
+from pytest_trace2evolve.session.confirmation import BaselineSides
+from pytest_trace2evolve.session.plan import AS_THE_AGENT, Confirm, Endpoint
 from pytest_trace2evolve.utils.secrets import REMOVED
 from tests.gate_helpers import write_candidate
 
@@ -35,7 +43,7 @@ def candidates(tmp_path: Path) -> Candidates:
 
 def found(candidates: Candidates, recorded: Settings, **changes: Any) -> Party | str:
     """The baseline's side, or why there is none."""
-    sides = Sides(LIVE, Talkers(LIVE, Adapters(NOWHERE)), candidates, AS_THE_AGENT, prices={}, priced=False)
+    sides = BaselineSides(LIVE, LIVE, Adapters(NOWHERE), candidates, AS_THE_AGENT, prices={}, priced=False)
     agent, identity = changes.pop("agent", CHAT), Identity(agent=Settings(code=changes.pop("code", None)))
     provenance = Provenance(domain="d", provider="p", candidate=candidates["v0"].ref(), agent=recorded)
     baseline = Baseline("old", Evidence(provenance=provenance, simulations=()))
@@ -130,11 +138,28 @@ def test_why_nobody_can(candidates: Candidates, old: Settings, changes: dict[str
     assert told == reason or (reason.endswith("*") and told.startswith(reason[:-1]))
 
 
+@pytest.mark.parametrize(
+    ("candidate", "reason"),
+    [
+        (None, "baseline 'old' does not say which candidate it measured"),
+        (CandidateRef(id="v9", digest="0"), "its candidate 'v9' is not in candidates/"),
+    ],
+)
+def test_an_unknown_candidate_is_a_reason(
+    candidates: Candidates, candidate: CandidateRef | None, reason: str
+) -> None:
+    sides = BaselineSides(LIVE, LIVE, Adapters(NOWHERE), candidates, AS_THE_AGENT, prices={}, priced=False)
+    provenance = Provenance(domain="d", provider="p", candidate=candidate, agent=recorded(LIVE))
+    baseline = Baseline("old", Evidence(provenance=provenance, simulations=()))
+    confirm = sides.find({"desk": baseline}, {"desk": CHAT}, {"desk": Identity()}, 1)
+    assert confirm.refused == {"desk": reason}
+
+
 def test_a_broken_candidate_is_a_reason_and_no_error(candidates: Candidates, tmp_path: Path) -> None:
     old = candidates["v0"].ref()
     (tmp_path / "v0.md").write_text("no front matter")
-    sides = Sides(
-        LIVE, Talkers(LIVE, Adapters(NOWHERE)), Candidates(tmp_path), AS_THE_AGENT, prices={}, priced=False
+    sides = BaselineSides(
+        LIVE, LIVE, Adapters(NOWHERE), Candidates(tmp_path), AS_THE_AGENT, prices={}, priced=False
     )
     provenance = Provenance(domain="d", provider="p", candidate=old, agent=recorded(LIVE))
     baseline = Baseline("old", Evidence(provenance=provenance, simulations=()))

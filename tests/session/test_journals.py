@@ -16,10 +16,10 @@ import pytest
 from pytest_trace2evolve.engine import participants as chat
 from pytest_trace2evolve.models import settings
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Fault, FaultPlan, Misbehaviour, Reply
-from tests.e2e.test_kills import group
-from tests.e2e.test_live import SCENARIOS, SECRET, SOLVED, live, traces
 from tests.patience import HANG_SECONDS, until
 from tests.plugin.conftest import DeskProject, project
+from tests.session.test_kills import group
+from tests.session.test_live import SCENARIOS, SECRET, SOLVED, live, traces
 
 __all__ = ["project"]
 
@@ -69,13 +69,10 @@ def stored(project: DeskProject) -> list[dict[str, Any]]:
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="kills processes")
-@pytest.mark.parametrize("by", ["SIGKILL", "SIGINT"])
-@pytest.mark.parametrize("processes", ["-pno:xdist", "-n2"])
+@pytest.mark.parametrize(("by", "processes"), [("SIGKILL", "-n2"), ("SIGINT", "-pno:xdist")])
 def test_a_killed_run_goes_on_with_the_answers_that_had_arrived(
     project: DeskProject, by: str, processes: str
 ) -> None:
-    if processes == "-n2" and by == "SIGINT":
-        pytest.skip("the same as without workers")
     with ChatServer(Numbered()) as server:
         command = [sys.executable, "-m", "pytest", "-q", processes, "--t2e-model=m", "--t2e-seed=0"]
         command += [f"--t2e-base-url={server.base_url}", "--t2e-trials=2", "--t2e-concurrency=7"]

@@ -6,8 +6,8 @@ import pytest
 
 from pytest_trace2evolve.models import settings
 from pytest_trace2evolve.testing import ChatServer, Fault, FaultPlan, Misbehaviour
-from tests.e2e.test_live import SCENARIOS, SECRET, SOLVED, live
 from tests.plugin.conftest import DeskProject, project
+from tests.session.test_live import SCENARIOS, SECRET, SOLVED, live
 
 __all__ = ["project"]
 

@@ -9,8 +9,8 @@ import pytest
 from pytest_trace2evolve.models import settings
 from pytest_trace2evolve.report.progress import short
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Fault, FaultPlan, Reply
-from tests.e2e.test_live import SCENARIOS, SECRET, SOLVED, answered_together, live
 from tests.plugin.conftest import CONFTEST, DeskProject, letters, project
+from tests.session.test_live import SCENARIOS, SECRET, SOLVED, live
 
 __all__ = ["letters", "project"]
 
@@ -32,14 +32,15 @@ def used(project: DeskProject) -> dict[str, float]:
     return dict(json.loads((project.runs[-1] / "run.json").read_text())["usage"])
 
 
-@pytest.mark.parametrize("processes", ["-pno:xdist", "-n0", "-n3"])
-def test_no_simulation_is_made_twice_however_many_processes(project: DeskProject, processes: str) -> None:
+def test_no_simulation_is_made_twice_whatever_the_number_of_workers(project: DeskProject) -> None:
+    """The concurrency is that of the run, too."""
     with ChatServer(SOLVED, latency=0.01) as server:
-        live(project, server, "-pno:xdist").assert_outcomes(passed=7)
+        live(project, server, "-pno:xdist", "--t2e-concurrency=3").assert_outcomes(passed=7)
         one_run, before = server.count.served, replace(server.count)
-        result = spawned(project, server, processes, "--t2e-fresh", "--t2e-concurrency=3")
+        result = spawned(project, server, "-n3", "--t2e-fresh", "--t2e-concurrency=3")
         result.assert_outcomes(passed=7)
         assert server.count.served == 2 * one_run
+        assert server.count.most_at_once == 3
     assert used(project) == {
         "calls": one_run,
         "prompt_tokens": server.count.prompt_tokens - before.prompt_tokens,
@@ -47,13 +48,6 @@ def test_no_simulation_is_made_twice_however_many_processes(project: DeskProject
         "cached_tokens": 0,
         "cost": None,
     }
-
-
-def test_the_concurrency_is_that_of_the_run_whatever_the_number_of_workers(project: DeskProject) -> None:
-    """With 14 slots all 14 simulations run at once, though two workers report the items one by one."""
-    with ChatServer(SOLVED) as server, answered_together(server, 14):
-        spawned(project, server, "-n2", "--t2e-trials=2", "--t2e-concurrency=14").assert_outcomes(passed=7)
-    assert server.count.most_at_once == 14
 
 
 def test_slots_do_not_wait_for_the_item_that_is_slow(project: DeskProject) -> None:
@@ -72,16 +66,13 @@ def test_slots_do_not_wait_for_the_item_that_is_slow(project: DeskProject) -> No
     assert all("(task <close>)" in str(request["messages"]) for request in last)
 
 
-@pytest.mark.parametrize("processes", ["-pno:xdist", "-n2"])
-def test_a_spent_budget_keeps_what_is_finished_and_decides_nothing(
-    project: DeskProject, processes: str
-) -> None:
+def test_a_spent_budget_keeps_what_is_finished_and_decides_nothing(project: DeskProject) -> None:
     project.write("prices.toml", PRICES)
     with ChatServer(SOLVED) as server:
-        spawned(project, server, "-pno:xdist", "--t2e-save-baseline=v0", "--t2e-gate=off")
+        live(project, server, "--t2e-save-baseline=v0", "--t2e-gate=off")
         whole = used(project)["cost"]
         budget = whole * 0.6
-        result = spawned(project, server, processes, "--candidate=v1", f"--t2e-max-cost={budget:.4f}")
+        result = live(project, server, "--candidate=v1", f"--t2e-max-cost={budget:.4f}")
         spent = used(project)["cost"]
         assert budget * 0.4 < spent <= budget
         outcomes = result.parseoutcomes()
@@ -90,8 +81,8 @@ def test_a_spent_budget_keeps_what_is_finished_and_decides_nothing(
         result.stdout.fnmatch_lines(
             ["partial: the budget is spent: *--t2e-max-cost*", "desk · heldout: INCONCLUSIVE*"]
         )
-        result.stdout.fnmatch_lines(["note: what is finished is kept: the same command goes on from there"])
-        again = spawned(project, server, processes, "--candidate=v1")
+        result.stdout.fnmatch_lines(["note: what is finished is kept: rerun the same command to resume"])
+        again = live(project, server, "--candidate=v1")
         again.stdout.fnmatch_lines([f"*, {outcomes['passed']} finished before*"])
         again.assert_outcomes(passed=7)
         assert "INCONCLUSIVE" not in again.stdout.str()
@@ -151,7 +142,7 @@ def test_the_rate_limit_holds_for_the_whole_run(project: DeskProject) -> None:
         return SOLVED(request)
 
     with ChatServer(script) as server:
-        spawned(project, server, "-n2", "--t2e-requests-per-minute=1200").assert_outcomes(passed=7)
+        spawned(project, server, "-n1", "--t2e-requests-per-minute=1200").assert_outcomes(passed=7)
     lines = [tuple(map(float, line.split())) for line in admitted.read_text().splitlines()]
     assert len(lines) == len(times) > 20
     # Twenty requests a second, whatever the number of workers.
@@ -159,10 +150,9 @@ def test_the_rate_limit_holds_for_the_whole_run(project: DeskProject) -> None:
     assert max(times) >= max(earliest for _, earliest in lines), "who is admitted later also asks later"
 
 
-@pytest.mark.parametrize("processes", ["-pno:xdist", "-n2"])
-def test_a_refused_key_is_one_error(project: DeskProject, processes: str) -> None:
+def test_a_refused_key_is_one_error(project: DeskProject) -> None:
     with ChatServer(SOLVED, keys={"another"}) as server:
-        result = spawned(project, server, processes, "--t2e-trials=40")
+        result = spawned(project, server, "-n2", "--t2e-trials=40")
         assert server.count.attempts <= 32
     assert result.parseoutcomes()["errors"] == 1
     assert result.stdout.str().count("ERROR suites") == 1
@@ -170,9 +160,8 @@ def test_a_refused_key_is_one_error(project: DeskProject, processes: str) -> Non
     assert result.ret != 0
 
 
-@pytest.mark.parametrize("processes", ["-pno:xdist", "-n2"])
-def test_a_base_url_that_is_none_is_a_usage_error(project: DeskProject, processes: str) -> None:
-    result = project.spread("--t2e-model=m", "--t2e-base-url=http://host:abc/v1", processes)
+def test_a_base_url_that_is_none_is_a_usage_error(project: DeskProject) -> None:
+    result = project.pytester.runpytest_inprocess("--t2e-model=m", "--t2e-base-url=http://host:abc/v1")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(
         ["ERROR: the base URL of model 'm' is no http:// or https:// URL with a host: check --t2e-base-url"]
@@ -210,12 +199,8 @@ def test_impossible_budgets_are_usage_errors(project: DeskProject, arguments: li
     "option",
     [
         "--t2e-max-cost=1",
-        "--t2e-max-tokens=9",
-        "--t2e-requests-per-minute=9",
         "--t2e-seed=1",
-        "--t2e-temperature=0",
-        "--t2e-key-var=KEY",
-        "--t2e-extra-body={}",
+        "--t2e-baseline-key-var=KEY",
         "--t2e-fresh",
     ],
 )
@@ -223,7 +208,7 @@ def test_options_of_models_say_nothing_without_a_model(project: DeskProject, opt
     result = project.run(option)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     name = option.partition("=")[0]
-    result.stderr.fnmatch_lines([f"ERROR: {name} says nothing without --t2e-model"])
+    result.stderr.fnmatch_lines([f"ERROR: {name} has no effect without --t2e-model"])
 
 
 def test_the_estimate_comes_from_the_baselines_own_usage(project: DeskProject) -> None:
@@ -268,7 +253,7 @@ def test_x_stops_every_process(project: DeskProject) -> None:
 @pytest.mark.parametrize(
     ("fault", "rate"),
     # Half of all tries that are slow would be waited for, a second each.
-    [(fault, rate) for fault in Fault for rate in ((0.05,) if fault is Fault.SLOW else (0.05, 0.5))],
+    [(fault, 0.05 if fault is Fault.SLOW else 0.5) for fault in Fault],
 )
 def test_faults_lose_no_simulation_and_score_none(
     project: DeskProject, fault: Fault, rate: float, monkeypatch: pytest.MonkeyPatch

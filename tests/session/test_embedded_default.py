@@ -56,7 +56,7 @@ def test_suites_whose_customers_need_a_model_are_left_out_where_none_was_named()
 def test_it_is_silent_where_a_customer_needs_a_model_or_a_suite_names_an_agent(suites: list[Suite]) -> None:
     options = Options(embedded=EMBEDDED)
     assert with_embedded(options, suites) == (options, suites)
-    with pytest.raises(ConfigError, match="--t2e-temperature says nothing without --t2e-model"):
+    with pytest.raises(ConfigError, match="--t2e-temperature has no effect without --t2e-model"):
         with_embedded(Options(embedded=EMBEDDED, unused="--t2e-temperature"), suites)
 
 
