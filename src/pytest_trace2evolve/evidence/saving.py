@@ -16,9 +16,9 @@ from pytest_trace2evolve.errors import ConfigError, ResultsError
 from pytest_trace2evolve.evidence.baselines import evidence_digest, read_evidence, write_evidence
 from pytest_trace2evolve.gate.comparable import differences
 from pytest_trace2evolve.gate.decide import MIN_MEASURED
-from pytest_trace2evolve.gate.pairs import natural_order
 from pytest_trace2evolve.records.evidence import Evidence, Provenance, SimulationEvidence, code_differences
 from pytest_trace2evolve.records.score import Status
+from pytest_trace2evolve.records.task import natural_order
 from pytest_trace2evolve.utils.files import alone_in
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")

@@ -8,8 +8,8 @@ time. Versions of packages are recorded and never compared.
 
 from collections.abc import Iterator, Mapping
 
-from pytest_trace2evolve.gate.pairs import natural_order
 from pytest_trace2evolve.records.evidence import REFERENCE_AGENTS, Code, Provenance, code_differences
+from pytest_trace2evolve.records.task import natural_order
 
 _FIELDS = ("domain", "provider", "suite", "scorer_version", "judge", "max_steps", "max_errors", "timeout")
 _USER_FIELDS = ("implementation", "model", "guidelines")

@@ -10,6 +10,7 @@ from pytest_trace2evolve.gate.columns import INVARIANTS, KINDS, Columns, Counts,
 from pytest_trace2evolve.gate.confirm import FreshResult
 from pytest_trace2evolve.gate.tally import Comparisons, Tally, tally
 from pytest_trace2evolve.records.evidence import SimulationEvidence
+from pytest_trace2evolve.records.task import natural_order
 
 
 @dataclass(frozen=True)
@@ -109,11 +110,6 @@ class Pairs:
             candidate=self.candidate.filled(self.asks, in_favour=False),
             fresh=self.fresh_worst,
         )
-
-
-def natural_order(name: str) -> tuple[int, int, str]:
-    """Sort key of task ids: numbers by value, before other names."""
-    return (0, int(name), name) if name.isascii() and name.isdigit() else (1, 0, name)
 
 
 def left_out_lines(left_out: Mapping[str, str]) -> tuple[str, ...]:

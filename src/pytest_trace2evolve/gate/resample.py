@@ -16,9 +16,9 @@ import numpy as np
 
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.gate.columns import Columns, Counts, Flags, Floats
-from pytest_trace2evolve.gate.pairs import natural_order
 from pytest_trace2evolve.gate.simulate import fresh_trials
 from pytest_trace2evolve.gate.tally import Comparisons, Tally, mean_of
+from pytest_trace2evolve.records.task import natural_order
 from pytest_trace2evolve.scoring.metrics import SUCCESS
 
 _CHUNK = 1 << 22

@@ -7,10 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from pytest_trace2evolve.cases.case import read_cases
 from pytest_trace2evolve.errors import CaseError, ConfigError, LockError, SuiteError, nearest
-from pytest_trace2evolve.project.adapters import Adapters
-from pytest_trace2evolve.project.candidates import Candidates
 from pytest_trace2evolve.project.lock import (
     LOCK_NAME,
     RENEW,
@@ -38,6 +35,8 @@ from pytest_trace2evolve.utils.reading import RECORDS, read_text
 from pytest_trace2evolve.worlds.registry import Worlds
 
 if TYPE_CHECKING:
+    from pytest_trace2evolve.project.adapters import Adapters
+    from pytest_trace2evolve.project.candidates import Candidates
     from pytest_trace2evolve.project.extensions import Extensions
 
 
@@ -141,13 +140,17 @@ class Project:
         return self.suites_folder / LOCK_NAME
 
     @property
-    def adapters(self) -> Adapters:
+    def adapters(self) -> "Adapters":
         """The project's adapters."""
+        from pytest_trace2evolve.project.adapters import Adapters
+
         return Adapters(self.root / "adapters")
 
     @cached_property
-    def candidates(self) -> Candidates:
+    def candidates(self) -> "Candidates":
         """The project's candidates."""
+        from pytest_trace2evolve.project.candidates import Candidates
+
         return Candidates(self.root / "candidates", self.adapters)
 
     @cached_property
@@ -203,6 +206,8 @@ class Project:
 
     def _cases(self, suite: Suite, worlds: Worlds) -> dict[str, list[Task]]:
         """The tasks of a suite's files of cases; each is there once, under one id."""
+        from pytest_trace2evolve.cases.case import read_cases
+
         path = self._path_of(suite.name)
         ids = dict.fromkeys(worlds.open(suite.provider, suite.domain).tasks(), suite.domain)
         digests: dict[str, str] = {}

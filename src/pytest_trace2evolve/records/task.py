@@ -374,3 +374,8 @@ def _id_problem(name: str) -> str:
     if "::" in name:
         return f"task {name!r}: its id holds '::', which ends a name in pytest's node ids; {remedy}"
     return ""
+
+
+def natural_order(name: str) -> tuple[int, int, str]:
+    """Sort key of task ids: numbers by value, before other names."""
+    return (0, int(name), name) if name.isascii() and name.isdigit() else (1, 0, name)

@@ -12,7 +12,6 @@ from pytest_trace2evolve.evidence.cassettes import Cassette
 from pytest_trace2evolve.evidence.results import SIMULATIONS
 from pytest_trace2evolve.evidence.saving import SaveMode, Saving, require_name, settle
 from pytest_trace2evolve.gate.checks import Check
-from pytest_trace2evolve.gate.pairs import natural_order
 from pytest_trace2evolve.gate.policy import DEFAULT_POLICY
 from pytest_trace2evolve.models.prices import PRICES_NAME, read_prices
 from pytest_trace2evolve.project.candidates import DEFAULT_CANDIDATE, AgentFactory, Candidate
@@ -22,6 +21,7 @@ from pytest_trace2evolve.project.project import LockedSuite, Project
 from pytest_trace2evolve.project.suites import Suite
 from pytest_trace2evolve.records.evidence import CHAT, REPLAY, Identity, Mode
 from pytest_trace2evolve.records.protocols import Judge
+from pytest_trace2evolve.records.task import natural_order
 from pytest_trace2evolve.records.verdict import Goal
 from pytest_trace2evolve.session.baselines import find_baselines
 from pytest_trace2evolve.session.candidate_models import models_of

@@ -9,12 +9,13 @@ from pytest_trace2evolve.gate.alpha_spending import AlphaSpending, Claim
 from pytest_trace2evolve.gate.confirm import fresh_result
 from pytest_trace2evolve.gate.decide import decide, unmeasured, worst
 from pytest_trace2evolve.gate.labels import EvidenceLabel
-from pytest_trace2evolve.gate.pairs import left_out_lines, natural_order, pair
+from pytest_trace2evolve.gate.pairs import left_out_lines, pair
 from pytest_trace2evolve.gate.policy import version_of
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.project.suites import Role
 from pytest_trace2evolve.records.evidence import Evidence, Fresh, Provenance, Settings, SimulationEvidence
 from pytest_trace2evolve.records.ledger import Evaluation, Origin
+from pytest_trace2evolve.records.task import natural_order
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label, Verdict
 from pytest_trace2evolve.scoring.metrics import Metrics, metrics
 from pytest_trace2evolve.session.access_log import Looks, baseline_identity, trials_of

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from pytest_trace2evolve.errors import WorldError, nearest
-from pytest_trace2evolve.evidence.identity import code_of
 from pytest_trace2evolve.records.evidence import Code
 from pytest_trace2evolve.records.protocols import World, rules_of
 from pytest_trace2evolve.records.rules import Rules
@@ -101,6 +100,8 @@ class Worlds:
         Raises:
             WorldError: as for `open`.
         """
+        from pytest_trace2evolve.evidence.identity import code_of
+
         key = (provider, domain)
         if key not in self._code:
             world = self.open(provider, domain)
