@@ -19,13 +19,14 @@ from gate_tables import picture, tables, write
 from scipy import stats
 
 from pytest_trace2evolve.gate.alpha_spending import stage_alpha
-from pytest_trace2evolve.gate.calibrated import CALIBRATED, Calibrated
+from pytest_trace2evolve.gate.calibrated import CALIBRATED, Calibrated, evaluate, find
 from pytest_trace2evolve.gate.checks import FAIL, UNDECIDED, Policy, Question
 from pytest_trace2evolve.gate.columns import INVARIANTS, Floats
-from pytest_trace2evolve.gate.confirm import fisher
 from pytest_trace2evolve.gate.decide import ranks
+from pytest_trace2evolve.gate.pairs import REWARD, Comparisons
 from pytest_trace2evolve.gate.planning import DETECTED
-from pytest_trace2evolve.gate.simulate import (
+from pytest_trace2evolve.gate.policy import STRICT
+from pytest_trace2evolve.gate.power import (
     AGENTS,
     NEAR_DETERMINISTIC,
     Change,
@@ -34,9 +35,7 @@ from pytest_trace2evolve.gate.simulate import (
     Effect,
     draw_stages,
 )
-from pytest_trace2evolve.gate.strict import STRICT
-from pytest_trace2evolve.gate.tally import REWARD, Comparisons
-from pytest_trace2evolve.gate.vectorized import evaluate, find
+from pytest_trace2evolve.gate.significance import fisher
 from pytest_trace2evolve.records.verdict import Goal
 
 ALPHA = 0.05

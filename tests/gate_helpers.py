@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pytest_trace2evolve.gate.decide import decide
 from pytest_trace2evolve.gate.pairs import pair
-from pytest_trace2evolve.gate.strict import STRICT
+from pytest_trace2evolve.gate.policy import STRICT
 from pytest_trace2evolve.project.lock import SuiteLock
 from pytest_trace2evolve.records.evidence import ActionCount, SimulationEvidence
 from pytest_trace2evolve.records.protocols import ToolSchema

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pytest_trace2evolve.evidence.ledger import Ledger
-from pytest_trace2evolve.gate.alpha_spending import Claim, spending_of
+from pytest_trace2evolve.gate.claims import Claim, spending_of
 from pytest_trace2evolve.records.ledger import Evaluation, Repair, Saved
 from pytest_trace2evolve.records.verdict import Decision
 from tests.ledger_helpers import ROOT, at, judged

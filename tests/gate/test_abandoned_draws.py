@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_trace2evolve.gate.alpha_spending import Claim, share, spending_of, uncounted_share
+from pytest_trace2evolve.gate.alpha_spending import share, uncounted_share
 from pytest_trace2evolve.gate.calibrated import CALIBRATED
+from pytest_trace2evolve.gate.claims import Claim, spending_of
 from pytest_trace2evolve.gate.decide import decide
 from pytest_trace2evolve.gate.pairs import pair
 from pytest_trace2evolve.records.evidence import SimulationEvidence

@@ -8,9 +8,8 @@ from scipy import stats
 from pytest_trace2evolve.gate.calibrated import CALIBRATED
 from pytest_trace2evolve.gate.decide import decide
 from pytest_trace2evolve.gate.intervals import bounds
-from pytest_trace2evolve.gate.multiplicity import holm
 from pytest_trace2evolve.gate.pairs import pair
-from pytest_trace2evolve.gate.sign_flip import sign_flip
+from pytest_trace2evolve.gate.significance import holm, sign_flip
 from pytest_trace2evolve.records.evidence import SimulationEvidence
 from pytest_trace2evolve.records.rules import Invariant
 from pytest_trace2evolve.records.verdict import Decision, Goal, GuardAnswer, Label, Verdict

@@ -10,7 +10,8 @@ from scipy.special import comb
 from scipy.stats import fisher_exact
 
 from pytest_trace2evolve.gate import confirm
-from pytest_trace2evolve.gate.confirm import MAX_FRESH, STEP, fisher, fresh_p, fresh_result, next_step
+from pytest_trace2evolve.gate.confirm import MAX_FRESH, STEP, fresh_p, fresh_result, next_step
+from pytest_trace2evolve.gate.significance import fisher
 from pytest_trace2evolve.records.evidence import Fresh, SimulationEvidence
 from tests.gate_helpers import sim
 

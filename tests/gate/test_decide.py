@@ -10,8 +10,8 @@ from pytest_trace2evolve.gate.checks import Question
 from pytest_trace2evolve.gate.decide import decide, ranks
 from pytest_trace2evolve.gate.pairs import pair
 from pytest_trace2evolve.gate.planning import DETECTED
-from pytest_trace2evolve.gate.simulate import AGENTS, Design, Effect, draw
-from pytest_trace2evolve.gate.strict import STRICT
+from pytest_trace2evolve.gate.policy import STRICT
+from pytest_trace2evolve.gate.power import AGENTS, Design, Effect, draw
 from pytest_trace2evolve.records.verdict import (
     CheckStatus,
     Decision,

@@ -15,10 +15,9 @@ from pytest_trace2evolve.gate.calibrated import CALIBRATED, Calibrated
 from pytest_trace2evolve.gate.checks import Question
 from pytest_trace2evolve.gate.columns import BREACHES, INVARIANTS
 from pytest_trace2evolve.gate.decide import decide, ranks
-from pytest_trace2evolve.gate.pairs import Pairs, pair
-from pytest_trace2evolve.gate.sign_flip import sign_flip
-from pytest_trace2evolve.gate.strict import STRICT, Strict
-from pytest_trace2evolve.gate.tally import Comparisons, Tally
+from pytest_trace2evolve.gate.pairs import Comparisons, Pairs, Tally, pair
+from pytest_trace2evolve.gate.policy import STRICT, Strict
+from pytest_trace2evolve.gate.significance import sign_flip
 from pytest_trace2evolve.records.rules import Invariant
 from pytest_trace2evolve.records.verdict import (
     CheckResult,

@@ -5,7 +5,7 @@ from datetime import UTC, date, datetime
 
 import pytest
 
-from pytest_trace2evolve.gate.labels import SealedSplit, label_of
+from pytest_trace2evolve.gate.claims import SealedSplit, label_of
 from pytest_trace2evolve.records.ledger import Dated, Version
 from pytest_trace2evolve.records.verdict import Goal, Label
 from tests.ledger_helpers import judged, seen

@@ -7,12 +7,11 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from pytest_trace2evolve.gate.alpha_spending import share
-from pytest_trace2evolve.gate.calibrated import CALIBRATED
+from pytest_trace2evolve.gate.calibrated import CALIBRATED, find
 from pytest_trace2evolve.gate.checks import Question
 from pytest_trace2evolve.gate.pairs import pair
 from pytest_trace2evolve.gate.planning import DETECTED, Spread, detects, sensitivity, settling
-from pytest_trace2evolve.gate.simulate import AGENTS, Design, Effect, draw
-from pytest_trace2evolve.gate.vectorized import find
+from pytest_trace2evolve.gate.power import AGENTS, Design, Effect, draw
 from pytest_trace2evolve.records.verdict import (
     Decision,
     Goal,

@@ -8,8 +8,7 @@ import pytest
 
 from pytest_trace2evolve.errors import PolicyError
 from pytest_trace2evolve.gate.calibrated import CALIBRATED
-from pytest_trace2evolve.gate.policy import get_policy, version_of
-from pytest_trace2evolve.gate.strict import STRICT
+from pytest_trace2evolve.gate.policy import STRICT, get_policy, version_of
 from pytest_trace2evolve.records.verdict import (
     CheckResult,
     CheckStatus,

@@ -9,8 +9,18 @@ from hypothesis import strategies as st
 
 from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.gate.calibrated import CALIBRATED
-from pytest_trace2evolve.gate.power import Plan, agent_of, chances_of, gain_at_power, power_of
-from pytest_trace2evolve.gate.simulate import AGENTS, Design, Effect, draw, draw_stages
+from pytest_trace2evolve.gate.power import (
+    AGENTS,
+    Design,
+    Effect,
+    Plan,
+    agent_of,
+    chances_of,
+    draw,
+    draw_stages,
+    gain_at_power,
+    power_of,
+)
 from pytest_trace2evolve.records.verdict import Goal
 
 NO_AGENT = (

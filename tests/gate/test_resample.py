@@ -11,14 +11,17 @@ from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.gate.calibrated import CALIBRATED
 from pytest_trace2evolve.gate.calibration import (
     DecisionCounts,
+    Draw,
     PolicyToCalibrate,
+    Pool,
     calibrate,
     count_decisions,
+    pool_of,
+    resample,
 )
 from pytest_trace2evolve.gate.columns import columns
-from pytest_trace2evolve.gate.resample import Draw, Pool, pool_of, resample
-from pytest_trace2evolve.gate.simulate import AGENTS, Design, Effect, draw
-from pytest_trace2evolve.gate.strict import STRICT
+from pytest_trace2evolve.gate.policy import STRICT
+from pytest_trace2evolve.gate.power import AGENTS, Design, Effect, draw
 from pytest_trace2evolve.records.verdict import Decision, Goal
 from tests.gate_helpers import Side, side, sim
 

@@ -4,8 +4,7 @@ import pytest
 
 from pytest_trace2evolve.errors import PolicyError
 from pytest_trace2evolve.gate.pairs import left_out_lines, pair
-from pytest_trace2evolve.gate.policy import get_policy
-from pytest_trace2evolve.gate.strict import STRICT
+from pytest_trace2evolve.gate.policy import STRICT, get_policy
 from pytest_trace2evolve.records.score import Status
 from pytest_trace2evolve.records.verdict import CheckStatus, Decision, Goal, Label
 from tests.gate_helpers import Side, ids, lost, side, sim, strict

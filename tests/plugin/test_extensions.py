@@ -38,7 +38,7 @@ def pytest_t2e_environments(config):
 """
 
 CHECK = """\
-from pytest_trace2evolve.gate.strict import CheckResult
+from pytest_trace2evolve.records.verdict import CheckResult
 from pytest_trace2evolve.records.verdict import CheckStatus
 
 

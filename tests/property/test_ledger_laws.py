@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_trace2evolve.gate.alpha_spending import Claim, share, spending_of
-from pytest_trace2evolve.gate.labels import SealedSplit, label_of
+from pytest_trace2evolve.gate.alpha_spending import share
+from pytest_trace2evolve.gate.claims import Claim, SealedSplit, label_of, spending_of
 from pytest_trace2evolve.records.ledger import Dated, Evaluation, Version
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label, Verdict
 from pytest_trace2evolve.session.verdicts import with_recorded

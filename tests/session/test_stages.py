@@ -14,7 +14,7 @@ from pytest_trace2evolve.evidence.baselines import evidence_digest, read_evidenc
 from pytest_trace2evolve.gate import policy
 from pytest_trace2evolve.gate.alpha_spending import share, stage_alpha
 from pytest_trace2evolve.gate.pairs import Pairs
-from pytest_trace2evolve.gate.strict import Strict
+from pytest_trace2evolve.gate.policy import Strict
 from pytest_trace2evolve.models import settings
 from pytest_trace2evolve.records.verdict import CheckResult, CheckStatus
 from pytest_trace2evolve.testing import ChatServer, Fault, FaultPlan

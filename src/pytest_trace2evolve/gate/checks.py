@@ -6,9 +6,8 @@ from typing import Protocol, runtime_checkable
 
 from pytest_trace2evolve.errors import PolicyError
 from pytest_trace2evolve.gate.columns import Counts, Flags
-from pytest_trace2evolve.gate.pairs import Pairs
+from pytest_trace2evolve.gate.pairs import Comparisons, Pairs
 from pytest_trace2evolve.gate.planning import Sensitivity
-from pytest_trace2evolve.gate.tally import Comparisons
 from pytest_trace2evolve.records.verdict import CheckResult, CheckStatus, Goal, Settling
 
 NOT_APPLICABLE, PASS, UNDECIDED, FAIL = range(4)

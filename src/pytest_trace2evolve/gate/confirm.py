@@ -7,7 +7,7 @@ neither clearly confirmed nor clearly cleared the fall.
 """
 
 from collections.abc import Iterable, Sequence
-from functools import cache, lru_cache
+from functools import cache
 from math import comb
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pytest_trace2evolve.gate.columns import Flags, Floats
+from pytest_trace2evolve.gate.significance import fisher
 from pytest_trace2evolve.records.evidence import Fresh, SimulationEvidence
 from pytest_trace2evolve.scoring.metrics import succeeded
 
@@ -38,36 +39,6 @@ so, and the published figures rest on it."""
 
 _GRID = 20_000
 """Parts of the range of rates over which a p-value's maximum is searched."""
-
-
-def fisher(
-    baseline_passed: ArrayLike,
-    baseline_trials: ArrayLike,
-    candidate_passed: ArrayLike,
-    candidate_trials: ArrayLike,
-) -> Floats:
-    """Fisher's exact one-sided p that the candidate passes no less often than the baseline.
-
-    Small if the candidate is worse. Arrays broadcast.
-    """
-    counts = np.stack(
-        np.broadcast_arrays(baseline_passed, baseline_trials, candidate_passed, candidate_trials)
-    )
-    distinct, place = np.unique(counts.reshape(4, -1), axis=1, return_inverse=True)
-    p = np.array([_fisher(*numbers) for numbers in distinct.T.tolist()], dtype=np.float64)
-    return p[place].reshape(counts.shape[1:])
-
-
-@lru_cache(maxsize=1 << 16)
-def _fisher(passed: int, trials: int, other_passed: int, other_trials: int) -> float:
-    """The chance that so many of all passes, or more, fall on the first side, in exact arithmetic."""
-    total = passed + other_passed
-    ways = comb(trials, passed) * comb(other_trials, other_passed)
-    tail = 0
-    for count in range(passed, min(trials, total) + 1):
-        tail += ways
-        ways = ways * (trials - count) * (total - count) // ((count + 1) * (other_trials - total + count + 1))
-    return tail / comb(trials + other_trials, total)
 
 
 def next_step(baseline_passed: int, candidate_passed: int, done: int) -> int:
@@ -117,6 +88,30 @@ def fresh_p(
     first = np.asarray(baseline_first), np.asarray(candidate_first)
     both = first[0] + np.asarray(baseline_second), first[1] + np.asarray(candidate_second)
     return np.asarray(np.where(tables.continues[first], tables.second[both], tables.first[first]))
+
+
+def fresh_trials(
+    random: np.random.Generator, broken: Flags, old: Floats, new: Floats, most: int | None = None
+) -> Floats:
+    """p-values of fresh trials of the broken tasks, drawn at those chances; NaN for the others.
+
+    Args:
+        random: Source of chance.
+        broken: The broken tasks, shape (R, N).
+        old, new: Chances of success on either side, shape (R, N).
+        most: Fresh simulations that a run may make, both sides together: tasks are tried in their order as
+            long as it lasts. None: as many as it takes.
+    """
+    p = np.full(broken.shape, np.nan)
+    passes = [random.binomial(STEP, chances[broken]) for chances in (old, new, old, new)]
+    p[broken] = fresh_p(*passes)
+    if most is None:
+        return p
+    steps = np.zeros(broken.shape, dtype=np.int64)
+    steps[broken] = 1 + two_steps(passes[0], passes[1])
+    # A step beyond the budget leaves its task unconfirmed, and every further task with it.
+    spent = 2 * STEP * np.cumsum(steps, axis=1)
+    return np.where(spent <= most, p, np.nan)
 
 
 class FreshResult(NamedTuple):

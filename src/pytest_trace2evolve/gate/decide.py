@@ -20,9 +20,8 @@ from pytest_trace2evolve.gate.checks import (
 )
 from pytest_trace2evolve.gate.columns import KINDS, Counts, Flags, Floats
 from pytest_trace2evolve.gate.intervals import bounds
-from pytest_trace2evolve.gate.pairs import Pairs, left_out_lines
+from pytest_trace2evolve.gate.pairs import Comparisons, Pairs, Tally, left_out_lines, mean_of, pass_hat
 from pytest_trace2evolve.gate.planning import DETECTED
-from pytest_trace2evolve.gate.tally import Comparisons, Tally, mean_of, pass_hat
 from pytest_trace2evolve.records.verdict import (
     CheckResult,
     CheckStatus,

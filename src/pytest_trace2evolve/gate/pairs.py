@@ -1,16 +1,304 @@
-"""Two sides' evidence, paired by task."""
+"""Both sides' evidence: sums over the trials of each task, and the two sides paired by task.
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+Every array ends in an axis of tasks (N). A side of `Pairs` has arrays of shape (N,). Those of `Comparisons`
+have shape (R, N), one row per comparison: the gate has one, calibration and simulation as many as they draw.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
-from pytest_trace2evolve.gate.columns import INVARIANTS, KINDS, Columns, Counts, Flags, Floats, columns
+from pytest_trace2evolve.gate.columns import (
+    BREACHES,
+    INVARIANTS,
+    KINDS,
+    Columns,
+    Counts,
+    Flags,
+    Floats,
+    columns,
+)
 from pytest_trace2evolve.gate.confirm import FreshResult
-from pytest_trace2evolve.gate.tally import Comparisons, Tally, tally
+from pytest_trace2evolve.gate.significance import SignFlip, sign_flip
 from pytest_trace2evolve.records.evidence import SimulationEvidence
 from pytest_trace2evolve.records.task import natural_order
+from pytest_trace2evolve.scoring.metrics import SUCCESS
+
+REWARD, PASS_RATE, REGRESSIONS, MAX_STEPS = "reward", "pass_rate", "task_regressions", "max_steps"
+METRICS = (REWARD, PASS_RATE, *KINDS, REGRESSIONS, MAX_STEPS, INVARIANTS)
+"""What policy `calibrated` checks, in the order in which it is printed."""
+
+PASS_HAT = (1, 2, 4, 8, 16)
+"""The k for which pass^k is reported."""
+
+_MAX_COMMON_TRIALS = 5_040
+
+
+@dataclass(frozen=True)
+class Tally:
+    """One side.
+
+    Attributes:
+        trials: Simulations of the task, measured or not.
+        measured: Those that have a reward.
+        reward: Sum of the rewards.
+        squares: Sum of the squared rewards.
+        passed: Successes.
+        matched: By kind, the sum over trials of the share of gold actions matched; under `INVARIANTS` the
+            trials that broke none, under a name of `BREACHES` those that kept that invariant. A side that
+            was not checked for invariants lacks these keys; one that broke a kind in no trial lacks its key.
+        checked: By kind, in how many trials that share is known.
+        max_steps: Trials that the step budget ended.
+    """
+
+    trials: Counts
+    measured: Counts
+    reward: Floats
+    squares: Floats
+    passed: Counts
+    matched: Mapping[str, Floats]
+    checked: Mapping[str, Counts]
+    max_steps: Counts
+
+    @classmethod
+    def combine(cls, function: Callable[[list[Any]], Any], sides: Sequence["Tally"]) -> "Tally":
+        """The tally whose arrays are a function of the arrays of some sides with the same kinds."""
+
+        def combined(name: str) -> Any:
+            values = [getattr(side, name) for side in sides]
+            if isinstance(values[0], Mapping):
+                return {kind: function([value[kind] for value in values]) for kind in values[0]}
+            return function(values)
+
+        return cls(**{one.name: combined(one.name) for one in fields(cls)})
+
+    def map(self, function: Callable[[Any], Any]) -> "Tally":
+        """The tally with a function applied to every array."""
+        return Tally.combine(lambda arrays: function(arrays[0]), [self])
+
+    def only(self, tasks: Flags) -> "Tally":
+        """The tally of some of the tasks."""
+        return self.map(lambda array: array[..., tasks])
+
+    @property
+    def missing(self) -> Counts:
+        """Simulations without a reward."""
+        return self.trials - self.measured
+
+    @property
+    def passes(self) -> Flags:
+        """Whether more than half of a task's measured trials are successes."""
+        return 2 * self.passed > self.measured
+
+    @property
+    def binary(self) -> Flags:
+        """Whether all rewards of a side are 0 or 1."""
+        return np.asarray(np.all(np.abs(self.reward - self.passed) < 1 - SUCCESS, axis=-1))
+
+    @property
+    def mean_reward(self) -> Floats:
+        """Mean reward by task; NaN if nothing was measured."""
+        return mean_of(self.reward, self.measured)
+
+    @property
+    def pass_rate(self) -> Floats:
+        """Share of successes by task; NaN if nothing was measured."""
+        return mean_of(self.passed, self.measured)
+
+    def share(self, kind: str) -> Floats:
+        """Mean share of gold actions matched by task; NaN if none are known."""
+        return mean_of(self.matched[kind], self.checked[kind])
+
+    @property
+    def watched(self) -> Flags:
+        """Tasks of which every measured trial, and at least one, was checked for invariants."""
+        if INVARIANTS not in self.checked:
+            return np.zeros(self.trials.shape, dtype=np.bool_)
+        checked = self.checked[INVARIANTS]
+        return np.asarray((checked > 0) & (checked == self.measured))
+
+    def kept(self, breach: str) -> Floats:
+        """By task, the trials that kept an invariant (a name of `BREACHES`), of those checked for it."""
+        return np.asarray(self.matched.get(breach, self.checked[INVARIANTS]), dtype=np.float64)
+
+    @property
+    def variance(self) -> Floats:
+        """Variance of the reward between a task's trials; NaN below two of them."""
+        mean = self.mean_reward
+        with np.errstate(invalid="ignore", divide="ignore"):
+            variance = (self.squares - self.measured * mean**2) / (self.measured - 1)
+        return np.where(self.measured > 1, np.maximum(variance, 0.0), np.nan)
+
+    def filled(self, asks: Mapping[str, Flags], *, in_favour: bool) -> "Tally":
+        """The tally with every missing simulation as the best (`in_favour`) or worst that it could have been.
+
+        Args:
+            asks: By kind, whether a task may name such actions, or is checked for invariants.
+            in_favour: Success with all actions matched and all invariants kept; else failure at max steps
+                with none matched or kept.
+        """
+        missing = self.missing
+        gain = missing if in_favour else np.zeros_like(missing)
+        matched, checked = dict(self.matched), dict(self.checked)
+        if INVARIANTS in checked:
+            asks = {**asks, **dict.fromkeys(BREACHES, asks[INVARIANTS])}
+            matched |= {name: self.kept(name) for name in BREACHES}
+            checked |= dict.fromkeys(BREACHES, checked[INVARIANTS])
+        return replace(
+            self,
+            measured=self.trials,
+            reward=self.reward + gain,
+            squares=self.squares + gain,
+            passed=self.passed + gain,
+            matched={kind: sums + gain * asks[kind] for kind, sums in matched.items()},
+            checked={kind: count + missing * asks[kind] for kind, count in checked.items()},
+            max_steps=self.max_steps if in_favour else self.max_steps + missing,
+        )
+
+
+def tally(side: Columns, places: Counts, size: int) -> Tally:
+    """Sums over trials.
+
+    Args:
+        side: The simulations.
+        places: For each of the side's tasks its place among `size` tasks; -1 leaves it out.
+        size: The number of tasks.
+    """
+    place = places[side.task] if side.size else np.empty(0, dtype=np.int64)
+    kept = place >= 0
+    place, measured, reward = place[kept], side.measured[kept], side.reward[kept]
+
+    def count(flags: Flags) -> Counts:
+        return np.bincount(place[flags], minlength=size)
+
+    def total(values: Floats, flags: Flags) -> Any:
+        return _sums(values[flags], place[flags], size)
+
+    shares = {kind: share[kept] for kind, share in side.shares.items()}
+    known = {kind: measured & ~np.isnan(share) for kind, share in shares.items()}
+    return Tally(
+        trials=np.bincount(place, minlength=size),
+        measured=count(measured),
+        reward=total(reward, measured),
+        squares=total(reward**2, measured),
+        passed=count(measured & (reward >= SUCCESS)),
+        matched={kind: total(share, known[kind]) for kind, share in shares.items()},
+        checked={kind: count(flags) for kind, flags in known.items()},
+        max_steps=count(side.max_steps[kept]),
+    )
+
+
+def _sums(values: Floats, place: Counts, size: int) -> Any:
+    """Sums by place whose last digit does not depend on the order of the values."""
+    if np.array_equal(values, np.rint(values)):
+        return np.bincount(place, weights=values, minlength=size)
+    order = np.lexsort((values, place))
+    return np.bincount(place[order], weights=values[order], minlength=size)
+
+
+def pass_hat(side: Tally) -> dict[int, Floats]:
+    """By k, the chance of each task that k of its trials all succeed; up to the fewest trials of any task.
+
+    Source: Yao et al., τ-bench, arXiv 2406.12045: C(successes, k) / C(trials, k).
+    """
+    fewest = int(side.measured.min(initial=PASS_HAT[-1])) if side.measured.size else 0
+    found = {}
+    for k in PASS_HAT:
+        if k > fewest:
+            break
+        chance = np.ones(side.passed.shape)
+        for step in range(k):
+            chance *= np.maximum(side.passed - step, 0) / (side.measured - step)
+        found[k] = chance
+    return found
+
+
+def mean_of(sums: Floats | Counts, counts: Counts) -> Floats:
+    """Sums divided by counts; NaN if the count is 0."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+
+
+@dataclass(frozen=True)
+class Comparisons:
+    """Comparisons: two tallies of arrays (R, N), and p-values of fresh trials.
+
+    Attributes:
+        fresh: p that a task is worse, from fresh trials of both sides alone, shape (R, N); NaN if a task has
+            none. None: nothing could be confirmed (recorded runs).
+        binary: By comparison, whether every reward is 0 or 1: the pass rate then adds nothing.
+    """
+
+    baseline: Tally
+    candidate: Tally
+    fresh: Floats | None = None
+    binary: bool | Flags = True
+    _flips: dict[str, SignFlip] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @property
+    def both(self) -> Flags:
+        """Tasks with a measured trial on both sides."""
+        return (self.baseline.measured > 0) & (self.candidate.measured > 0)
+
+    @property
+    def broken(self) -> Flags:
+        """Tasks that pass on the baseline and not on the candidate."""
+        return self.both & self.baseline.passes & ~self.candidate.passes
+
+    @property
+    def fixed(self) -> Flags:
+        """Tasks that pass on the candidate and not on the baseline."""
+        return self.both & ~self.baseline.passes & self.candidate.passes
+
+    @property
+    def suspected(self) -> Flags:
+        """Broken tasks that fresh trials neither confirmed nor cleared."""
+        return self.broken if self.fresh is None else self.broken & np.isnan(self.fresh)
+
+    @property
+    def watched(self) -> Flags:
+        """Tasks whose measured trials were all checked for invariants, on both sides."""
+        return self.baseline.watched & self.candidate.watched
+
+    @property
+    def usual_trials(self) -> Floats:
+        """By comparison, the mean over its tasks of the smaller side's measured trials; at least 1."""
+        fewer = np.where(self.both, np.minimum(self.baseline.measured, self.candidate.measured), 0)
+        return np.asarray(np.maximum(fewer.sum(axis=1) / np.maximum(self.both.sum(axis=1), 1), 1.0))
+
+    def difference(self, metric: str) -> Floats:
+        """Candidate minus baseline by task; NaN if it is not known on both sides.
+
+        Under a name of `BREACHES`, of the share of trials that kept the invariant.
+        """
+        sides = self.candidate, self.baseline
+        if metric == REWARD:
+            values = [side.mean_reward for side in sides]
+        elif metric == PASS_RATE:
+            values = [side.pass_rate for side in sides]
+        elif metric in BREACHES:
+            rates = [mean_of(side.kept(metric), side.checked[INVARIANTS]) for side in sides]
+            values = [np.where(self.watched, rate, np.nan) for rate in rates]
+        else:
+            values = [side.share(metric) for side in sides]
+        return np.asarray(values[0] - values[1])
+
+    def flips(self, metric: str) -> SignFlip:
+        """The sign-flip test of a metric, computed once for all questions about these comparisons."""
+        if metric not in self._flips:
+            self._flips[metric] = sign_flip(self.difference(metric), self._common_trials)
+        return self._flips[metric]
+
+    @property
+    def _common_trials(self) -> int:
+        """A number that all tasks' measured trials divide; 1 if it would be large."""
+        counts = np.unique(np.concatenate([self.baseline.measured.ravel(), self.candidate.measured.ravel()]))
+        common = math.lcm(*counts[counts > 0].tolist())
+        return common if common <= _MAX_COMMON_TRIALS else 1
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ import numpy as np
 
 from pytest_trace2evolve.gate.columns import Flags, Floats
 from pytest_trace2evolve.gate.intervals import PSEUDO_TASK, student
-from pytest_trace2evolve.gate.multiplicity import mcnemar
 from pytest_trace2evolve.gate.pairs import Pairs
+from pytest_trace2evolve.gate.significance import mcnemar
 from pytest_trace2evolve.records.verdict import Obstacle, Settling
 
 POWER = 0.8

@@ -1,16 +1,24 @@
-"""What so many tasks and trials would show: the chances of a policy's decisions, by simulation."""
+"""What so many tasks and trials would show: a policy's decisions on simulated agents whose truth is known.
+
+A task's chance of success follows a Beta distribution over tasks. A candidate is the same agent, or one whose
+mean chance differs by a set amount: evenly, or on a few tasks that break or get fixed altogether.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from itertools import pairwise
 
 import numpy as np
 import scipy
 
 from pytest_trace2evolve.gate.calibration import DecisionCounts, count_decisions
 from pytest_trace2evolve.gate.checks import Policy
+from pytest_trace2evolve.gate.columns import BREACHES, INVARIANTS, Counts, Flags, Floats
+from pytest_trace2evolve.gate.confirm import fresh_trials
+from pytest_trace2evolve.gate.pairs import Comparisons, Tally
 from pytest_trace2evolve.gate.planning import MAX_TASKS, MAX_TRIALS, POWER
-from pytest_trace2evolve.gate.simulate import Agent, Design, Effect, draw
-from pytest_trace2evolve.gate.tally import Comparisons
+from pytest_trace2evolve.records.rules import Invariant
 from pytest_trace2evolve.records.verdict import Decision, Goal, Interval
 
 GAINS = (0.0, 0.02, 0.05, 0.10, 0.15)
@@ -23,6 +31,256 @@ TARGET_GAIN = 0.05
 
 _SEARCH_ROWS = 300
 """Comparisons a step of the search for enough trials or tasks."""
+
+
+class Change(StrEnum):
+    """How a candidate's effect spreads over tasks."""
+
+    EVEN = "even"
+    FEW = "few"
+    MIXED = "mixed"
+
+
+@dataclass(frozen=True)
+class Agent:
+    """An agent: chances of success over tasks follow Beta(a, b)."""
+
+    a: float
+    b: float
+
+    @property
+    def mean(self) -> float:
+        """Its chance of success over all tasks."""
+        return self.a / (self.a + self.b)
+
+
+AGENTS: Mapping[str, Agent] = {
+    "reliable": Agent(6, 2),
+    "medium": Agent(0.8, 0.6),
+    "noisy": Agent(0.4, 0.4),
+}
+"""Kinds of agents seen in tau2's published runs."""
+
+NEAR_DETERMINISTIC = Agent(0.06, 0.03)
+"""One that does the same every time on nearly every task."""
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What a candidate changes.
+
+    Attributes:
+        size: Difference of mean chances, -1 to 1. With `MIXED`: how much is lost and won, net 0.
+        change: How it spreads.
+    """
+
+    size: float = 0.0
+    change: Change = Change.EVEN
+
+
+@dataclass(frozen=True)
+class Design:
+    """What is run.
+
+    Attributes:
+        tasks, trials: Their numbers; trials of each task on either side.
+        live: Whether flagged tasks get fresh trials.
+        confirm: Fresh simulations that a live run may make; None: as many as it takes.
+        max_steps: Share of failures that end at max steps, in the mean; 0 for none.
+        lost: Chance that infrastructure ends a simulation.
+        breaches: Chance that a simulation breaks an invariant, of each kind, in the mean; None: nothing is
+            checked for invariants.
+        rise: How much larger the candidate's chance of breaking `RISEN` is, in the mean.
+    """
+
+    tasks: int
+    trials: int
+    live: bool = True
+    confirm: int | None = 640
+    max_steps: float = 0.03
+    lost: float = 0.0
+    breaches: float | None = None
+    rise: float = 0.0
+
+
+RISEN = f"{INVARIANTS}.{Invariant.CONSENT}"
+"""The kind of invariant that a candidate breaks more often, if `rise` is set."""
+
+
+@dataclass(frozen=True)
+class _Truth:
+    """Chances by row and task, of success on both sides and of the events that come with failure.
+
+    `breaks` are the chances of breaking an invariant, by kind, on the baseline and on the candidate.
+    """
+
+    old: Floats
+    new: Floats
+    actions: Mapping[str, Counts]
+    partial: Floats
+    stuck: Floats = field(repr=False)
+    breaks: tuple[Mapping[str, Floats], Mapping[str, Floats]] = ({}, {})
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Comparisons with their truth.
+
+    Attributes:
+        stages: After each stage of a schedule, all trials so far, or its own trials alone.
+        old, new: Chances of success, shape (R, N).
+        asks: By kind, whether a task names such actions.
+    """
+
+    stages: tuple[Comparisons, ...]
+    old: Floats
+    new: Floats
+    asks: Mapping[str, Flags]
+
+
+def draw(random: np.random.Generator, agent: Agent, effect: Effect, design: Design, rows: int) -> Comparisons:
+    """Comparisons of an agent with its candidate, drawn at random: arrays of shape (rows, tasks)."""
+    return draw_stages(random, agent, effect, design, rows, (design.trials,)).stages[0]
+
+
+def draw_stages(
+    random: np.random.Generator,
+    agent: Agent,
+    effect: Effect,
+    design: Design,
+    rows: int,
+    schedule: Sequence[int],
+    *,
+    cumulative: bool = True,
+) -> Drawn:
+    """The same with trials added in stages, up to each number of the schedule; `design.trials` is not read.
+
+    A task gets its fresh trials at the first stage that finds it broken, and keeps their p-value. Unless
+    `cumulative`, each stage measures the same tasks anew, with as many trials as the schedule says.
+    """
+    truth = _truth(random, agent, effect, design, rows)
+    stages: list[Comparisons] = []
+    for before, now in pairwise((0, *schedule)):
+        step = replace(design, trials=now - before if cumulative else now)
+        old, new = (
+            _side(random, truth, chances, breaks, step)
+            for chances, breaks in zip((truth.old, truth.new), truth.breaks, strict=True)
+        )
+        if stages and cumulative:
+            old = Tally.combine(sum, [stages[-1].baseline, old])
+            new = Tally.combine(sum, [stages[-1].candidate, new])
+        compared = Comparisons(old, new)
+        if design.live:
+            fresh = fresh_trials(random, compared.broken, truth.old, truth.new, design.confirm)
+            if stages and cumulative:
+                kept = stages[-1].fresh
+                assert kept is not None
+                fresh = np.where(np.isnan(kept), fresh, kept)
+            compared = replace(compared, fresh=fresh)
+        stages.append(compared)
+    asks = {kind: count > 0 for kind, count in truth.actions.items()}
+    asks["action_match"] = np.any(list(asks.values()), axis=0)
+    asks[INVARIANTS] = np.full(truth.old.shape, design.breaches is not None)
+    return Drawn(tuple(stages), truth.old, truth.new, asks)
+
+
+def _truth(random: np.random.Generator, agent: Agent, effect: Effect, design: Design, rows: int) -> _Truth:
+    shape = rows, design.tasks
+    old = np.clip(random.beta(agent.a, agent.b, shape), 1e-9, 1 - 1e-9)
+    reads, writes = random.binomial(3, 0.5, shape), 1 + random.binomial(1, 0.5, shape)
+    stuck = _rare(random, design.max_steps, shape)
+    return _Truth(
+        old=old,
+        new=changed(random, old, agent, effect),
+        actions={"read_action_match": reads, "write_action_match": writes},
+        partial=random.beta(2.4, 1.6, shape),
+        stuck=stuck,
+        breaks=_breaks(random, design, shape),
+    )
+
+
+def _rare(random: np.random.Generator, mean: float, shape: tuple[int, int]) -> Floats:
+    """Chances with a mean: on most tasks next to none, on few large."""
+    return random.beta(0.3, 0.3 * (1 - mean) / mean, shape) if mean > 0 else np.zeros(shape)
+
+
+def _breaks(
+    random: np.random.Generator, design: Design, shape: tuple[int, int]
+) -> tuple[Mapping[str, Floats], Mapping[str, Floats]]:
+    """Chances of breaking each kind of invariant on either side."""
+    if design.breaches is None:
+        return {}, {}
+    old = {name: _rare(random, design.breaches, shape) for name in BREACHES}
+    # A share of the simulations that kept the invariant breaks it.
+    more = old[RISEN] + (1 - old[RISEN]) * design.rise / (1 - design.breaches)
+    return old, {**old, RISEN: more}
+
+
+def changed(random: np.random.Generator, chances: Floats, agent: Agent, effect: Effect) -> Floats:
+    """The candidate's chances of success, whose mean over all tasks differs by the effect's size."""
+    if effect.size == 0:
+        return chances
+    if effect.change is Change.EVEN:
+        moved: Floats = scipy.special.expit(scipy.special.logit(chances) + _shift(agent, effect.size))
+        return moved
+    chance = random.random(chances.shape)
+    if effect.change is Change.MIXED:
+        breaks, fixes = effect.size / agent.mean, effect.size / (1 - agent.mean)
+        return np.where(chance < breaks, 0.0, np.where(chance < breaks + fixes, 1.0, chances))
+    share = -effect.size / agent.mean if effect.size < 0 else effect.size / (1 - agent.mean)
+    return np.where(chance < share, 0.0 if effect.size < 0 else 1.0, chances)
+
+
+def _shift(agent: Agent, size: float) -> float:
+    """The shift in log-odds of every task that moves the mean chance by `size`."""
+    quantiles = scipy.special.betaincinv(agent.a, agent.b, (np.arange(20_001) + 0.5) / 20_001)
+    odds = scipy.special.logit(np.clip(quantiles, 1e-9, 1 - 1e-9))
+    target = scipy.special.expit(odds).mean() + size
+    root = scipy.optimize.brentq(lambda shift: scipy.special.expit(odds + shift).mean() - target, -40.0, 40.0)
+    return float(root)
+
+
+def _side(
+    random: np.random.Generator,
+    truth: _Truth,
+    chances: Floats,
+    breaks: Mapping[str, Floats],
+    design: Design,
+) -> Tally:
+    trials = np.full(chances.shape, design.trials)
+    measured = random.binomial(trials, 1 - design.lost) if design.lost else trials
+    passed = random.binomial(measured, chances)
+    failed = measured - passed
+    sums = {
+        kind: random.binomial(count * passed, 0.95) + random.binomial(count * failed, truth.partial)
+        for kind, count in truth.actions.items()
+    }
+    counts: dict[str, Counts] = {
+        "action_match": np.sum(list(truth.actions.values()), axis=0),
+        **truth.actions,
+    }
+    sums["action_match"] = np.sum(list(sums.values()), axis=0)
+    max_steps = random.binomial(failed, truth.stuck)
+    kept = {name: measured - random.binomial(measured, chance) for name, chance in breaks.items()}
+    if kept:
+        # As if no simulation broke two kinds: how kinds overlap is not drawn, and no check asks it.
+        kept[INVARIANTS] = np.maximum(measured - sum(measured - count for count in kept.values()), 0)
+    return Tally(
+        trials=trials,
+        measured=measured,
+        reward=passed.astype(np.float64),
+        squares=passed.astype(np.float64),
+        passed=passed,
+        matched={
+            **{kind: sums[kind] / np.maximum(count, 1) for kind, count in counts.items()},
+            **{name: count.astype(np.float64) for name, count in kept.items()},
+        },
+        checked={
+            **{kind: np.where(count > 0, measured, 0) for kind, count in counts.items()},
+            **dict.fromkeys(kept, measured),
+        },
+        max_steps=max_steps,
+    )
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,15 @@ from pytest_trace2evolve.evidence import scoreboard
 from pytest_trace2evolve.evidence.baselines import evidence_digest as whole_digest
 from pytest_trace2evolve.evidence.ledger import Ledger
 from pytest_trace2evolve.evidence.results import traces_digest
-from pytest_trace2evolve.gate.alpha_spending import AlphaSpending, Claim, spending_of
+from pytest_trace2evolve.gate.claims import (
+    AlphaSpending,
+    Claim,
+    EvidenceLabel,
+    SealedSplit,
+    label_of,
+    spending_of,
+)
 from pytest_trace2evolve.gate.decide import unmeasured
-from pytest_trace2evolve.gate.labels import EvidenceLabel, SealedSplit, label_of
 from pytest_trace2evolve.project.candidates import Candidate
 from pytest_trace2evolve.project.project import LockedSuite, Project
 from pytest_trace2evolve.project.suites import Role

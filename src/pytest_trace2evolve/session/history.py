@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_trace2evolve.errors import SuiteError, nearest
-from pytest_trace2evolve.gate.alpha_spending import Claim
+from pytest_trace2evolve.gate.claims import Claim
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.project.suites import Role
 from pytest_trace2evolve.records.ledger import Draw, Evaluation, Saved, Seen

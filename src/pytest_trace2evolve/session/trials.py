@@ -347,7 +347,8 @@ def is_suspected(plan: Plan, planned: PlannedSuite, split: str, run: TaskRun, ta
         return False
     if before is None or not before.passes or after.passes is not False:
         return False
-    from pytest_trace2evolve.gate.confirm import fisher, fresh_result
+    from pytest_trace2evolve.gate.confirm import fresh_result
+    from pytest_trace2evolve.gate.significance import fisher
 
     if run.fresh is not None:
         p = fresh_result(run.fresh).p

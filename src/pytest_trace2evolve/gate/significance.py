@@ -1,15 +1,20 @@
-"""The sign-flip test: whether paired differences are as likely to be negative as positive.
+"""Significance tests: the sign-flip test, Fisher's and McNemar's exact tests, and Holm's adjustment.
 
-Under the null hypothesis each task's difference keeps its size and takes either sign with even chance. The
-chance of a sum as low as the observed one is then the chance that a random half of the differences sums to 0
-or more, so it can only grow with every single difference: an improvement of one task never strengthens the
-evidence of harm. Source: Fisher, The Design of Experiments (1935), section 21.
+The sign-flip test asks whether paired differences are as likely to be negative as positive. Under the null
+hypothesis each task's difference keeps its size and takes either sign with even chance. The chance of a sum
+as low as the observed one is then the chance that a random half of the differences sums to 0 or more, so it
+can only grow with every single difference: an improvement of one task never strengthens the evidence of harm.
+Source: Fisher, The Design of Experiments (1935), section 21.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from math import comb
 
 import numpy as np
 import scipy
+from numpy.typing import ArrayLike
 
 from pytest_trace2evolve.gate.columns import Counts, Floats
 
@@ -129,3 +134,62 @@ def _by_resampling(differences: Floats) -> SignFlip:
         low += (sums >= -TOLERANCE).sum(axis=1)
         high += (sums <= TOLERANCE).sum(axis=1)
     return SignFlip(low / (RESAMPLES + 1), high / (RESAMPLES + 1))
+
+
+def fisher(
+    baseline_passed: ArrayLike,
+    baseline_trials: ArrayLike,
+    candidate_passed: ArrayLike,
+    candidate_trials: ArrayLike,
+) -> Floats:
+    """Fisher's exact one-sided p that the candidate passes no less often than the baseline.
+
+    Small if the candidate is worse. Arrays broadcast.
+    """
+    counts = np.stack(
+        np.broadcast_arrays(baseline_passed, baseline_trials, candidate_passed, candidate_trials)
+    )
+    distinct, place = np.unique(counts.reshape(4, -1), axis=1, return_inverse=True)
+    p = np.array([_fisher(*numbers) for numbers in distinct.T.tolist()], dtype=np.float64)
+    return p[place].reshape(counts.shape[1:])
+
+
+@lru_cache(maxsize=1 << 16)
+def _fisher(passed: int, trials: int, other_passed: int, other_trials: int) -> float:
+    """The chance that so many of all passes, or more, fall on the first side, in exact arithmetic."""
+    total = passed + other_passed
+    ways = comb(trials, passed) * comb(other_trials, other_passed)
+    tail = 0
+    for count in range(passed, min(trials, total) + 1):
+        tail += ways
+        ways = ways * (trials - count) * (total - count) // ((count + 1) * (other_trials - total + count + 1))
+    return tail / comb(trials + other_trials, total)
+
+
+def mcnemar(worse: Floats, better: Floats) -> Floats:
+    """Exact one-sided p that more tasks turned worse than better, by the binomial distribution."""
+    least = np.maximum(worse, 1)
+    p = scipy.special.betainc(least, np.maximum(worse + better, least) - least + 1, 0.5)
+    return np.where(worse > 0, p, 1.0)
+
+
+def holm(p: Mapping[str, Floats], weights: Mapping[str, float]) -> dict[str, Floats]:
+    """Holm's step-down adjustment over the checks of each comparison, weighted if levels differ.
+
+    Source: Holm (1979), A simple sequentially rejective multiple test procedure; the weighted form there too.
+    NaN stands for a check that does not apply and does not count.
+    """
+    names = list(p)
+    if not names:
+        return {}
+    weight = np.array([weights.get(name, 1.0) for name in names])[:, None]
+    raw = np.stack([p[name] for name in names])
+    scaled = np.where(np.isnan(raw), np.inf, raw / weight)
+    order = np.argsort(scaled, axis=0, kind="stable")
+    ranked = np.take_along_axis(scaled, order, axis=0)
+    weights_ranked = np.take_along_axis(np.where(np.isnan(raw), 0.0, weight), order, axis=0)
+    left = np.cumsum(weights_ranked[::-1], axis=0)[::-1]
+    stepped = np.maximum.accumulate(np.where(np.isinf(ranked), 0.0, ranked) * left, axis=0)
+    adjusted = np.empty_like(stepped)
+    np.put_along_axis(adjusted, order, np.minimum(stepped, 1.0), axis=0)
+    return {name: np.where(np.isnan(raw[i]), np.nan, adjusted[i]) for i, name in enumerate(names)}
