@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_trace2evolve.errors import PolicyError
 from pytest_trace2evolve.gate.calibrated import CALIBRATED, Calibrated
 from pytest_trace2evolve.gate.checks import Question
 from pytest_trace2evolve.gate.columns import BREACHES, INVARIANTS
@@ -20,8 +19,6 @@ from pytest_trace2evolve.gate.policy import STRICT, Strict
 from pytest_trace2evolve.gate.significance import sign_flip
 from pytest_trace2evolve.records.rules import Invariant
 from pytest_trace2evolve.records.verdict import (
-    CheckResult,
-    CheckStatus,
     Decision,
     Goal,
     Label,
@@ -114,22 +111,6 @@ def test_a_row_comes_out_as_the_gate_decides_it(
         )
         assert guard or verdict.decision is not None
         assert rank == (verdict.decision or Decision.PROMOTE).rank, verdict
-
-
-class _Others:
-    """A check that answers one comparison, and nothing else."""
-
-    id = "others"
-
-    def evaluate(self, pairs: Pairs) -> CheckResult:
-        return CheckResult(id=self.id, status=CheckStatus.PASS)
-
-
-def test_a_policy_without_a_check_for_many_comparisons_is_refused() -> None:
-    policy = Strict("others", _Others(), _Others(), ())
-    compared = pair([sim(0, 1.0)], [sim(0, 1.0)]).compared
-    with pytest.raises(PolicyError, match=r"policy 'others' has no check .* many comparisons .* 'answers'"):
-        ranks(policy, compared, Question(Goal.HOLD))
 
 
 @LAW

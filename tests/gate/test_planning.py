@@ -9,8 +9,8 @@ from scipy import stats
 from pytest_trace2evolve.gate.alpha_spending import share
 from pytest_trace2evolve.gate.calibrated import CALIBRATED, find
 from pytest_trace2evolve.gate.checks import Question
+from pytest_trace2evolve.gate.intervals import DETECTED, Spread, detects, sensitivity, settling
 from pytest_trace2evolve.gate.pairs import pair
-from pytest_trace2evolve.gate.planning import DETECTED, Spread, detects, sensitivity, settling
 from pytest_trace2evolve.gate.power import AGENTS, Design, Effect, draw
 from pytest_trace2evolve.records.verdict import (
     Decision,
@@ -61,7 +61,9 @@ def test_a_verdict_from_before_causes_were_recorded_names_none() -> None:
 @pytest.mark.parametrize("rounding", [0.0, -5.6e-17, 5.6e-17])
 def test_an_effect_of_zero_points_nowhere_however_it_was_rounded(rounding: float) -> None:
     spread = Spread(between=0.02, within=0.2, trials=2, tasks=40)
-    plan = settling("reward_improved", rounding, spread, 0.05, pair(side(0), side(1)))
+    plan = settling(
+        "reward_improved", rounding, spread, pair(side(0), side(1)), alpha=0.05, further_alpha=0.05
+    )
     assert plan.obstacle is Obstacle.TOO_SMALL
 
 
@@ -75,7 +77,7 @@ def test_a_check_has_an_obstacle_exactly_if_nothing_settles_it(
     effect: float, between: float, within: float, tasks: int
 ) -> None:
     spread = Spread(between=between, within=within, trials=2, tasks=tasks)
-    plan = settling("reward_improved", effect, spread, 0.05, pair(side(0), side(1)))
+    plan = settling("reward_improved", effect, spread, pair(side(0), side(1)), alpha=0.05, further_alpha=0.05)
     assert (plan.obstacle is None) == (plan.trials is not None or plan.tasks is not None)
     assert (plan.obstacle is Obstacle.WRONG_DIRECTION) == (effect < -1e-9)
 
@@ -87,7 +89,7 @@ def test_what_settles_is_the_first_number_that_would_do(effect: float) -> None:
     def shown(trials: int, tasks: int) -> bool:
         return bool(stats.t.ppf([0.95, 0.8], tasks - 1).sum() * spread.error(trials, tasks) <= effect)
 
-    plan = settling("reward_improved", effect, spread, 0.05, pair(side(0), side(1)))
+    plan = settling("reward_improved", effect, spread, pair(side(0), side(1)), alpha=0.05, further_alpha=0.05)
     assert plan.trials == next((count for count in range(3, 65) if shown(count, 40)), None)
     assert plan.tasks == next((count for count in range(41, 4_000) if shown(2, count)), None)
 
@@ -137,6 +139,6 @@ def test_the_smallest_number_of_tasks_is_the_first_that_detects() -> None:
 def test_a_tiny_gain_of_many_tasks_is_too_small_to_detect() -> None:
     old, tiny = side(*[0, 1] * 2_000), side(1, 1, *[0, 1] * 1_999)
     pairs, spread = pair(old, renamed(tiny)), Spread(between=0.1, within=0.1, trials=4, tasks=4_000)
-    plan = settling("reward_improved", 1e-4, spread, 0.05, pairs)
+    plan = settling("reward_improved", 1e-4, spread, pairs, alpha=0.05, further_alpha=0.05)
     assert (plan.trials, plan.tasks, plan.obstacle) == (None, None, Obstacle.TOO_SMALL)
     assert settling_line(plan) == "reward_improved: the effect is too small to detect with these tasks"

@@ -2,12 +2,12 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from pytest_trace2evolve.errors import PolicyError
 from pytest_trace2evolve.gate.columns import Counts, Flags
+from pytest_trace2evolve.gate.intervals import Sensitivity
 from pytest_trace2evolve.gate.pairs import Comparisons, Pairs
-from pytest_trace2evolve.gate.planning import Sensitivity
 from pytest_trace2evolve.records.verdict import CheckResult, CheckStatus, Goal, Settling
 
 NOT_APPLICABLE, PASS, UNDECIDED, FAIL = range(4)
@@ -25,14 +25,6 @@ class Check(Protocol):
 
     def evaluate(self, pairs: Pairs) -> CheckResult:
         """Answer pass, fail, undecided or not applicable, with what was estimated."""
-
-
-@runtime_checkable
-class VectorizedCheck(Check, Protocol):
-    """A check that can also be asked of many comparisons at once."""
-
-    def answers(self, compared: Comparisons) -> Counts:
-        """`PASS`, `UNDECIDED`, `FAIL` or `NOT_APPLICABLE` by comparison, shape (R,)."""
 
 
 def run_check(check: Check, pairs: Pairs) -> CheckResult:

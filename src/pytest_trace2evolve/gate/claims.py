@@ -1,12 +1,12 @@
-"""What a claim on a sealed split is, by the entries of the ledger: its label, and which test of the split.
+"""What the ledger says of a claim on a sealed split: its label, and which test of the split it is.
 
-The label: evidence is clean if no candidate of the lineage was frozen after a sealed trace was accessed.
+Evidence is clean if no candidate of the lineage was frozen after a sealed trace was accessed.
 
-The test: each claim of an improvement is a test of its split with a number, and each run with more trials one
-more analysis of it. A draw of the split that was not judged, and on which the claim could have been made
-instead, is one more chance to be wrong, so it takes the place of an analysis. Each other candidate or agent
-that was drawn and claimed nothing could have been chosen instead: it counts as a test. `alpha_spending` gives
-the levels.
+Each claim of an improvement is a test of its split with a number, and each run with more trials one more
+analysis of it; `alpha_spending` gives their levels. A draw of the split that was not judged, and on which the
+claim could have been made instead, is one more chance to be wrong, so it takes the place of an analysis. Each
+other candidate or agent that was drawn and claimed nothing could have been chosen instead: it counts as a
+test.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -63,12 +63,7 @@ class EvidenceLabel(NamedTuple):
 def label_of(
     lineage: Sequence[FrozenCandidate], split: SealedSplit, entries: Iterable[Dated]
 ) -> EvidenceLabel:
-    """The label of evidence on a sealed split.
-
-    Args:
-        lineage: The candidate and its ancestors.
-        split: The split.
-        entries: All entries of the ledger, in any order.
+    """The label of evidence of a candidate and its ancestors on a sealed split, by all entries of the ledger.
 
     Returns:
         Clean, or development with the first candidate of the lineage that it fails on. An access on the day
@@ -82,7 +77,7 @@ def label_of(
     )
     versions = [version for entry in entries if isinstance(entry, Evaluation) for version in entry.versions]
     for candidate in lineage:
-        edited = any(one.id == candidate.id and one.digest != candidate.digest for one in versions)
+        edited = any(each.id == candidate.id and each.digest != candidate.digest for each in versions)
         if reason := _unclean(candidate, split, accesses, edited=edited):
             return EvidenceLabel(Label.DEVELOPMENT, reason)
     return EvidenceLabel(Label.CLEAN)
@@ -111,8 +106,8 @@ class Claim:
 
     Attributes:
         suite, split, lock: The sealed split, under its suite's lock.
-        candidate: Digest of the candidate.
-        agent: Digest of the agent's identity: the same text on another model is another claim.
+        candidate, agent: Digests of the candidate and of the agent's identity: the same text on another model
+            is another claim.
         baseline: Identity of the baseline: a digest of its candidate, agent and lock, not of its simulations.
         policy: The gate's policy.
         trials: The candidate's trials a task.
@@ -169,11 +164,7 @@ class AlphaSpending:
 
 
 def spending_of(entries: Iterable[Dated], claim: Claim) -> AlphaSpending:
-    """The test and the analysis that a claim is.
-
-    Args:
-        entries: All entries of the ledger, in any order.
-        claim: The present claim.
+    """The test and the analysis that a claim is, by all entries of the ledger in any order.
 
     Returns:
         A repeat if the same claim has a verdict, unless that verdict is inconclusive and this run has more
@@ -240,7 +231,9 @@ class _SplitHistory:
         analysed = max((entry.trials for entry in same), default=0)
         # A run with more trials supersedes what is not final.
         since = min((entry.at for entry in same if entry.trials == analysed), default=None)
-        final = [one for one in same if one.decision is Decision.DISCARD or one.at >= (since or one.at)]
+        final = [
+            entry for entry in same if entry.decision is Decision.DISCARD or entry.at >= (since or entry.at)
+        ]
         recorded = min(final, key=lambda entry: entry.decision.rank, default=None)
         if recorded is None or (recorded.decision is Decision.INCONCLUSIVE and trials > analysed):
             # Its verdict does not count any more, so its draw is one that could be chosen instead.
@@ -329,7 +322,9 @@ class _SplitHistory:
         own = len(tests.pop(self.claim.candidate, ()))
         others = sum(max(1, len(spent)) for spent in tests.values())
         number = 1 + own + others + self._only_drawn()
-        repairs = [one for one in self.entries if isinstance(one, Repair) and self.claim.lock in one.locks]
+        repairs = [
+            entry for entry in self.entries if isinstance(entry, Repair) and self.claim.lock in entry.locks
+        ]
         lowest = [number + sum(repair.lost for repair in repairs)]
         for repair in repairs:
             known = [_number(entry) for entry in self.claims if entry.at < repair.at]

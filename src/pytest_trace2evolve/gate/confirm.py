@@ -90,9 +90,7 @@ def fresh_p(
     return np.asarray(np.where(tables.continues[first], tables.second[both], tables.first[first]))
 
 
-def fresh_trials(
-    random: np.random.Generator, broken: Flags, old: Floats, new: Floats, most: int | None = None
-) -> Floats:
+def fresh_trials(random: np.random.Generator, broken: Flags, old: Floats, new: Floats, most: int) -> Floats:
     """p-values of fresh trials of the broken tasks, drawn at those chances; NaN for the others.
 
     Args:
@@ -100,13 +98,11 @@ def fresh_trials(
         broken: The broken tasks, shape (R, N).
         old, new: Chances of success on either side, shape (R, N).
         most: Fresh simulations that a run may make, both sides together: tasks are tried in their order as
-            long as it lasts. None: as many as it takes.
+            long as it lasts.
     """
     p = np.full(broken.shape, np.nan)
     passes = [random.binomial(STEP, chances[broken]) for chances in (old, new, old, new)]
     p[broken] = fresh_p(*passes)
-    if most is None:
-        return p
     steps = np.zeros(broken.shape, dtype=np.int64)
     steps[broken] = 1 + two_steps(passes[0], passes[1])
     # A step beyond the budget leaves its task unconfirmed, and every further task with it.

@@ -19,9 +19,16 @@ from pytest_trace2evolve.gate.checks import (
     Question,
 )
 from pytest_trace2evolve.gate.columns import KINDS, Counts, Flags, Floats
-from pytest_trace2evolve.gate.intervals import bounds
-from pytest_trace2evolve.gate.pairs import Comparisons, Pairs, Tally, left_out_lines, mean_of, pass_hat
-from pytest_trace2evolve.gate.planning import DETECTED
+from pytest_trace2evolve.gate.intervals import DETECTED, bounds
+from pytest_trace2evolve.gate.pairs import (
+    PASS_RATE,
+    REWARD,
+    Comparisons,
+    Pairs,
+    Tally,
+    left_out_lines,
+    mean_of,
+)
 from pytest_trace2evolve.records.verdict import (
     CheckResult,
     CheckStatus,
@@ -99,14 +106,7 @@ def ranks(
     if lost.any():
         assert asks is not None, "lost simulations can only be filled in if their tasks' actions are known"
         best, worst = (
-            policy.answers(
-                replace(
-                    compared,
-                    baseline=old.filled(asks, in_favour=not in_favour),
-                    candidate=new.filled(asks, in_favour=in_favour),
-                ),
-                replace(question, filled=True),
-            )
+            policy.answers(compared.filled(asks, in_favour=in_favour), replace(question, filled=True))
             for in_favour in (True, False)
         )
         withheld = lost & _discard_withheld(answers, best)
@@ -290,7 +290,7 @@ def _missing_data(
     if min(shares) < 1.0:
         results.append(_share_check(_MEASURED, min(shares), f"{shares[0]:.1%} and {shares[1]:.1%} of runs"))
     if failed := [result.id for result in judged if result.status is CheckStatus.FAIL]:
-        best = policy.judge(pairs.best_case(), bound).results
+        best = policy.judge(pairs.filled(in_favour=True), bound).results
         withheld = _discard_withheld(_answers(judged, failed), _answers(best, failed))[0]
         still = [one.id for one in best if one.status is CheckStatus.FAIL and one.id in failed]
         results.append(
@@ -302,7 +302,7 @@ def _missing_data(
                 else f"still fails: {', '.join(still)}",
             )
         )
-    worst = policy.judge(pairs.worst_case(), bound).results
+    worst = policy.judge(pairs.filled(in_favour=False), bound).results
     lost = [one.id for one in worst if one.status in (CheckStatus.FAIL, CheckStatus.UNDECIDED)]
     results.append(
         CheckResult(
@@ -386,8 +386,9 @@ def _figures(pairs: Pairs, index: int, judged: Judgement) -> SideFigures:
     """One side's figures, each over the tasks that have it on both sides, so that sides can be subtracted."""
     side = pairs.sides[index]
     means: dict[str, float | None] = {}
-    for name in ("reward", "pass_rate", *KINDS):
-        old, new = (_by_task(one, name) for one in pairs.sides)
+    for name in (REWARD, PASS_RATE, *KINDS):
+        # The rate of passing counts tasks, by the majority of their trials, and no trials.
+        old, new = (each.majority if name == PASS_RATE else each.figure(name) for each in pairs.sides)
         known = ~np.isnan(old) & ~np.isnan(new)
         means[name] = float((old, new)[index][known].mean()) if known.any() else None
     return SideFigures(
@@ -395,22 +396,14 @@ def _figures(pairs: Pairs, index: int, judged: Judgement) -> SideFigures:
         max_steps=int(side.max_steps.sum()),
         measured=int(side.measured.sum()),
         missing=int(side.missing.sum()),
-        pass_hat={} if judged.alpha is None else _pass_hat(side.only(pairs.both), judged.alpha),
+        pass_hat={} if judged.alpha is None else _pass_hat(side, pairs.both, judged.alpha),
     )
 
 
-def _pass_hat(side: Tally, alpha: float) -> dict[int, Interval]:
-    """pass^k over the tasks measured on both sides, with its interval, each bound one-sided at alpha."""
+def _pass_hat(side: Tally, tasks: Flags, alpha: float) -> dict[int, Interval]:
+    """pass^k over some tasks with its interval, each bound one-sided at alpha."""
     found = {}
-    for k, chances in pass_hat(side).items():
+    for k, chances in side.pass_hat(tasks).items():
         at = bounds(chances[None, :], alpha, minimum=0.0, maximum=1.0)
         found[k] = Interval(estimate=float(at.estimate[0]), low=float(at.low[0]), high=float(at.high[0]))
     return found
-
-
-def _by_task(side: Tally, name: str) -> Floats:
-    if name == "reward":
-        return side.mean_reward
-    if name == "pass_rate":
-        return np.where(side.measured > 0, side.passes.astype(np.float64), np.nan)
-    return side.share(name)

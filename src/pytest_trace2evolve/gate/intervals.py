@@ -1,4 +1,4 @@
-"""Confidence intervals: means over tasks, shares, and differences of shares of clustered trials.
+"""Confidence intervals, the effects that so many tasks and trials can detect, and how many would settle more.
 
 Student's bounds alone let a true loss of five points through far too often when nearly all tasks agree: no
 task that broke happens to be among those drawn, and the variance looks like nothing. One added pseudo-task
@@ -6,14 +6,18 @@ with an effect of a half keeps them honest.
 """
 
 import math
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
 import scipy
 
-from pytest_trace2evolve.gate.columns import Floats
+from pytest_trace2evolve.gate.columns import Flags, Floats
+from pytest_trace2evolve.gate.pairs import Pairs
+from pytest_trace2evolve.gate.significance import mcnemar
+from pytest_trace2evolve.records.verdict import Obstacle, Settling
 
 LEVEL = 0.95
 """The level of a two-sided interval, or of all intervals of one report together."""
@@ -71,9 +75,9 @@ def bounds(values: Floats, alpha: float | Floats, *, minimum: float = -1.0, maxi
         error = np.sqrt(squares / (n - 1) / n)
         flat = ~(error > _FLAT)
         reach = np.where(flat, 1.0 - level ** (1.0 / n), student(1.0 - level, n - 1) * error)
-        guarded = [_with_task(mean, squares, n, level, centre + side * half) for side in (-1.0, 1.0)]
-        low = np.minimum(mean - reach, guarded[0][0])
-        high = np.maximum(mean + reach, guarded[1][1])
+        guarded_low, _ = _with_task(mean, squares, n, level, centre - half)
+        _, guarded_high = _with_task(mean, squares, n, level, centre + half)
+        low, high = np.minimum(mean - reach, guarded_low), np.maximum(mean + reach, guarded_high)
         deviation = np.sqrt((squares + half**2) / n)
     none = n == 0
     return Bounds(
@@ -126,7 +130,7 @@ class Cluster:
 def difference_interval(
     first: Sequence[Cluster], second: Sequence[Cluster], *, comparisons: int = 1, level: float = LEVEL
 ) -> tuple[float, float] | None:
-    """The interval of the first share minus the second.
+    """The interval of the first share minus the second; None if a side has no trace.
 
     Newcombe (1998), "Interval estimation for the difference between independent proportions", method 10:
     two Wilson intervals combined. Trials of one task resemble each other, so each side counts as many traces
@@ -137,11 +141,8 @@ def difference_interval(
 
     Args:
         first, second: One cluster per task.
-        comparisons: How many intervals shall hold together (Bonferroni).
-        level: The level at which they do.
-
-    Returns:
-        Lower and upper end; None if a side has no trace.
+        comparisons: How many intervals shall hold together at the level (Bonferroni).
+        level: That level.
     """
     sides = [[cluster for cluster in side if cluster.shown > 0] for side in (first, second)]
     if not all(sides):
@@ -182,6 +183,180 @@ def _share(side: Sequence[Cluster], alike: float) -> tuple[float, float]:
     """A share, and of how many independent traces it is worth: n / (1 + (m − 1)ρ), m a trace's cluster."""
     total = sum(cluster.shown for cluster in side)
     mean = sum(cluster.shown**2 for cluster in side) / total
-    return min(sum(cluster.lacking for cluster in side) / total, 1.0), total / (
-        1 + max(mean - 1, 0.0) * alike
+    share = min(sum(cluster.lacking for cluster in side) / total, 1.0)
+    return share, total / (1 + max(mean - 1, 0.0) * alike)
+
+
+# Detectable effects.
+
+POWER = 0.8
+"""An effect counts as detectable if four of five comparisons would show it."""
+
+DETECTED = 0.20
+"""The drop of the mean reward that a guard must have been able to detect."""
+
+MAX_TRIALS, MAX_TASKS = 64, 2_000
+"""More trials and tasks than these are no plan."""
+
+_ROUNDING = 1e-9
+"""An effect below this is none: a mean of differences that cancel out is seldom exactly 0."""
+
+_DROPS = np.linspace(0.001, 1.0, 1_000)
+
+
+def detectable(deviation: float, tasks: float, alpha: float) -> float | None:
+    """The smallest mean difference that a one-sided t-test at alpha shows in four of five comparisons.
+
+    `deviation` is that of the differences over tasks. None below two tasks.
+    """
+    if tasks < 2 or np.isnan(deviation):
+        return None
+    return float(min(_quantiles(alpha, tasks) * deviation / np.sqrt(tasks), 1.0))
+
+
+def _quantiles(alpha: float, tasks: float) -> float:
+    """Student's quantiles of the level and of the power together."""
+    return float(student(np.array([1 - alpha, POWER]), tasks - 1).sum())
+
+
+def detectable_tasks(better: int, tasks: float, alpha: float) -> float | None:
+    """The smallest share of tasks turned worse, less those turned better, that McNemar's test shows."""
+    if not tasks:
+        return None
+    worse = np.arange(int(tasks) + 1, dtype=np.float64)
+    enough = worse[mcnemar(worse, np.full(worse.shape, float(better))) <= alpha]
+    return float(enough[0] - better) / float(tasks) if enough.size else None
+
+
+def detects(drop: Floats | float, deviation: Floats, tasks: Floats, trials: Floats, alpha: float) -> Flags:
+    """Whether comparisons detect a drop of the mean reward in four of five cases.
+
+    The drop is the one that `calibrate` plants: each success of the candidate fails with the same chance. It
+    adds to the observed variance of a task's difference, s², the noise drop · (1 − drop) / K of K trials
+    (Bhatia and Davis, 2000: no outcome between 0 and 1 with that mean varies more). The sign-flip test takes
+    the mean square of the differences for their variance, so a drop of size d is detected if
+
+        d · sqrt(n) ≥ t(1 − alpha) · sqrt(s² + d² + d (1 − d) / K) + t(.8) · sqrt(s² + d (1 − d) / K).
+
+    Source: the power of a randomisation test by its normal approximation (Lehmann, Nonparametrics, 1975,
+    section 4.2), with Student's quantiles at n − 1 degrees of freedom for the normal ones. s² contains the
+    pseudo-task of `bounds`, so that few tasks that all agree are not taken for certainty.
+
+    Args:
+        drop: Sizes between 0 and 1; broadcast with the rest.
+        deviation: s, as `bounds` gives it.
+        tasks: n; below two nothing is detected.
+        trials: K, trials of a task on either side.
+        alpha: Level of the one-sided test.
+    """
+    spread = drop * (1 - drop) / trials
+    with np.errstate(invalid="ignore"):
+        reject, miss = (student(chance, np.maximum(tasks - 1, 1)) for chance in (1 - alpha, POWER))
+        needed = reject * np.sqrt(deviation**2 + drop**2 + spread) + miss * np.sqrt(deviation**2 + spread)
+        return np.asarray((tasks >= 2) & (drop * np.sqrt(tasks) >= needed))
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """The drop of the mean reward that a comparison could have detected.
+
+    Attributes:
+        drop: The smallest that four of five comparisons would have detected, 0 to 1; None: no drop at all.
+        tasks: How many tasks of the same spread and trials would detect `DETECTED`; None: more than
+            `MAX_TASKS`.
+    """
+
+    drop: float | None
+    tasks: int | None
+
+
+def sensitivity(deviation: float, tasks: float, trials: float, alpha: float) -> Sensitivity:
+    """The sensitivity of one comparison to a tenth of a point; for the arguments see `detects`."""
+    # Further tasks would vary like those there are; the pseudo-task's share of the variance shrinks.
+    own = max(0.0, deviation**2 - PSEUDO_TASK**2 / tasks) if tasks else math.nan
+
+    def finds(drop: float, spread: float, number: float) -> bool:
+        return bool(detects(drop, np.asarray(spread), np.asarray(number), np.asarray(trials), alpha))
+
+    smallest = _first(range(len(_DROPS)), lambda place: finds(_DROPS[place], deviation, tasks))
+    enough = _first(
+        range(2, MAX_TASKS + 1),
+        lambda number: finds(DETECTED, math.sqrt(own + PSEUDO_TASK**2 / number), number),
     )
+    return Sensitivity(None if smallest is None else float(_DROPS[smallest]), enough)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Variance of a task's difference: `between` tasks, and `within` a trial of both sides together.
+
+    The second is the noise of trials, which more of them average out.
+    """
+
+    between: float
+    within: float
+    trials: int
+    tasks: int
+
+    def error(self, trials: int, tasks: int) -> float:
+        """Standard error of the mean difference over so many tasks of so many trials."""
+        return float(np.sqrt((self.between + self.within / trials) / tasks))
+
+
+def spread_of(pairs: Pairs, deviation: float) -> Spread:
+    """The parts of the spread of the reward's differences.
+
+    With one trial a side the parts cannot be separated; all of it is then taken for noise of trials, as it is
+    if the candidate does not differ.
+    """
+    old, new = pairs.sides
+    both = pairs.both
+    trials = max(1, int(np.median(np.minimum(old.measured, new.measured)[both])))
+    variances = (old.variance + new.variance)[both]
+    known = variances[~np.isnan(variances)]
+    within = float(known.mean()) if known.size and trials > 1 else deviation**2 * trials
+    between = max(0.0, deviation**2 - within / trials)
+    return Spread(between, within, trials, int(both.sum()))
+
+
+def settling(
+    check: str, effect: float, spread: Spread, pairs: Pairs, *, alpha: float, further_alpha: float
+) -> Settling:
+    """What would show an effect of this size in four of five comparisons.
+
+    Args:
+        check: The undecided check.
+        effect: The distance to its threshold, if the estimate is right. Nothing settles 0 or less: below 0
+            the change points the wrong way, and 0 is too small to detect.
+        spread: The spread of differences over tasks.
+        pairs: What was compared, and the cost of a simulation.
+        alpha, further_alpha: The check's level now, and in an analysis with more trials.
+    """
+    if effect < -_ROUNDING:
+        return Settling(check=check, obstacle=Obstacle.WRONG_DIRECTION)
+    if effect <= _ROUNDING:
+        return Settling(check=check, obstacle=Obstacle.TOO_SMALL)
+
+    def enough(trials: int, tasks: int, level: float) -> bool:
+        return tasks >= 2 and bool(_quantiles(level, tasks) * spread.error(trials, tasks) <= effect)
+
+    more_trials = range(spread.trials + 1, MAX_TRIALS + 1)
+    trials = _first(more_trials, lambda count: enough(count, spread.tasks, further_alpha))
+    more_tasks = range(spread.tasks + 1, 100 * max(spread.tasks, 2))
+    tasks = _first(more_tasks, lambda count: enough(spread.trials, count, alpha))
+    more = None if trials is None else 2 * spread.tasks * (trials - spread.trials)
+    return Settling(
+        check=check,
+        trials=trials,
+        tasks=tasks,
+        obstacle=Obstacle.TOO_SMALL if trials is None and tasks is None else None,
+        simulations=more,
+        cost=None if more is None or pairs.cost is None else more * pairs.cost,
+        tokens=None if more is None or pairs.tokens is None else round(more * pairs.tokens),
+    )
+
+
+def _first(numbers: range, enough: Callable[[int], bool]) -> int | None:
+    """The first number that is enough, given that every later one is too; None if none is."""
+    place = bisect_left(numbers, True, key=enough)
+    return numbers[place] if place < len(numbers) else None

@@ -40,13 +40,12 @@ _MAX_COMMON_TRIALS = 5_040
 
 @dataclass(frozen=True)
 class Tally:
-    """One side.
+    """The sums of one side over the trials of each task.
 
     Attributes:
         trials: Simulations of the task, measured or not.
         measured: Those that have a reward.
-        reward: Sum of the rewards.
-        squares: Sum of the squared rewards.
+        reward, squares: Sums of the rewards and of their squares.
         passed: Successes.
         matched: By kind, the sum over trials of the share of gold actions matched; under `INVARIANTS` the
             trials that broke none, under a name of `BREACHES` those that kept that invariant. A side that
@@ -74,15 +73,11 @@ class Tally:
                 return {kind: function([value[kind] for value in values]) for kind in values[0]}
             return function(values)
 
-        return cls(**{one.name: combined(one.name) for one in fields(cls)})
+        return cls(**{each.name: combined(each.name) for each in fields(cls)})
 
     def map(self, function: Callable[[Any], Any]) -> "Tally":
         """The tally with a function applied to every array."""
         return Tally.combine(lambda arrays: function(arrays[0]), [self])
-
-    def only(self, tasks: Flags) -> "Tally":
-        """The tally of some of the tasks."""
-        return self.map(lambda array: array[..., tasks])
 
     @property
     def missing(self) -> Counts:
@@ -95,30 +90,33 @@ class Tally:
         return 2 * self.passed > self.measured
 
     @property
+    def majority(self) -> Floats:
+        """1 if a task passes, else 0; NaN if nothing was measured."""
+        return np.where(self.measured > 0, self.passes.astype(np.float64), np.nan)
+
+    @property
     def binary(self) -> Flags:
         """Whether all rewards of a side are 0 or 1."""
         return np.asarray(np.all(np.abs(self.reward - self.passed) < 1 - SUCCESS, axis=-1))
 
-    @property
-    def mean_reward(self) -> Floats:
-        """Mean reward by task; NaN if nothing was measured."""
-        return mean_of(self.reward, self.measured)
+    def figure(self, metric: str) -> Floats:
+        """By task, a mean over its trials; NaN if it is not known.
 
-    @property
-    def pass_rate(self) -> Floats:
-        """Share of successes by task; NaN if nothing was measured."""
-        return mean_of(self.passed, self.measured)
-
-    def share(self, kind: str) -> Floats:
-        """Mean share of gold actions matched by task; NaN if none are known."""
-        return mean_of(self.matched[kind], self.checked[kind])
+        The metric is `REWARD`, `PASS_RATE`, one of `KINDS`, or a name of `BREACHES`: the share of trials that
+        kept that invariant.
+        """
+        if metric == REWARD:
+            return mean_of(self.reward, self.measured)
+        if metric == PASS_RATE:
+            return mean_of(self.passed, self.measured)
+        if metric in BREACHES:
+            return mean_of(self.kept(metric), self.checked[INVARIANTS])
+        return mean_of(self.matched[metric], self.checked[metric])
 
     @property
     def watched(self) -> Flags:
         """Tasks of which every measured trial, and at least one, was checked for invariants."""
-        if INVARIANTS not in self.checked:
-            return np.zeros(self.trials.shape, dtype=np.bool_)
-        checked = self.checked[INVARIANTS]
+        checked = self.checked.get(INVARIANTS, np.zeros_like(self.measured))
         return np.asarray((checked > 0) & (checked == self.measured))
 
     def kept(self, breach: str) -> Floats:
@@ -128,7 +126,7 @@ class Tally:
     @property
     def variance(self) -> Floats:
         """Variance of the reward between a task's trials; NaN below two of them."""
-        mean = self.mean_reward
+        mean = self.figure(REWARD)
         with np.errstate(invalid="ignore", divide="ignore"):
             variance = (self.squares - self.measured * mean**2) / (self.measured - 1)
         return np.where(self.measured > 1, np.maximum(variance, 0.0), np.nan)
@@ -158,6 +156,28 @@ class Tally:
             checked={kind: count + missing * asks[kind] for kind, count in checked.items()},
             max_steps=self.max_steps if in_favour else self.max_steps + missing,
         )
+
+    def pass_hat(self, tasks: Flags) -> dict[int, Floats]:
+        """By k, the chance of some tasks that k of their trials all succeed; up to the fewest trials of any.
+
+        Source: Yao et al., τ-bench, arXiv 2406.12045: C(successes, k) / C(trials, k).
+        """
+        passed, measured = self.passed[tasks], self.measured[tasks]
+        found = {}
+        for k in PASS_HAT:
+            if not measured.size or k > measured.min():
+                break
+            chance = np.ones(passed.shape)
+            for step in range(k):
+                chance *= np.maximum(passed - step, 0) / (measured - step)
+            found[k] = chance
+        return found
+
+
+def mean_of(sums: Floats | Counts, counts: Counts) -> Floats:
+    """Sums divided by counts; NaN if the count is 0."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
 
 
 def tally(side: Columns, places: Counts, size: int) -> Tally:
@@ -198,29 +218,6 @@ def _sums(values: Floats, place: Counts, size: int) -> Any:
         return np.bincount(place, weights=values, minlength=size)
     order = np.lexsort((values, place))
     return np.bincount(place[order], weights=values[order], minlength=size)
-
-
-def pass_hat(side: Tally) -> dict[int, Floats]:
-    """By k, the chance of each task that k of its trials all succeed; up to the fewest trials of any task.
-
-    Source: Yao et al., τ-bench, arXiv 2406.12045: C(successes, k) / C(trials, k).
-    """
-    fewest = int(side.measured.min(initial=PASS_HAT[-1])) if side.measured.size else 0
-    found = {}
-    for k in PASS_HAT:
-        if k > fewest:
-            break
-        chance = np.ones(side.passed.shape)
-        for step in range(k):
-            chance *= np.maximum(side.passed - step, 0) / (side.measured - step)
-        found[k] = chance
-    return found
-
-
-def mean_of(sums: Floats | Counts, counts: Counts) -> Floats:
-    """Sums divided by counts; NaN if the count is 0."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
 
 
 @dataclass(frozen=True)
@@ -271,21 +268,9 @@ class Comparisons:
         return np.asarray(np.maximum(fewer.sum(axis=1) / np.maximum(self.both.sum(axis=1), 1), 1.0))
 
     def difference(self, metric: str) -> Floats:
-        """Candidate minus baseline by task; NaN if it is not known on both sides.
-
-        Under a name of `BREACHES`, of the share of trials that kept the invariant.
-        """
-        sides = self.candidate, self.baseline
-        if metric == REWARD:
-            values = [side.mean_reward for side in sides]
-        elif metric == PASS_RATE:
-            values = [side.pass_rate for side in sides]
-        elif metric in BREACHES:
-            rates = [mean_of(side.kept(metric), side.checked[INVARIANTS]) for side in sides]
-            values = [np.where(self.watched, rate, np.nan) for rate in rates]
-        else:
-            values = [side.share(metric) for side in sides]
-        return np.asarray(values[0] - values[1])
+        """Candidate minus baseline by task, see `Tally.figure`; NaN if it is not known on both sides."""
+        change = self.candidate.figure(metric) - self.baseline.figure(metric)
+        return np.where(self.watched, change, np.nan) if metric in BREACHES else np.asarray(change)
 
     def flips(self, metric: str) -> SignFlip:
         """The sign-flip test of a metric, computed once for all questions about these comparisons."""
@@ -299,6 +284,14 @@ class Comparisons:
         counts = np.unique(np.concatenate([self.baseline.measured.ravel(), self.candidate.measured.ravel()]))
         common = math.lcm(*counts[counts > 0].tolist())
         return common if common <= _MAX_COMMON_TRIALS else 1
+
+    def filled(self, asks: Mapping[str, Flags], *, in_favour: bool) -> "Comparisons":
+        """Missing simulations as the best or the worst for the candidate that they could have been."""
+        return replace(
+            self,
+            baseline=self.baseline.filled(asks, in_favour=not in_favour),
+            candidate=self.candidate.filled(asks, in_favour=in_favour),
+        )
 
 
 @dataclass(frozen=True)
@@ -375,29 +368,24 @@ class Pairs:
             fresh_worst=np.array([result.worst for result in results], dtype=np.float64),
         )
 
-    def best_case(self) -> "Pairs":
-        """Every simulation without a reward filled in, as well for the candidate as it could have been.
+    def filled(self, *, in_favour: bool) -> "Pairs":
+        """Missing simulations as the best or the worst for the candidate that they could have been.
 
-        This is a bound that a discard must survive, never a score. `fresh` counts lost trials against a fall
-        already.
+        A bound that a discard or a promotion must survive, never a score. `fresh` counts lost trials against
+        a fall already.
         """
         return replace(
             self,
-            baseline=self.baseline.filled(self.asks, in_favour=False),
-            candidate=self.candidate.filled(self.asks, in_favour=True),
+            baseline=self.baseline.filled(self.asks, in_favour=not in_favour),
+            candidate=self.candidate.filled(self.asks, in_favour=in_favour),
+            fresh=self.fresh if in_favour else self.fresh_worst,
         )
 
-    def worst_case(self) -> "Pairs":
-        """Every simulation without a reward filled in, as badly for the candidate as it could have been.
 
-        This is a bound that a promotion must survive, never a score.
-        """
-        return replace(
-            self,
-            baseline=self.baseline.filled(self.asks, in_favour=True),
-            candidate=self.candidate.filled(self.asks, in_favour=False),
-            fresh=self.fresh_worst,
-        )
+def means_line(old: Floats, new: Floats) -> str:
+    """The means of a figure on both sides, over the tasks that have it on both."""
+    known = ~np.isnan(old) & ~np.isnan(new)
+    return f"{old[known].mean():.3f} → {new[known].mean():.3f} (n={int(known.sum())})"
 
 
 def left_out_lines(left_out: Mapping[str, str]) -> tuple[str, ...]:
@@ -443,14 +431,14 @@ def pair(baseline: Simulations, candidate: Simulations) -> Pairs:
 
 def _asks(sides: tuple[Columns, Columns], places: list[Counts], sums: list[Tally]) -> dict[str, Flags]:
     size = len(sums[0].trials)
-    asks = {kind: np.zeros(size, dtype=np.bool_) for kind in KINDS}
+    asks: dict[str, Flags] = {kind: np.zeros(size, dtype=np.bool_) for kind in KINDS}
     for side, where in zip(sides, places, strict=True):
         for kind in KINDS:
             here = where[side.task[side.asks[kind]]] if side.size else np.empty(0, dtype=np.int64)
             asks[kind][here[here >= 0]] = True
     unknown = (sums[0].measured == 0) & (sums[1].measured == 0) & ~np.any(list(asks.values()), axis=0)
-    found: dict[str, Flags] = {kind: flags | unknown for kind, flags in asks.items()}
-    return {**found, INVARIANTS: _may_be_watched(sums[0]) & _may_be_watched(sums[1])}
+    watched = _may_be_watched(sums[0]) & _may_be_watched(sums[1])
+    return {**{kind: flags | unknown for kind, flags in asks.items()}, INVARIANTS: watched}
 
 
 def _may_be_watched(side: Tally) -> Flags:

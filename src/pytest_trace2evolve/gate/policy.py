@@ -34,7 +34,6 @@ from pytest_trace2evolve.gate.checks import (
     Judgement,
     Policy,
     Question,
-    VectorizedCheck,
     run_check,
 )
 from pytest_trace2evolve.gate.columns import INVARIANTS, Counts, Flags, Floats
@@ -47,6 +46,7 @@ from pytest_trace2evolve.gate.pairs import (
     Pairs,
     Tally,
     mean_of,
+    means_line,
 )
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.verdict import CheckResult, CheckStatus, Goal
@@ -56,8 +56,6 @@ from pytest_trace2evolve.utils.reading import problem_in, read_toml
 TOLERANCE = 1e-9
 """Differences within this are rounding, not effects."""
 
-_UNMEASURED = "nothing was measured on both sides"
-
 
 @dataclass(frozen=True)
 class PointCheck:
@@ -65,105 +63,103 @@ class PointCheck:
 
     Attributes:
         id: Its name.
-        applies, passes: By comparison, whether it applies and whether it passes.
-        figures: Of one comparison, the estimate and a line that explains it.
-        absent: Why it does not apply, if it does not.
+        estimate: By comparison, what is estimated; NaN if the check does not apply.
+        passes: Whether an estimate passes.
+        detail: A line that explains the estimate of one comparison.
+        absent: Why the check does not apply, if it does not.
     """
 
     id: str
-    applies: Callable[[Comparisons], Flags]
-    passes: Callable[[Comparisons], Flags]
-    figures: Callable[[Pairs], tuple[float, str]]
-    absent: str = _UNMEASURED
+    estimate: Callable[[Comparisons], Floats]
+    passes: Callable[[Floats], Flags]
+    detail: Callable[[Pairs], str]
+    absent: str = "nothing was measured on both sides"
 
     def answers(self, compared: Comparisons) -> Counts:
         """`PASS`, `FAIL` or `NOT_APPLICABLE` by comparison."""
-        return np.where(self.applies(compared), np.where(self.passes(compared), PASS, FAIL), NOT_APPLICABLE)
+        found = self.estimate(compared)
+        return np.where(np.isnan(found), NOT_APPLICABLE, np.where(self.passes(found), PASS, FAIL))
 
     def evaluate(self, pairs: Pairs) -> CheckResult:
         """The answer of one comparison, with its figures."""
         status = STATUSES[self.answers(pairs.compared)[0]]
         if status is CheckStatus.NOT_APPLICABLE:
             return CheckResult(id=self.id, status=status, detail=self.absent)
-        estimate, detail = self.figures(pairs)
-        return CheckResult(id=self.id, status=status, estimate=estimate, threshold=0.0, detail=detail)
+        estimate = float(self.estimate(pairs.compared)[0])
+        return CheckResult(
+            id=self.id, status=status, estimate=estimate, threshold=0.0, detail=self.detail(pairs)
+        )
+
+
+def _rises(change: Floats) -> Flags:
+    return np.asarray(change > TOLERANCE)
+
+
+def _does_not_decline(change: Floats) -> Flags:
+    return np.asarray(change >= -TOLERANCE)
+
+
+def _is_none(count: Floats) -> Flags:
+    return np.asarray(count == 0)
 
 
 def _mean_check(
-    name: str, figure: Callable[[Tally], Floats], absent: str = _UNMEASURED, *, rises: bool = False
+    name: str,
+    figure: Callable[[Tally], Floats],
+    passes: Callable[[Floats], Flags] = _does_not_decline,
+    absent: str = PointCheck.absent,
 ) -> PointCheck:
-    """Whether the mean of a figure rises, or does not decline, over the tasks that have it on both sides."""
+    """A check of the change of a figure's mean, over the tasks that have it on both sides."""
 
-    def difference(compared: Comparisons) -> Floats:
-        change = figure(compared.candidate) - figure(compared.baseline)
-        known = ~np.isnan(change)
-        return mean_of(np.where(known, change, 0.0).sum(axis=1), known.sum(axis=1))
+    def change(compared: Comparisons) -> Floats:
+        by_task = figure(compared.candidate) - figure(compared.baseline)
+        known = ~np.isnan(by_task)
+        return mean_of(np.where(known, by_task, 0.0).sum(axis=1), known.sum(axis=1))
 
-    def figures(pairs: Pairs) -> tuple[float, str]:
-        old, new = (figure(side) for side in pairs.sides)
-        known = ~np.isnan(old) & ~np.isnan(new)
-        means = f"{old[known].mean():.3f} → {new[known].mean():.3f} (n={int(known.sum())})"
-        return float(difference(pairs.compared)[0]), means
-
-    def passes(compared: Comparisons) -> Flags:
-        change = difference(compared)
-        return np.asarray(change > TOLERANCE if rises else change >= -TOLERANCE)
-
-    return PointCheck(
-        id=name,
-        applies=lambda compared: np.asarray(~np.isnan(difference(compared))),
-        passes=passes,
-        figures=figures,
-        absent=absent,
-    )
+    return PointCheck(name, change, passes, lambda pairs: means_line(*map(figure, pairs.sides)), absent)
 
 
 def _share_check(kind: str, actions: str) -> PointCheck:
-    return _mean_check(f"{kind}_not_worse", lambda side: side.share(kind), f"no gold {actions} checked")
+    absent = f"no gold {actions} checked"
+    return _mean_check(f"{kind}_not_worse", lambda side: side.figure(kind), absent=absent)
 
 
-def _passed(side: Tally) -> Floats:
-    return np.where(side.measured > 0, side.passes.astype(np.float64), np.nan)
+def _broken(compared: Comparisons) -> Floats:
+    return np.where(compared.both.any(axis=1), compared.broken.sum(axis=1), np.nan)
 
 
-def _broken_and_fixed(pairs: Pairs) -> tuple[float, str]:
-    broken, fixed = len(pairs.broken()), len(pairs.fixed())
-    return float(broken), f"{broken} broken, {fixed} fixed"
+def _max_steps(compared: Comparisons) -> Floats:
+    hits = compared.candidate.max_steps
+    return np.where(hits.shape[1] > 0, hits.sum(axis=1), np.nan)
 
 
-def _max_steps(pairs: Pairs) -> tuple[float, str]:
+def _max_steps_line(pairs: Pairs) -> str:
     before, after = (int(side.max_steps.sum()) for side in pairs.sides)
-    return float(after), f"{before} → {after} simulations"
+    return f"{before} → {after} simulations"
 
 
-REWARD_IMPROVED = _mean_check("reward_improved", lambda side: side.mean_reward, rises=True)
-REWARD_NOT_WORSE = _mean_check("reward_not_worse", lambda side: side.mean_reward)
+REWARD_IMPROVED = _mean_check("reward_improved", lambda side: side.figure(REWARD), _rises)
+REWARD_NOT_WORSE = _mean_check("reward_not_worse", lambda side: side.figure(REWARD))
 
 WATCHED: tuple[Check, ...] = (
-    _mean_check("pass_rate_not_worse", _passed),
+    _mean_check("pass_rate_not_worse", lambda side: side.majority),
     _share_check("action_match", "actions"),
     _share_check("read_action_match", "read actions"),
     _share_check("write_action_match", "write actions"),
     PointCheck(
-        id="no_task_regressions",
-        applies=lambda compared: np.asarray(compared.both.any(axis=1)),
-        passes=lambda compared: np.asarray(~compared.broken.any(axis=1)),
-        figures=_broken_and_fixed,
+        "no_task_regressions",
+        _broken,
+        _is_none,
+        lambda pairs: f"{len(pairs.broken())} broken, {len(pairs.fixed())} fixed",
     ),
-    PointCheck(
-        id="no_max_steps",
-        applies=lambda compared: np.full(len(compared.both), compared.both.shape[1] > 0),
-        passes=lambda compared: np.asarray((compared.candidate.max_steps == 0).all(axis=1)),
-        figures=_max_steps,
-        absent="no task was compared",
-    ),
+    PointCheck("no_max_steps", _max_steps, _is_none, _max_steps_line, absent="no task was compared"),
 )
 """The checks of `strict` besides the reward."""
 
 
 @dataclass(frozen=True)
 class Strict(Policy):
-    """A named set of checks on point estimates."""
+    """A policy on point estimates: a check of the reward for either goal, and others."""
 
     name: str
     improve: Check
@@ -188,18 +184,9 @@ class Strict(Policy):
         return np.ones(len(compared.both), dtype=np.bool_)
 
     def answers(self, compared: Comparisons, question: Question) -> Counts:
-        """Answers of every check by comparison, shape (checks, R); other checks are left out.
-
-        Raises:
-            PolicyError: no check can be asked of many comparisons at once.
-        """
-        checks = [check for check in self.checks(question.goal) if isinstance(check, VectorizedCheck)]
-        if not checks:
-            raise PolicyError(
-                f"policy {self.name!r} has no check that can be asked of many comparisons at once: give one "
-                "of its checks a method 'answers', or leave the policy out of the calibration"
-            )
-        return np.stack([check.answers(compared) for check in checks])
+        """Answers of every check by comparison, shape (checks, R); checks of plugins are left out."""
+        checks = self.checks(question.goal)
+        return np.stack([check.answers(compared) for check in checks if isinstance(check, PointCheck)])
 
 
 STRICT = Strict("strict", REWARD_IMPROVED, REWARD_NOT_WORSE, WATCHED)

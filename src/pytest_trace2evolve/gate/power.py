@@ -5,7 +5,7 @@ mean chance differs by a set amount: evenly, or on a few tasks that break or get
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
 
@@ -16,8 +16,8 @@ from pytest_trace2evolve.gate.calibration import DecisionCounts, count_decisions
 from pytest_trace2evolve.gate.checks import Policy
 from pytest_trace2evolve.gate.columns import BREACHES, INVARIANTS, Counts, Flags, Floats
 from pytest_trace2evolve.gate.confirm import fresh_trials
+from pytest_trace2evolve.gate.intervals import MAX_TASKS, MAX_TRIALS, POWER
 from pytest_trace2evolve.gate.pairs import Comparisons, Tally
-from pytest_trace2evolve.gate.planning import MAX_TASKS, MAX_TRIALS, POWER
 from pytest_trace2evolve.records.rules import Invariant
 from pytest_trace2evolve.records.verdict import Decision, Goal, Interval
 
@@ -67,11 +67,9 @@ NEAR_DETERMINISTIC = Agent(0.06, 0.03)
 
 @dataclass(frozen=True)
 class Effect:
-    """What a candidate changes.
+    """What a candidate changes: the difference of mean chances, -1 to 1, and how it spreads.
 
-    Attributes:
-        size: Difference of mean chances, -1 to 1. With `MIXED`: how much is lost and won, net 0.
-        change: How it spreads.
+    With `MIXED`, `size` is how much is lost and how much is won, net 0.
     """
 
     size: float = 0.0
@@ -85,8 +83,7 @@ class Design:
     Attributes:
         tasks, trials: Their numbers; trials of each task on either side.
         live: Whether flagged tasks get fresh trials.
-        confirm: Fresh simulations that a live run may make; None: as many as it takes.
-        max_steps: Share of failures that end at max steps, in the mean; 0 for none.
+        confirm: Fresh simulations that a live run may make.
         lost: Chance that infrastructure ends a simulation.
         breaches: Chance that a simulation breaks an invariant, of each kind, in the mean; None: nothing is
             checked for invariants.
@@ -96,8 +93,7 @@ class Design:
     tasks: int
     trials: int
     live: bool = True
-    confirm: int | None = 640
-    max_steps: float = 0.03
+    confirm: int = 640
     lost: float = 0.0
     breaches: float | None = None
     rise: float = 0.0
@@ -106,20 +102,22 @@ class Design:
 RISEN = f"{INVARIANTS}.{Invariant.CONSENT}"
 """The kind of invariant that a candidate breaks more often, if `rise` is set."""
 
+_STUCK = 0.03
+"""Share of failures that end at max steps, in the mean."""
+
 
 @dataclass(frozen=True)
 class _Truth:
-    """Chances by row and task, of success on both sides and of the events that come with failure.
+    """Chances by row and task: of success, baseline first, and of the events that come with failure.
 
-    `breaks` are the chances of breaking an invariant, by kind, on the baseline and on the candidate.
+    `breaks` are the chances of breaking an invariant, by kind, of both sides.
     """
 
-    old: Floats
-    new: Floats
+    success: tuple[Floats, Floats]
     actions: Mapping[str, Counts]
     partial: Floats
-    stuck: Floats = field(repr=False)
-    breaks: tuple[Mapping[str, Floats], Mapping[str, Floats]] = ({}, {})
+    stuck: Floats
+    breaks: tuple[Mapping[str, Floats], Mapping[str, Floats]]
 
 
 @dataclass(frozen=True)
@@ -162,16 +160,13 @@ def draw_stages(
     stages: list[Comparisons] = []
     for before, now in pairwise((0, *schedule)):
         step = replace(design, trials=now - before if cumulative else now)
-        old, new = (
-            _side(random, truth, chances, breaks, step)
-            for chances, breaks in zip((truth.old, truth.new), truth.breaks, strict=True)
-        )
+        old, new = (_side(random, truth, side, step) for side in (0, 1))
         if stages and cumulative:
             old = Tally.combine(sum, [stages[-1].baseline, old])
             new = Tally.combine(sum, [stages[-1].candidate, new])
         compared = Comparisons(old, new)
         if design.live:
-            fresh = fresh_trials(random, compared.broken, truth.old, truth.new, design.confirm)
+            fresh = fresh_trials(random, compared.broken, *truth.success, design.confirm)
             if stages and cumulative:
                 kept = stages[-1].fresh
                 assert kept is not None
@@ -180,18 +175,18 @@ def draw_stages(
         stages.append(compared)
     asks = {kind: count > 0 for kind, count in truth.actions.items()}
     asks["action_match"] = np.any(list(asks.values()), axis=0)
-    asks[INVARIANTS] = np.full(truth.old.shape, design.breaches is not None)
-    return Drawn(tuple(stages), truth.old, truth.new, asks)
+    asks[INVARIANTS] = np.full((rows, design.tasks), design.breaches is not None)
+    return Drawn(tuple(stages), *truth.success, asks)
 
 
 def _truth(random: np.random.Generator, agent: Agent, effect: Effect, design: Design, rows: int) -> _Truth:
+    # The order of the draws is part of every published figure.
     shape = rows, design.tasks
     old = np.clip(random.beta(agent.a, agent.b, shape), 1e-9, 1 - 1e-9)
     reads, writes = random.binomial(3, 0.5, shape), 1 + random.binomial(1, 0.5, shape)
-    stuck = _rare(random, design.max_steps, shape)
+    stuck = _rare(random, _STUCK, shape)
     return _Truth(
-        old=old,
-        new=changed(random, old, agent, effect),
+        success=(old, _changed(random, old, agent, effect)),
         actions={"read_action_match": reads, "write_action_match": writes},
         partial=random.beta(2.4, 1.6, shape),
         stuck=stuck,
@@ -216,7 +211,7 @@ def _breaks(
     return old, {**old, RISEN: more}
 
 
-def changed(random: np.random.Generator, chances: Floats, agent: Agent, effect: Effect) -> Floats:
+def _changed(random: np.random.Generator, chances: Floats, agent: Agent, effect: Effect) -> Floats:
     """The candidate's chances of success, whose mean over all tasks differs by the effect's size."""
     if effect.size == 0:
         return chances
@@ -240,13 +235,8 @@ def _shift(agent: Agent, size: float) -> float:
     return float(root)
 
 
-def _side(
-    random: np.random.Generator,
-    truth: _Truth,
-    chances: Floats,
-    breaks: Mapping[str, Floats],
-    design: Design,
-) -> Tally:
+def _side(random: np.random.Generator, truth: _Truth, side: int, design: Design) -> Tally:
+    chances, breaks = truth.success[side], truth.breaks[side]
     trials = np.full(chances.shape, design.trials)
     measured = random.binomial(trials, 1 - design.lost) if design.lost else trials
     passed = random.binomial(measured, chances)
@@ -255,10 +245,7 @@ def _side(
         kind: random.binomial(count * passed, 0.95) + random.binomial(count * failed, truth.partial)
         for kind, count in truth.actions.items()
     }
-    counts: dict[str, Counts] = {
-        "action_match": np.sum(list(truth.actions.values()), axis=0),
-        **truth.actions,
-    }
+    counts = {"action_match": np.sum(list(truth.actions.values()), axis=0), **truth.actions}
     sums["action_match"] = np.sum(list(sums.values()), axis=0)
     max_steps = random.binomial(failed, truth.stuck)
     kept = {name: measured - random.binomial(measured, chance) for name, chance in breaks.items()}
