@@ -23,8 +23,8 @@ from pytest_trace2evolve.gate.calibrated import CALIBRATED, Calibrated, evaluate
 from pytest_trace2evolve.gate.checks import FAIL, UNDECIDED, Policy, Question
 from pytest_trace2evolve.gate.columns import INVARIANTS, Floats
 from pytest_trace2evolve.gate.decide import ranks
-from pytest_trace2evolve.gate.pairs import REWARD, Comparisons
 from pytest_trace2evolve.gate.intervals import DETECTED
+from pytest_trace2evolve.gate.pairs import REWARD, Comparisons
 from pytest_trace2evolve.gate.policy import STRICT
 from pytest_trace2evolve.gate.power import (
     AGENTS,

@@ -244,25 +244,25 @@ def decisions(compared: Comparisons, look: AlphaSpending) -> list[Decision]:
 
 
 def test_a_candidate_that_broke_is_never_promoted_again() -> None:
-    """A promotion, and then 1,000 runs of the same identity whose agent hardly does anything."""
+    """A promotion, and then 200 runs of the same identity whose agent hardly does anything."""
     first = spending_of([], claim("v1"))
-    better = decisions(drawn(0.85, 100, 1), first)
-    assert better.count(Decision.PROMOTE) > 90
+    better = decisions(drawn(0.85, 50, 1), first)
+    assert better.count(Decision.PROMOTE) > 45
     look = spending_of([judged()], claim("v1"))
     assert look.recorded is not None
-    assert decisions(drawn(0.05, 1000, 2), look).count(Decision.PROMOTE) == 0
+    assert decisions(drawn(0.05, 200, 2), look).count(Decision.PROMOTE) == 0
 
 
 def test_no_lucky_repeat_is_promoted() -> None:
     for decision in (OPEN, WORSE):
         look = spending_of([judged(decision=decision)], claim("v1"))
-        assert decisions(drawn(0.85, 100, 3), look).count(Decision.PROMOTE) == 0
+        assert decisions(drawn(0.85, 40, 3), look).count(Decision.PROMOTE) == 0
 
 
 @pytest.mark.parametrize("cumulative", [True, False])
 def test_all_analyses_of_a_test_promote_an_equal_agent_no_more_often_than_its_level(cumulative: bool) -> None:
     """At 4, 8 and 16 trials, added or all new: at most alpha's share of test 1, and chance."""
-    rows = 1000
+    rows = 400
     random, design = np.random.default_rng(5), Design(40, 0, live=False)
     drawn = draw_stages(
         random, AGENTS["medium"], Effect(0.0), design, rows, (4, 8, 16), cumulative=cumulative
@@ -296,7 +296,7 @@ def test_equal_steps_give_pococks_bounds(looks: int, bound: float) -> None:
     assert norm.isf(stage_alpha(0.05, range(1, looks + 1))) == pytest.approx(bound, abs=6e-4)
 
 
-@settings(max_examples=10)
+@settings(max_examples=5)
 @given(SCHEDULES, st.floats(0.001, 0.2))
 def test_the_stages_together_keep_the_level(schedule: list[int], alpha: float) -> None:
     """Against scipy's own integral of the joint normal distribution."""

@@ -116,7 +116,7 @@ def test_four_of_five_drops_of_the_stated_size_are_found(kind: str, tasks: int, 
     same = find(draw(random, AGENTS[kind], Effect(), design, 60), guarded)["reward"]
     stated = [sensitivity(float(one), tasks, trials, 0.05).drop for one in same.deviation]
     drop = float(np.median([one for one in stated if one is not None]))
-    worse = find(draw(random, AGENTS[kind], Effect(-drop), design, 600), guarded)["reward"]
+    worse = find(draw(random, AGENTS[kind], Effect(-drop), design, 400), guarded)["reward"]
     assert (worse.harm <= 0.05).mean() >= 0.77
 
 

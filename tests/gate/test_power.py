@@ -26,7 +26,7 @@ from pytest_trace2evolve.records.verdict import Goal
 NO_AGENT = (
     "--rate 0.5 --spread 0.5: a rate lies between 0 and 1, and a spread between 0 and sqrt(rate × (1 − rate))"
 )
-SMALL = ["power", "--tasks", "40", "--trials", "3", "--rows", "100"]
+SMALL = ["power", "--tasks", "20", "--trials", "2", "--rows", "100"]
 
 
 @given(st.floats(0.01, 0.99), st.floats(0.01, 0.99))
@@ -40,7 +40,7 @@ def test_an_agent_has_the_rate_and_spread_it_was_asked_for(rate: float, part: fl
 
 def test_more_trials_find_smaller_gains_and_losses() -> None:
     few, many = (
-        chances_of(Plan(AGENTS["medium"], Design(40, trials, live=False), CALIBRATED, 0.1, rows=150))
+        chances_of(Plan(AGENTS["medium"], Design(40, trials, live=False), CALIBRATED, 0.1, rows=60))
         for trials in (2, 8)
     )
     for one, other in zip(few, many, strict=True):
@@ -53,8 +53,8 @@ def test_more_trials_find_smaller_gains_and_losses() -> None:
 
 
 def test_where_the_plan_is_enough_it_says_so() -> None:
-    found = power_of(Plan(AGENTS["medium"], Design(300, 8, live=False), CALIBRATED, 0.1, rows=100))
-    assert (found.trials, found.tasks) == (8, 300)
+    found = power_of(Plan(AGENTS["medium"], Design(300, 4, live=False), CALIBRATED, 0.1, rows=30))
+    assert (found.trials, found.tasks) == (4, 300)
 
 
 def test_the_smallest_gain_lies_between_those_around_it() -> None:
@@ -88,7 +88,7 @@ def test_fresh_trials_end_with_the_budget() -> None:
 def test_json_holds_what_was_asked_and_found(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*SMALL, "--agent", "noisy", "--margin", "0.2", "--alpha", "0.1", "--live", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert (found["tasks"], found["trials"], found["margin"], found["live"]) == (40, 3, 0.2, True)
+    assert (found["tasks"], found["trials"], found["margin"], found["live"]) == (20, 2, 0.2, True)
     assert [(one["goal"], one["effect"]) for one in found["chances"]] == [
         *(("improve", effect) for effect in (0.0, 0.02, 0.05, 0.1, 0.15)),
         *(("hold", effect) for effect in (0.0, -0.1, -0.2)),
@@ -101,7 +101,7 @@ def test_json_holds_what_was_asked_and_found(capsys: pytest.CaptureFixture[str])
 def test_the_table_names_what_would_be_enough(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*SMALL, "--rate", "0.9", "--spread", "0.1"]) == 0
     out = capsys.readouterr().out
-    assert "40 tasks × 3 trials a side, recorded runs; policy calibrated; pass rate 0.90" in out
+    assert "20 tasks × 2 trials a side, recorded runs; policy calibrated; pass rate 0.90" in out
     assert "what would reach 80% for +5 points: about " in out
     assert "no room for it" in out, "0.9 + 0.15"
 
