@@ -47,7 +47,6 @@ LOST_AGAIN = "lost_again"
 MIN_MEASURED = 0.9
 """Below this share of measured simulations on a side nothing is promoted."""
 
-_SIDES = ("baseline", "candidate")
 _COMPARED, _MEASURED, _BEST_CASE, _WORST_CASE = "compared", "measured", "best_case", "worst_case"
 
 
@@ -57,9 +56,7 @@ _COMPARED, _MEASURED, _BEST_CASE, _WORST_CASE = "compared", "measured", "best_ca
 def _ranks(answers: Counts, withheld: Flags) -> Counts:
     """`Decision.rank` of each comparison: discard on a failed check, else promote if none is undecided.
 
-    Args:
-        answers: The answers of all checks.
-        withheld: Whether a discard is withheld, as `_discard_withheld` says.
+    `withheld` says of which comparisons a discard is withheld, see `_discard_withheld`.
     """
     undecided = (answers == UNDECIDED).any(axis=0) | withheld
     ranks = np.where(undecided, Decision.INCONCLUSIVE.rank, Decision.PROMOTE.rank)
@@ -91,13 +88,8 @@ def ranks(
 ) -> Counts:
     """`Decision.rank` of each of many comparisons: 0 discard, 1 inconclusive, 2 promote.
 
-    Of a guard, 2 stands for no harm detected.
-
-    Args:
-        policy: What a comparison must show.
-        compared: The comparisons, arrays of shape (R, N).
-        question: What is asked.
-        asks: By kind, whether a task may name such actions, shape (R, N); needed if simulations were lost.
+    Of a guard, 2 stands for no harm detected. If simulations were lost, `asks` says by kind whether a task
+    may name such actions, shape (R, N).
     """
     answers = policy.answers(compared, question)
     old, new = compared.baseline, compared.candidate
@@ -149,8 +141,7 @@ def decide(
     Args:
         pairs: Both sides, paired by task.
         policy: What a comparison must show.
-        goal: `improve`, `hold` for "nothing worse", or `no-regression` for "no harm shown", which claims
-            nothing: its evidence is never labelled clean.
+        goal: What is claimed. `no-regression` claims nothing: its evidence is never labelled clean.
         label: What kind of evidence this is.
         suite, split: What was compared, for the record.
         guard: The split can block or discard and promotes nothing: without harm there is no decision (None).
@@ -261,16 +252,21 @@ def _decision(results: Sequence[CheckResult]) -> Decision:
     return list(Decision)[rank]
 
 
+def _result(name: str, answer: int, detail: str) -> CheckResult:
+    return CheckResult(id=name, status=STATUSES[answer], detail=detail)
+
+
+def _share_result(name: str, measured: float, detail: str) -> CheckResult:
+    status = STATUSES[int(_enough_measured(measured))]
+    return CheckResult(id=name, status=status, estimate=measured, threshold=MIN_MEASURED, detail=detail)
+
+
 def _coverage(pairs: Pairs, expected: int | None) -> list[CheckResult]:
     """A check that withholds a promotion if too many tasks were left out; absent if none was."""
-    if not expected or len(pairs.names) >= expected:
+    tasks = len(pairs.names)
+    if not expected or tasks >= expected:
         return []
-    return [_share_check(_COMPARED, len(pairs.names) / expected, f"{len(pairs.names)} of {expected} tasks")]
-
-
-def _share_check(name: str, share: float, detail: str) -> CheckResult:
-    status = STATUSES[int(_enough_measured(share))]
-    return CheckResult(id=name, status=status, estimate=share, threshold=MIN_MEASURED, detail=detail)
+    return [_share_result(_COMPARED, tasks / expected, f"{tasks} of {expected} tasks")]
 
 
 def _missing_data(
@@ -284,46 +280,36 @@ def _missing_data(
         and pairs.fresh_worst is not None
         and not np.array_equal(pairs.fresh, pairs.fresh_worst, equal_nan=True)
     )
-    if min(shares) == 1.0 and not lost_fresh:
+    results, least = [], min(shares)
+    if least == 1.0 and not lost_fresh:
         return []
-    bound, results = replace(question, filled=True), []
-    if min(shares) < 1.0:
-        results.append(_share_check(_MEASURED, min(shares), f"{shares[0]:.1%} and {shares[1]:.1%} of runs"))
+    if least < 1.0:
+        results.append(_share_result(_MEASURED, least, f"{shares[0]:.1%} and {shares[1]:.1%} of runs"))
+
+    def bound(in_favour: bool) -> tuple[CheckResult, ...]:
+        return policy.judge(pairs.filled(in_favour=in_favour), replace(question, filled=True)).results
+
     if failed := [result.id for result in judged if result.status is CheckStatus.FAIL]:
-        best = policy.judge(pairs.filled(in_favour=True), bound).results
+        best = bound(in_favour=True)
         withheld = _discard_withheld(_answers(judged, failed), _answers(best, failed))[0]
-        still = [one.id for one in best if one.status is CheckStatus.FAIL and one.id in failed]
-        results.append(
-            CheckResult(
-                id=_BEST_CASE,
-                status=CheckStatus.UNDECIDED if withheld else CheckStatus.PASS,
-                detail=f"would not fail: {', '.join(failed)}"
-                if withheld
-                else f"still fails: {', '.join(still)}",
-            )
-        )
-    worst = policy.judge(pairs.filled(in_favour=False), bound).results
-    lost = [one.id for one in worst if one.status in (CheckStatus.FAIL, CheckStatus.UNDECIDED)]
-    results.append(
-        CheckResult(
-            id=_WORST_CASE,
-            status=STATUSES[_worst_case(_answers(worst))[0]],
-            detail=f"would not pass: {', '.join(lost)}" if lost else "every check still passes",
-        )
-    )
+        still = [each.id for each in best if each.status is CheckStatus.FAIL and each.id in failed]
+        detail = f"would not fail: {', '.join(failed)}" if withheld else f"still fails: {', '.join(still)}"
+        results.append(_result(_BEST_CASE, UNDECIDED if withheld else PASS, detail))
+    worst = bound(in_favour=False)
+    lost = [each.id for each in worst if each.status in (CheckStatus.FAIL, CheckStatus.UNDECIDED)]
+    detail = f"would not pass: {', '.join(lost)}" if lost else "every check still passes"
+    results.append(_result(_WORST_CASE, int(_worst_case(_answers(worst))[0]), detail))
     return results
 
 
 def _lost_again(pairs: Pairs, lost: Mapping[str, str]) -> list[CheckResult]:
     """A check that withholds a promotion if a task's simulations keep being lost; absent if none does."""
     found = {name: side for name, side in lost.items() if name in pairs.names}
-    for side, name in zip(pairs.sides, _SIDES, strict=True):
+    for side, name in zip(pairs.sides, ("baseline", "candidate"), strict=True):
         for task in pairs.named(_lost_whole(side)):
             found.setdefault(task, name)
-    if not found:
-        return []
     detail = ", ".join(f"{task} ({side})" for task, side in found.items())
-    return [CheckResult(id=LOST_AGAIN, status=CheckStatus.UNDECIDED, detail=detail)]
+    return [_result(LOST_AGAIN, UNDECIDED, detail)] if found else []
 
 
 # Guards.
