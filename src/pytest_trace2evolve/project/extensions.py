@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 from pytest_trace2evolve.errors import ConfigError, Trace2EvolveError, refuse_taken
-from pytest_trace2evolve.project.candidates import AgentFactory
 from pytest_trace2evolve.project.pytest_ini import ini_words
 from pytest_trace2evolve.records.capability import BUILT_IN_CAPABILITIES
 from pytest_trace2evolve.records.evidence import CHAT, REFERENCE_AGENTS, REPLAY
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     import pytest
 
     from pytest_trace2evolve.gate.checks import Check  # brings numpy, which most commands do without
+    from pytest_trace2evolve.project.candidates import AgentFactory
 
 READER = "trace2evolve-extensions"
 """The name under which `load` registers its plugin: our own plugin does nothing in such a session."""
@@ -51,7 +51,7 @@ class Extensions:
     """Everything that the hooks of a project and of its plugins register, by kind and name."""
 
     worlds: Mapping[str, WorldFactory] = field(default_factory=dict)
-    agents: Mapping[str, AgentFactory] = field(default_factory=dict)
+    agents: "Mapping[str, AgentFactory]" = field(default_factory=dict)
     checks: "Mapping[str, Check]" = field(default_factory=dict)
     environments: "Mapping[str, Offer]" = field(default_factory=dict)
 

@@ -2,15 +2,17 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.completion import Answer, Completion, JournalEntry, Usage
-from pytest_trace2evolve.records.environment import Reaction
 from pytest_trace2evolve.records.message import Message, Requestor, ToolCall
 from pytest_trace2evolve.records.rules import Rules
 from pytest_trace2evolve.records.score import Check, JudgeUse, ToolType
 from pytest_trace2evolve.records.task import Action, Assertion, Content, InitialState, Task
+
+if TYPE_CHECKING:
+    from pytest_trace2evolve.records.environment import Reaction
 
 
 class ToolSchema(Record):
@@ -261,7 +263,7 @@ class Environment(Protocol):
     def reset(self, seed: int) -> Sequence[Message]:
         """Begin the scenario of a seed; returns the messages before the agent's turn."""
 
-    def step(self, message: Message) -> Reaction:
+    def step(self, message: Message) -> "Reaction":
         """Process the agent's message: make its tool calls, or let the customer answer."""
 
     def reward(self) -> float:

@@ -103,7 +103,10 @@ def metrics(simulations: Iterable[SimulationEvidence]) -> Metrics:
         reward=_mean([fmean(record.reward or 0.0 for record in group) for group in groups]),
         recorded_reward=_recorded_reward(records),
         agreement=_mean([float(record.reward == record.recorded_reward) for record in compared]),
-        pass_hat={k: fmean(_pass_hat(group, k) for group in groups) for k in range(1, trials + 1)},
+        pass_hat={
+            k: fmean(pass_hat(Trials(tuple(group)).passed, len(group), k) for group in groups)
+            for k in range(1, trials + 1)
+        },
         action_match=_action_match(groups),
         read_action_match=_action_match(groups, ToolType.READ),
         write_action_match=_action_match(groups, ToolType.WRITE),
@@ -136,10 +139,6 @@ def pass_hat(successes: int, trials: int, k: int) -> float:
     if trials < k:
         raise ValueError(f"pass^{k} needs at least {k} trials, there are {trials}")
     return math.comb(successes, k) / math.comb(trials, k)
-
-
-def _pass_hat(group: Sequence[SimulationEvidence], k: int) -> float:
-    return pass_hat(Trials(tuple(group)).passed, len(group), k)
 
 
 def _action_match(groups: Iterable[Sequence[SimulationEvidence]], *kinds: str) -> float | None:

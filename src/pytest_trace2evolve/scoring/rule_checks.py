@@ -89,39 +89,47 @@ def rule_problems(rules: Rules, tools: Sequence[ToolSchema], calls: Sequence[Cal
 
 
 def _unknown_tools(rules: Rules, schemas: Mapping[str, ToolSchema]) -> Iterator[str]:
-    named = [
-        *(("identify", tool) for tool in rules.identify),
-        *(("reads", tool) for tool in rules.reads),
-        *(("writes", tool) for tool in rules.writes),
-    ]
+    named: dict[str, Iterable[str]] = {
+        "identify": rules.identify,
+        "reads": rules.reads,
+        "writes": rules.writes,
+    }
     for place, promise in enumerate(rules.promises):
-        named += ((f"promises[{place}].tools", tool) for tool in sorted(promise.tools))
-    for rule, tool in named:
-        if tool not in schemas:
-            hint = nearest(tool, schemas)
-            yield f"{rule}: the agent has no tool {tool!r}, so the rule never applies; {hint}"
+        named[f"promises[{place}].tools"] = sorted(promise.tools)
+    for rule, tools in named.items():
+        for tool in tools:
+            if tool not in schemas:
+                hint = nearest(tool, schemas)
+                yield f"{rule}: the agent has no tool {tool!r}, so the rule never applies; {hint}"
+
+
+def _with_arguments(rules: Rules) -> Iterator[tuple[str, str, str]]:
+    """Rules that name a record by an argument, as the rule, its tool and the argument."""
+    for rule, tools in (("reads", rules.reads), ("writes", rules.writes)):
+        for tool, declared in tools.items():
+            if declared.argument:
+                yield f"{rule}[{tool!r}]", tool, declared.argument
 
 
 def _arguments(rules: Rules, schemas: Mapping[str, ToolSchema]) -> Iterator[str]:
-    for rule, tools in (("reads", rules.reads), ("writes", rules.writes)):
-        for tool, declared in tools.items():
-            schema = schemas[tool].parameters if tool in schemas else {}
-            if not declared.argument or tool not in schemas or schema.get("additionalProperties"):
-                continue
-            known = schema.get("properties") or {}
-            if declared.argument not in known:
-                yield (
-                    f"{rule}[{tool!r}]: the tool has no argument {declared.argument!r}, so the rule never "
-                    f"applies; {nearest(declared.argument, known)}"
-                )
-                continue
-            parameter = known[declared.argument]
-            kind = parameter.get("type") if isinstance(parameter, dict) else None
-            if isinstance(kind, str) and kind in _NAMES_NO_RECORD:
-                yield (
-                    f"{rule}[{tool!r}]: argument {declared.argument!r} is of type {kind}, which names no "
-                    "record, so the rule never applies; name an argument of type string or integer"
-                )
+    for rule, tool, argument in _with_arguments(rules):
+        schema = schemas[tool].parameters if tool in schemas else {}
+        if tool not in schemas or schema.get("additionalProperties"):
+            continue
+        known = schema.get("properties") or {}
+        if argument not in known:
+            yield (
+                f"{rule}: the tool has no argument {argument!r}, so the rule never applies; "
+                f"{nearest(argument, known)}"
+            )
+            continue
+        parameter = known[argument]
+        kind = parameter.get("type") if isinstance(parameter, dict) else None
+        if isinstance(kind, str) and kind in _NAMES_NO_RECORD:
+            yield (
+                f"{rule}: argument {argument!r} is of type {kind}, which names no record, so the rule never "
+                "applies; name an argument of type string or integer"
+            )
 
 
 def _tables(rules: Rules) -> Iterator[str]:
@@ -230,24 +238,22 @@ def _results(rules: Rules, calls: Sequence[Call]) -> Iterator[str]:
                 f"{rule}: none of {_results_of(made[tool], tool)} {lacks}, so the rule never applies; "
                 f"{'correct the path' if path else 'give the path of the id'}"
             )
-    for rule, tools in (("reads", rules.reads), ("writes", rules.writes)):
-        for tool, declared in tools.items():
-            if declared.argument and made[tool] and all(call.record is None for call in made[tool]):
-                yield (
-                    f"{rule}[{tool!r}]: none of {_results_of(made[tool], tool)} is a JSON object, so the "
-                    "rule never applies; let the tool answer with the record"
-                )
+    for rule, tool, _ in _with_arguments(rules):
+        if made[tool] and all(call.record is None for call in made[tool]):
+            yield (
+                f"{rule}: none of {_results_of(made[tool], tool)} is a JSON object, so the rule never "
+                "applies; let the tool answer with the record"
+            )
 
 
 def _results_of(calls: Sequence[Call], tool: str) -> str:
     """The number of a tool's results, and the keys of the first if it is an object."""
-    keys = [] if calls[0].record is None else sorted(map(str, calls[0].record))
+    keys = sorted(map(str, calls[0].record or ()))
     with_keys = f" (the first has the keys {_listed(keys)})" if keys else ""
     return f"{len(calls)} results of {tool!r}{with_keys}"
 
 
-def _listed(names: Iterable[str]) -> str:
-    names = list(names)
+def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:_MAX_LISTED]) + (", …" if len(names) > _MAX_LISTED else "")
 
 
