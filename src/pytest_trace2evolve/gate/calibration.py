@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from pytest_trace2evolve.gate.checks import Policy, Question
 from pytest_trace2evolve.gate.columns import Columns, Counts, Flags, Floats
 from pytest_trace2evolve.gate.confirm import fresh_trials
 from pytest_trace2evolve.gate.decide import ranks
-from pytest_trace2evolve.gate.intervals import LEVEL, clopper_pearson
+from pytest_trace2evolve.gate.intervals import clopper_pearson
 from pytest_trace2evolve.gate.pairs import Comparisons, Tally, mean_of
 from pytest_trace2evolve.records.task import natural_order
 from pytest_trace2evolve.records.verdict import Decision, Goal, Interval
@@ -28,9 +29,6 @@ from pytest_trace2evolve.scoring.metrics import SUCCESS
 
 _CHUNK = 1 << 22
 """Trials drawn at a time."""
-
-CONFIDENCE = LEVEL
-"""Of the intervals of all rates."""
 
 _BATCH = 1 << 20
 """Tasks of comparisons that are judged at a time."""
@@ -309,8 +307,7 @@ def _turned(
     return np.where(turns, donor, columns)
 
 
-@dataclass(frozen=True)
-class DecisionCounts:
+class DecisionCounts(NamedTuple):
     """How many comparisons got which decision."""
 
     discarded: int
@@ -320,12 +317,12 @@ class DecisionCounts:
     @property
     def total(self) -> int:
         """The number of comparisons."""
-        return self.discarded + self.inconclusive + self.promoted
+        return sum(self)
 
     def rate(self, decision: Decision) -> Interval:
         """The share of one decision, with its exact interval."""
-        count = (self.discarded, self.inconclusive, self.promoted)[decision.rank]
-        low, high = clopper_pearson(count, self.total, CONFIDENCE)
+        count = self[decision.rank]
+        low, high = clopper_pearson(count, self.total)
         return Interval(estimate=count / self.total, low=low, high=high)
 
 
@@ -446,11 +443,10 @@ def count_decisions(
 ) -> list[DecisionCounts]:
     """Judge the same drawn comparisons by each of several policies and goals."""
     random = np.random.default_rng(seed)
-    found: list[list[Counts]] = [[] for _ in asked]
+    totals = np.zeros((len(asked), len(Decision)), dtype=np.int64)
     batch = max(1, _BATCH // max(tasks, 1))
     for start in range(0, rows, batch):
         compared = drawing(random, min(batch, rows - start))
-        for part, (policy, goal) in zip(found, asked, strict=True):
-            part.append(ranks(policy, compared, Question(goal)))
-    totals = [np.bincount(np.concatenate(part), minlength=3) for part in found]
-    return [DecisionCounts(*(int(number) for number in total)) for total in totals]
+        for place, (policy, goal) in enumerate(asked):
+            totals[place] += np.bincount(ranks(policy, compared, Question(goal)), minlength=len(Decision))
+    return [DecisionCounts(*total) for total in totals.tolist()]
