@@ -9,7 +9,7 @@ Source: Fisher, The Design of Experiments (1935), section 21.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import comb
 
 import numpy as np
@@ -100,7 +100,7 @@ def _exact(steps: Counts) -> SignFlip:
         return SignFlip(np.ones(rows), np.ones(rows))
     totals = np.abs(steps).sum(axis=1)
     half = (int(totals.max()) + 1) // 2
-    length = scipy.fft.next_fast_len(2 * half + 1, real=True)
+    length = _fast_length(2 * half + 1)
     angles = np.pi * np.arange(length // 2 + 1) / length
     cosines = np.cos(np.outer(sizes, angles))
     logs = np.log(np.maximum(np.abs(cosines), 1e-300))
@@ -114,13 +114,25 @@ def _exact(steps: Counts) -> SignFlip:
         counts = np.stack([(np.abs(part) == size).sum(axis=1) for size in sizes], axis=1).astype(np.float64)
         signs = 1.0 - 2.0 * (np.rint(counts @ negative) % 2)
         waves = np.exp(counts @ logs) * signs
-        chances = scipy.fft.irfft(np.where(odd[:, None] == 1, waves * rounded_up, waves), length, axis=1)
+        chances = np.fft.irfft(np.where(odd[:, None] == 1, waves * rounded_up, waves), length, axis=1)
         chances = np.roll(chances, half, axis=1)[:, : 2 * half + 1]
         below = np.cumsum(chances, axis=1)
         place = np.arange(part.shape[0]), (part.sum(axis=1) + odd) // 2 + half
         low[start : start + chunk] = below[place]
         high[start : start + chunk] = 1.0 - below[place] + chances[place]
     return SignFlip(np.clip(low, 0.0, 1.0), np.clip(high, 0.0, 1.0))
+
+
+@cache
+def _fast_length(least: int) -> int:
+    """The smallest number from `least` without a prime factor above 5: such transforms are fast.
+
+    `scipy.fft.next_fast_len` gives the same, and takes longer to import than all of numpy.
+    """
+    length = least
+    while 60**19 % length:  # each factor at most 19 times: enough up to half a million
+        length += 1
+    return length
 
 
 def _by_resampling(differences: Floats) -> SignFlip:
