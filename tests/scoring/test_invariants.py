@@ -396,7 +396,7 @@ CHATTER = st.lists(
 )
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(st.sampled_from([one[2] for one in PLANTED] + [one[1] for one in HONEST]), CHATTER)
 def test_what_is_said_afterwards_removes_no_finding(
     retail: World, play: Play, chatter: list[Message]
@@ -435,7 +435,7 @@ MESSAGES = st.builds(
 )
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(st.lists(MESSAGES, max_size=8))
 def test_junk_never_raises(trace: list[Message]) -> None:
     for found in find_breaches(trace, RETAIL_RULES):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.gate.alpha_spending import share
@@ -12,8 +12,10 @@ from pytest_trace2evolve.gate.claims import Claim, SealedSplit, label_of, spendi
 from pytest_trace2evolve.records.ledger import Dated, Evaluation, Version
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label, Verdict
 from pytest_trace2evolve.session.verdicts import with_recorded
-from tests.gate.test_labels import Made
+from tests.gate.test_claim_labels import Made
 from tests.ledger_helpers import at, judged, ledgers, seen
+
+LAW = settings(max_examples=50)
 
 
 def claim(candidate: str, trials: int = 4, **further: Any) -> Claim:
@@ -100,6 +102,7 @@ def spent(entries: Sequence[Evaluation]) -> float:
     return sum((entry.alpha or 0.0) * 20 for entry in entries if entry.repeats is None)
 
 
+@LAW
 @given(ledgers(), st.randoms(use_true_random=False))
 def test_no_order_changes_a_look_or_a_label(entries: list[Dated], random: object) -> None:
     shuffled = list(entries)
@@ -115,6 +118,7 @@ def test_no_order_changes_a_look_or_a_label(entries: list[Dated], random: object
                 assert spending_of(entries, wanted) == spending_of(shuffled, wanted)
 
 
+@LAW
 @given(ledgers())
 def test_merging_branches_only_ever_raises_the_next_look(entries: list[Dated]) -> None:
     half = len(entries) // 2
@@ -123,6 +127,7 @@ def test_merging_branches_only_ever_raises_the_next_look(entries: list[Dated]) -
     assert max(parts) <= merged <= sum(parts) - 1
 
 
+@LAW
 @given(ledgers(), st.sampled_from(["v1", "v2"]), st.integers(0, 5))
 def test_one_more_look_never_cleans_anything(entries: list[Dated], name: str, days: int) -> None:
     split = SealedSplit("desk", "heldout", "desk", {"close"})
@@ -132,6 +137,7 @@ def test_one_more_look_never_cleans_anything(entries: list[Dated], name: str, da
     assert after is Label.DEVELOPMENT or (before is Label.CLEAN and days > 2)
 
 
+@LAW
 @given(st.lists(RUNS, max_size=14))
 def test_all_tests_and_analyses_of_a_history_spend_at_most_alpha(runs: list[Run]) -> None:
     entries = recorded([], runs)
@@ -145,6 +151,7 @@ def branches(draw: st.DrawFn) -> tuple[list[Evaluation], list[list[Evaluation]]]
     return base, [recorded(base, draw(st.lists(RUNS, max_size=6))) for _ in range(2)]
 
 
+@LAW
 @given(branches(), RUNS)
 def test_merged_branches_spend_at_most_alpha_each_and_count_both(
     found: tuple[list[Evaluation], list[list[Evaluation]]], after: Run
@@ -167,6 +174,7 @@ def test_merged_branches_spend_at_most_alpha_each_and_count_both(
         assert look.analysis not in used
 
 
+@LAW
 @given(branches(), RUNS, st.randoms(use_true_random=False))
 def test_no_order_of_merged_branches_changes_what_a_run_is(
     found: tuple[list[Evaluation], list[list[Evaluation]]], after: Run, random: Any
@@ -190,6 +198,7 @@ def is_of(entry: Evaluation, wanted: Claim) -> bool:
     return same and entry.has_verdict
 
 
+@LAW
 @given(st.lists(RUNS, max_size=10), RUNS)
 def test_a_repeat_never_makes_a_decision_better(runs: list[Run], again: Run) -> None:
     entries = recorded([], runs)
@@ -205,6 +214,7 @@ def test_a_repeat_never_makes_a_decision_better(runs: list[Run], again: Run) -> 
     assert further.recorded.decision.rank <= look.recorded.decision.rank, "and what stands is no better"
 
 
+@LAW
 @given(st.lists(RUNS, max_size=10), RUNS)
 def test_a_discarded_claim_is_never_promoted(runs: list[Run], again: Run) -> None:
     entries = recorded([], runs)
