@@ -18,7 +18,7 @@ from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.utils.option_types import MOST_SEED
 
 if TYPE_CHECKING:
-    from pytest_trace2evolve.gate.simulate import Agent
+    from pytest_trace2evolve.gate.power import Agent
 
 
 def compare(options: argparse.Namespace) -> int:
@@ -94,8 +94,7 @@ def calibrate(options: argparse.Namespace) -> int:
 
 def power(options: argparse.Namespace) -> int:
     """Print what so many tasks and trials would show."""
-    from pytest_trace2evolve.gate.power import Plan, power_of
-    from pytest_trace2evolve.gate.simulate import Design
+    from pytest_trace2evolve.gate.power import Design, Plan, power_of
     from pytest_trace2evolve.project.policies import find_policy
     from pytest_trace2evolve.report.calibration import power_json, power_text
     from pytest_trace2evolve.session.calibrate import at_levels
@@ -122,8 +121,7 @@ def power(options: argparse.Namespace) -> int:
 
 def _agent(options: argparse.Namespace) -> "Agent":
     """The kind of agent that was named, or one of a rate and a spread."""
-    from pytest_trace2evolve.gate.power import agent_of
-    from pytest_trace2evolve.gate.simulate import AGENTS
+    from pytest_trace2evolve.gate.power import AGENTS, agent_of
 
     given = options.rate is not None, options.spread is not None
     if options.agent is not None and any(given):

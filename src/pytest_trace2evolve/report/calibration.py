@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from pytest_trace2evolve.gate.calibration import CONFIDENCE, Calibration, Rate
-from pytest_trace2evolve.gate.planning import POWER
+from pytest_trace2evolve.gate.calibration import Calibration, Rate
+from pytest_trace2evolve.gate.intervals import LEVEL, POWER
 from pytest_trace2evolve.gate.power import TARGET_GAIN, Plan, Power
 from pytest_trace2evolve.records.verdict import Decision, Goal
 from pytest_trace2evolve.report.tables import (
@@ -90,7 +90,7 @@ def calibration_text(files: "CalibratedFiles") -> str:
     target.print(_rates_table(found))
     target.print()
     target.print(
-        f"[dim]Intervals ({CONFIDENCE:.0%}, exact) are of the resampling alone; another {pool.tasks} tasks "
+        f"[dim]Intervals ({LEVEL:.0%}, exact) are of the resampling alone; another {pool.tasks} tasks "
         "would differ by more.[/]",
         soft_wrap=True,
     )

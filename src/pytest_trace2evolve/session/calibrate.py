@@ -6,16 +6,21 @@ from pathlib import Path
 
 from pytest_trace2evolve.errors import PolicyError, ResultsError
 from pytest_trace2evolve.gate.calibrated import CALIBRATED, Calibrated
-from pytest_trace2evolve.gate.calibration import Calibration, PolicyToCalibrate, calibrate
+from pytest_trace2evolve.gate.calibration import (
+    Calibration,
+    Draw,
+    PolicyToCalibrate,
+    Pool,
+    calibrate,
+    pool_of,
+)
 from pytest_trace2evolve.gate.checks import Policy
-from pytest_trace2evolve.gate.pairs import left_out_lines, natural_order
-from pytest_trace2evolve.gate.policy import POLICIES
-from pytest_trace2evolve.gate.resample import Draw, Pool, pool_of
-from pytest_trace2evolve.gate.strict import Strict
-from pytest_trace2evolve.gate.tally import REWARD
+from pytest_trace2evolve.gate.pairs import REWARD, left_out_lines
+from pytest_trace2evolve.gate.policy import POLICIES, Strict
 from pytest_trace2evolve.project.policies import find_policy
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.protocols import Judge
+from pytest_trace2evolve.records.task import natural_order
 from pytest_trace2evolve.session.compare import read_side
 from pytest_trace2evolve.worlds.registry import Worlds
 

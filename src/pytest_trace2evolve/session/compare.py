@@ -12,9 +12,8 @@ from pytest_trace2evolve.evidence.columns import is_in_lines, read_both, read_co
 from pytest_trace2evolve.gate.columns import Columns, Floats, columns
 from pytest_trace2evolve.gate.comparable import agent_changes, differences, unequal_trials, unrecorded
 from pytest_trace2evolve.gate.decide import decide
-from pytest_trace2evolve.gate.pairs import pair
+from pytest_trace2evolve.gate.pairs import REWARD, pair, tally
 from pytest_trace2evolve.gate.policy import DEFAULT_POLICY
-from pytest_trace2evolve.gate.tally import pass_hat, tally
 from pytest_trace2evolve.project.policies import find_policy
 from pytest_trace2evolve.records.evidence import Compared, Provenance, side_of
 from pytest_trace2evolve.records.protocols import Judge
@@ -205,20 +204,20 @@ def figures_of(side: Columns) -> Metrics:
     sums = tally(side, np.arange(len(side.tasks)), len(side.tasks))
     hits = int(side.max_steps.sum())
     measured = int(side.measured.sum())
-    shares = pass_hat(sums.only(sums.measured > 0))
+    pass_hat = sums.pass_hat(sums.measured > 0)
     return Metrics(
         simulations=side.size,
         tasks=len(side.tasks),
         measured=measured,
         infrastructure_errors=side.size - measured,
         not_measured=0,
-        reward=_mean(sums.mean_reward),
+        reward=_mean(sums.figure(REWARD)),
         recorded_reward=None,
         agreement=None,
-        pass_hat={k: float(share.mean()) for k, share in shares.items()},
-        action_match=_mean(sums.share("action_match")),
-        read_action_match=_mean(sums.share("read_action_match")),
-        write_action_match=_mean(sums.share("write_action_match")),
+        pass_hat={k: float(chances.mean()) for k, chances in pass_hat.items()},
+        action_match=_mean(sums.figure("action_match")),
+        read_action_match=_mean(sums.figure("read_action_match")),
+        write_action_match=_mean(sums.figure("write_action_match")),
         terminations={"max_steps": hits} if hits else {},
     )
 
