@@ -5,10 +5,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pytest_trace2evolve.evidence.integrity import outcomes_digest
-from pytest_trace2evolve.gate.alpha_spending import AlphaSpending, Claim
+from pytest_trace2evolve.gate.claims import AlphaSpending, Claim, EvidenceLabel
 from pytest_trace2evolve.gate.confirm import fresh_result
 from pytest_trace2evolve.gate.decide import decide, unmeasured, worst
-from pytest_trace2evolve.gate.labels import EvidenceLabel
 from pytest_trace2evolve.gate.pairs import left_out_lines, pair
 from pytest_trace2evolve.gate.policy import version_of
 from pytest_trace2evolve.project.project import Project
