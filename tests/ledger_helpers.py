@@ -5,7 +5,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from pytest_trace2evolve.records.ledger import Dated, Evaluation, Root, Seen, Version
+from pytest_trace2evolve.records.ledger import Access, Dated, Evaluation, Root, Version
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label
 
 ROOT = Root(origin="a project")
@@ -24,7 +24,7 @@ def seen(
     root: str = ROOT.name,
     day: date | None = None,
     **further: Any,
-) -> Seen:
+) -> Access:
     """A look at task `close` of desk::heldout."""
     fields = {
         "domain": "desk",
@@ -35,7 +35,7 @@ def seen(
         "run": "run-1",
         "who": "ann",
     }
-    return Seen(
+    return Access(
         root=root, parents=parents or (root,), at=moment, day=day or moment.date(), **{**fields, **further}
     )
 

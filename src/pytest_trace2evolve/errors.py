@@ -6,7 +6,7 @@ is how an item reports that the agent failed its task.
 
 import difflib
 from collections.abc import Iterable
-from typing import NoReturn, Self
+from typing import Self
 
 LONGEST_LINE = 2_000
 """Characters of the longest line that reports an error."""
@@ -24,19 +24,9 @@ def similar(wrong: str, known: Iterable[str], *, most: int, cutoff: float = 0.4)
     return difflib.get_close_matches(wrong, list(known), n=most, cutoff=cutoff) if len(wrong) <= 200 else []
 
 
-def refuse_taken(kind: str, name: str, first: str, second: str) -> NoReturn:
-    """Report a name that is registered twice.
-
-    Args:
-        kind: What is registered, such as `world`.
-        name: The name.
-        first: The owner of one registration, as a message names it.
-        second: The owner of the other.
-
-    Raises:
-        ConfigError: always.
-    """
-    raise ConfigError(
+def name_taken(kind: str, name: str, first: str, second: str) -> "ConfigError":
+    """The error of a name that two owners register, such as that of a `world`."""
+    return ConfigError(
         f"{kind} {name!r} is registered twice, by {first} and by {second}; rename one of them or remove it"
     )
 

@@ -7,7 +7,7 @@ import pytest
 
 from pytest_trace2evolve.evidence.ledger import Ledger
 from pytest_trace2evolve.gate.claims import Claim, spending_of
-from pytest_trace2evolve.records.ledger import Evaluation, Repair, Saved
+from pytest_trace2evolve.records.ledger import BaselineSave, Evaluation, Repair
 from pytest_trace2evolve.records.verdict import Decision
 from tests.ledger_helpers import ROOT, at, judged
 from tests.plugin.conftest import Command, DeskProject
@@ -159,7 +159,7 @@ def test_saved_baselines_are_entries(project: DeskProject, command: Command) -> 
     project.baseline("v0")
     assert project.run("--candidate=v1").ret == 0
     assert command("promote", project.runs[-1].name, "--name", "v0").returncode == 0
-    saves = [one for one in Ledger(project.root / "ledger").read().in_time if isinstance(one, Saved)]
+    saves = [one for one in Ledger(project.root / "ledger").read().in_time if isinstance(one, BaselineSave)]
     assert [one.baseline.id for one in saves] == ["v0", "v0"]
     assert [one.replaces for one in saves] == [None, saves[0].baseline.digest]
     assert [one.decision for one in entries_of(project)] == [Decision.PROMOTE]

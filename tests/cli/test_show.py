@@ -10,7 +10,7 @@ import pytest
 
 from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.evidence.ledger import Ledger
-from pytest_trace2evolve.records.ledger import Seen
+from pytest_trace2evolve.records.ledger import Access
 from pytest_trace2evolve.session.traces import user_name
 from pytest_trace2evolve.utils.sanitize import sanitize, sanitize_line
 from tests.plugin.conftest import SUITE, DeskProject
@@ -39,10 +39,10 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> Shown:
     return status, captured.out.splitlines(), captured.err
 
 
-def looks(root: Path) -> list[Seen]:
+def looks(root: Path) -> list[Access]:
     history = Ledger(root / "ledger").read()
     assert history.problems == ()
-    return [entry for entry in history.in_time if isinstance(entry, Seen)]
+    return [entry for entry in history.in_time if isinstance(entry, Access)]
 
 
 def plain_file(run: Path, target: Path, **simulation: Any) -> Path:

@@ -9,7 +9,7 @@ from benchmarks.deficits import Deficit
 from pytest_trace2evolve.cases.case import Case
 from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.evidence.ledger import Ledger
-from pytest_trace2evolve.records.ledger import Seen
+from pytest_trace2evolve.records.ledger import Access
 from pytest_trace2evolve.records.trace import Simulation
 from tests.diagnose.deficient import cases, simulated, write_run
 
@@ -116,7 +116,7 @@ def test_who_learns_from_it_all_the_same_has_it_written_down(
     capsys.readouterr()
     assert capabilities(str(run), "--json", "--split", "heldout") == 0
     assert json.loads(capsys.readouterr().out)["traces"] == 40
-    entries = [one for one in Ledger(project / "ledger").read().entries.values() if isinstance(one, Seen)]
+    entries = [one for one in Ledger(project / "ledger").read().entries.values() if isinstance(one, Access)]
     assert len(entries) == 20
     assert {(one.suite, one.split, one.run) for one in entries} == {("desk", "heldout", "run.json")}
 

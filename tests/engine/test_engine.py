@@ -13,7 +13,7 @@ from pytest_trace2evolve.engine.conversation import Assignment
 from pytest_trace2evolve.engine.engine import Engine, Job, Place
 from pytest_trace2evolve.engine.loop import LoopThread
 from pytest_trace2evolve.errors import BudgetError, EndpointError, InfrastructureError
-from pytest_trace2evolve.evidence.draws import FinishedStore
+from pytest_trace2evolve.evidence.draws import Store
 from pytest_trace2evolve.evidence.journal import Journal
 from pytest_trace2evolve.records.budget import Budgets, State
 from pytest_trace2evolve.records.completion import Usage
@@ -71,7 +71,7 @@ class Bench:
         self.executor = executor or Counting()
         self.loop = LoopThread(2)
         self.account = Account(folder / "account.sqlite", budgets or Budgets())
-        self.store = FinishedStore(folder / "finished")
+        self.store = Store(folder / "finished")
         self.engine = Engine(self.loop, self.account, folder, self.executor)
         self.declared: list[int] = []
 

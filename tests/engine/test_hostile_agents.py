@@ -20,7 +20,7 @@ from pytest_trace2evolve.errors import (
     TraceError,
     WorldError,
 )
-from pytest_trace2evolve.evidence.draws import FinishedStore
+from pytest_trace2evolve.evidence.draws import Store
 from pytest_trace2evolve.evidence.run_folder import RunStore, simulation_record
 from pytest_trace2evolve.project.candidates import AgentFactory, Candidate
 from pytest_trace2evolve.records.message import Message, ToolCall
@@ -66,7 +66,7 @@ def idle(desk: World) -> Task:
 
 def keep(simulation: Simulation, task: Task, world: World, folder: Path) -> float | None:
     """Store a simulation in every way, read it back, and score it."""
-    store = FinishedStore(folder)
+    store = Store(folder)
     store.put("key", simulation)
     assert store.get("key") == simulation
     result = score(simulation, task, world)

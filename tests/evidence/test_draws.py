@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_trace2evolve.errors import ResultsError
-from pytest_trace2evolve.evidence.draws import DrawStore, accounts_in
+from pytest_trace2evolve.evidence.draws import DrawStore, draws_in
 from pytest_trace2evolve.records.trace import Simulation
 
 WHO = ("candidate", "agent", "conditions")
@@ -204,7 +204,7 @@ def test_processes_and_threads_write_one_draw_together(tmp_path: Path) -> None:
     for process in processes:
         process.join()
         assert process.exitcode == 0
-    (store,) = accounts_in(tmp_path / "finished", tmp_path / "draws")
+    (store,) = draws_in(tmp_path / "finished", tmp_path / "draws")
     assert list(store.problems()) == []
     assert len(list((tmp_path / "finished").rglob("*.json"))) == 6
 

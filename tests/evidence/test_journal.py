@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.errors import ResultsError, StorageError
-from pytest_trace2evolve.evidence.draws import DrawStore, FinishedStore
+from pytest_trace2evolve.evidence.draws import DrawStore, Store
 from pytest_trace2evolve.evidence.journal import Journal, read
 from pytest_trace2evolve.records.completion import Answer, Completion, JournalEntry, Usage
 from tests.evidence.test_draws import opened, simulation, store
@@ -25,7 +25,7 @@ def entry(request: str) -> JournalEntry:
     return JournalEntry(request, Answer(trial=0, side="agent", model="m", completion=completion))
 
 
-def begun(store: DrawStore | FinishedStore, key: str, *requests: str) -> Journal:
+def begun(store: DrawStore | Store, key: str, *requests: str) -> Journal:
     """An open journal to which these requests were answered."""
     journal = store.begin(key)
     assert journal is not None
@@ -186,7 +186,7 @@ def test_a_full_disk_ends_the_run(store: DrawStore, monkeypatch: pytest.MonkeyPa
 
 
 def test_scratch_simulations_have_journals_too(tmp_path: Path) -> None:
-    store = FinishedStore(tmp_path / "scratch")
+    store = Store(tmp_path / "scratch")
     with begun(store, "aabb", "1"), pytest.raises(BlockingIOError):
         store.begin("aabb")
     with begun(store, "aabb") as journal:

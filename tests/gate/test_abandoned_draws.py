@@ -15,7 +15,7 @@ from pytest_trace2evolve.gate.claims import Claim, spending_of
 from pytest_trace2evolve.gate.decide import decide
 from pytest_trace2evolve.gate.pairs import pair
 from pytest_trace2evolve.records.evidence import SimulationEvidence
-from pytest_trace2evolve.records.ledger import Dated, Draw, Origin, Saved, Version
+from pytest_trace2evolve.records.ledger import BaselineSave, Dated, Draw, Origin, Version
 from pytest_trace2evolve.records.score import Status
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label, Verdict
 from pytest_trace2evolve.session.verdicts import with_recorded
@@ -137,11 +137,11 @@ def test_another_candidate_that_was_only_drawn_is_a_test(further: dict[str, Any]
     assert spending_of([*entries, claimed], claim()).number == 2, "its test is counted once"
 
 
-def saved(minutes: float, run: str, evidence: str, **further: Any) -> Saved:
+def saved(minutes: float, run: str, evidence: str, **further: Any) -> BaselineSave:
     """A saved baseline of desk, measured by a run."""
     version = Version(id="v0", digest=evidence)
     fields: dict[str, Any] = {"suite": "desk", "baseline": version, "run": run, **further}
-    return Saved(root=ROOT.name, parents=(ROOT.name,), at=at(minutes), **fields)
+    return BaselineSave(root=ROOT.name, parents=(ROOT.name,), at=at(minutes), **fields)
 
 
 V0 = {"candidate": Version(id="v0", digest="text of v0"), "gated": False, "made": UNSTORED}

@@ -12,7 +12,7 @@ from scipy.stats import fisher_exact
 from pytest_trace2evolve.gate import confirm
 from pytest_trace2evolve.gate.confirm import MAX_FRESH, STEP, fresh_p, fresh_result, next_step
 from pytest_trace2evolve.gate.significance import fisher
-from pytest_trace2evolve.records.evidence import Fresh, SimulationEvidence
+from pytest_trace2evolve.records.evidence import FreshTrials, SimulationEvidence
 from tests.gate_helpers import sim
 
 PASSES = np.arange(STEP + 1)
@@ -130,15 +130,15 @@ def trials(*rewards: float | None, start: int = 0) -> tuple[SimulationEvidence, 
 def test_steps_are_told_apart_by_trial_whatever_the_order() -> None:
     old = trials(*[1.0] * 7, 0.0, *[1.0] * 8, start=100)
     new = trials(*[0.0] * 6, 1.0, 1.0, *[0.0] * 8)
-    result = fresh_result(Fresh(baseline=old[::-1], candidate=new[::-1]))
+    result = fresh_result(FreshTrials(baseline=old[::-1], candidate=new[::-1]))
     assert result.p == result.worst == fresh_p(7, 2, 8, 0)
 
 
 def test_what_was_lost_counts_against_a_fall_and_is_said() -> None:
     old, new = trials(*[1.0] * 7, None, *[1.0] * 8), trials(*[0.0] * 16)
-    result = fresh_result(Fresh(baseline=old, candidate=new))
+    result = fresh_result(FreshTrials(baseline=old, candidate=new))
     assert result.p == fresh_p(7, 0, 8, 0) > result.worst == fresh_p(8, 0)
-    result = fresh_result(Fresh(baseline=trials(*[1.0] * 8), candidate=trials(*[None] * 8)))
+    result = fresh_result(FreshTrials(baseline=trials(*[1.0] * 8), candidate=trials(*[None] * 8)))
     assert (result.p, result.worst) == (1.0, fresh_p(8, 0))
 
 
@@ -150,7 +150,7 @@ def test_losing_more_never_lowers_p_nor_raises_what_it_might_have_been(
     lost = data.draw(st.sets(st.integers(0, 31)))
     fewer = [None if place in lost else reward for place, reward in enumerate(rewards)]
     before, after = (
-        fresh_result(Fresh(baseline=trials(*those[:16]), candidate=trials(*those[16:])))
+        fresh_result(FreshTrials(baseline=trials(*those[:16]), candidate=trials(*those[16:])))
         for those in (rewards, fewer)
     )
     assert after.p >= before.p
@@ -159,7 +159,7 @@ def test_losing_more_never_lowers_p_nor_raises_what_it_might_have_been(
 
 def test_trials_that_were_never_made_might_have_shown_a_fall() -> None:
     """Lost trials made the first step look clear; the second, not made, might have said otherwise."""
-    fresh = Fresh(baseline=trials(*[1.0] * 4, *[None] * 4), candidate=trials(*[0.0] * 3, *[1.0] * 5))
+    fresh = FreshTrials(baseline=trials(*[1.0] * 4, *[None] * 4), candidate=trials(*[0.0] * 3, *[1.0] * 5))
     result = fresh_result(fresh)
     assert result.p == 1.0
     assert result.worst == fresh_p(8, 5, 8, 0) < 0.01

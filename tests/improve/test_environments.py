@@ -15,7 +15,7 @@ from pytest_trace2evolve.improve import environments as own
 from pytest_trace2evolve.improve.plan import EvolutionPlan
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.environment import AdmissionReport, Calibration, CheckLine, Outcome
-from pytest_trace2evolve.records.improvement import Ready
+from pytest_trace2evolve.records.improvement import TrainingEnvironment
 from pytest_trace2evolve.serving.folder import read_model
 from pytest_trace2evolve.training.recipe import Recipe
 from pytest_trace2evolve.utils.resources import embedded_model
@@ -37,7 +37,7 @@ def prepare(
     base: Path | None = None,
     heard: Callable[[str], object] = print,
     played: Callable[[int], object] = print,
-) -> list[Ready]:
+) -> list[TrainingEnvironment]:
     plan = EvolutionPlan("v6", None, read_model(base or embedded_model()), Recipe(scenarios=8), "pocket")
     return own.prepare_environments(
         plan, Environments(), names, project, on_progress=heard, on_calibrated=played
@@ -119,7 +119,7 @@ def test_another_base_is_calibrated_once(
 
     monkeypatch.setattr(own, "calibrate", fitting)
 
-    def ready(*names: str) -> list[Ready]:
+    def ready(*names: str) -> list[TrainingEnvironment]:
         return prepare(project, names, base=other, heard=heard.append, played=played.append)
 
     [first] = ready(NAME)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_trace2evolve.records.adapter import AdapterManifest, AdapterState, Measured
+from pytest_trace2evolve.records.adapter import AdapterManifest, AdapterState, RewardChange
 from pytest_trace2evolve.records.capability import BUILT_IN_CAPABILITIES
 from pytest_trace2evolve.records.verdict import Decision
 from pytest_trace2evolve.session.adapters import LOSS, settle
@@ -15,7 +15,7 @@ PROMOTED, DISCARDED, OPEN = AdapterState.PROMOTED, AdapterState.DISCARDED, Adapt
 def manifest(**changes: tuple[float, float, float]) -> AdapterManifest:
     """Trained for `own`; others with their change and its interval, from 0.5 on."""
     heldout = {
-        name: Measured(before=0.5, after=0.5 + change, rollouts=8, low=low, high=high)
+        name: RewardChange(before=0.5, after=0.5 + change, rollouts=8, low=low, high=high)
         for name, (change, low, high) in {"own": (0.3, 0.2, 0.4), **changes}.items()
     }
     return AdapterManifest(

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.evidence.ledger import Ledger, render
-from pytest_trace2evolve.records.ledger import Evaluation, Saved
+from pytest_trace2evolve.records.ledger import BaselineSave, Evaluation
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label
 from tests.plugin.conftest import CONFTEST, SUITE, DeskProject
 
@@ -30,7 +30,7 @@ def kinds(project: DeskProject) -> list[str]:
     """What the ledger holds, oldest first; saved baselines apart."""
     history = Ledger(project.root / "ledger").read()
     assert history.problems == ()
-    return [type(entry).__name__ for entry in history.in_time if not isinstance(entry, Saved)]
+    return [type(entry).__name__ for entry in history.in_time if not isinstance(entry, BaselineSave)]
 
 
 def look(project: DeskProject, task: str = "close") -> None:

@@ -156,29 +156,6 @@ def test_the_digest_is_of_the_instruction_alone():
     assert one.digest != Candidate(id="v1", instruction="Ask!").digest
 
 
-def test_evidence_carries_who_it_is_and_what_it_had_seen():
-    candidate = Candidate(id="v2", parent="v1", hypothesis="h", informed_by=("a::b",), instruction="Ask.")
-    ref = candidate.ref()
-    assert (ref.id, ref.parent, ref.digest, ref.informed_by) == ("v2", "v1", candidate.digest, ("a::b",))
-
-
-@pytest.mark.parametrize(
-    ("suite", "split", "seen"),
-    [
-        ("retail", "heldout", True),
-        ("airline", "discovery", True),
-        ("retail", "held", False),
-        ("retail", "discovery", False),
-        ("airline", "heldout", False),
-        ("tail", "heldout", False),
-        ("airline", "disc", False),
-    ],
-)
-def test_seeing_one_task_of_a_split_is_having_seen_the_split(suite, split, seen):
-    candidate = Candidate(id="v6", informed_by=("retail::heldout", "airline::discovery::7"))
-    assert candidate.saw(suite, split) is seen
-
-
 @pytest.fixture
 def family(tmp_path):
     """v0 ← v1 ← v2, and v0 ← other."""
@@ -191,17 +168,7 @@ def test_a_folder_holds_its_candidates_by_id(family):
     assert list(family) == ["other", "v0", "v1", "v2"]
     assert family["v1"].parent == "v0"
     assert "v1" in family
-
-
-def test_a_folder_says_of_a_name_it_lacks_that_it_lacks_it(family):
     assert "v9" not in family
-    with pytest.raises(CandidateError, match="unknown candidate 'v9'"):
-        family["v9"]
-
-
-def test_a_lineage_goes_from_the_candidate_to_its_root(family):
-    assert [candidate.id for candidate in family.lineage("v2")] == ["v2", "v1", "v0"]
-    assert [candidate.id for candidate in family.lineage("v0")] == ["v0"]
 
 
 def test_an_unknown_candidate_is_answered_with_the_nearest(family, tmp_path):
@@ -239,7 +206,7 @@ def test_a_broken_file_does_not_hide_the_others(family, tmp_path):
         family["v9"]
 
 
-LAW = settings(max_examples=50)
+LAW = settings(max_examples=30)
 NEW_LINES = "\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
 NUL = "\0"  # the reader rejects it
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters=NEW_LINES + NUL), max_size=60)
@@ -248,9 +215,6 @@ WORD = st.text(st.sampled_from("abc:,#-'é码."), min_size=1, max_size=6).filter
 )
 PART = st.text("abcde_|.é", min_size=1, max_size=5)
 PLACES = st.lists(st.tuples(PART, PART, st.none() | PART), max_size=4)
-IDS = st.text(st.sampled_from("abcXYZ019._-"), min_size=1, max_size=6).filter(
-    lambda name: name[0] not in "._-"
-)
 
 
 def read_with(name: str, *header: str, text: str = "") -> Candidate:
@@ -268,34 +232,6 @@ def test_an_instruction_reaches_the_agent_as_it_was_written(text):
     candidate = read_with("v1", "hypothesis: h", text=text)
     assert candidate.instruction == text.strip()
     assert candidate.digest == Candidate(id="other", instruction=text.strip()).digest
-
-
-@LAW
-@given(TEXT, TEXT)
-def test_digests_are_equal_exactly_where_instructions_are(first, second):
-    one, other = Candidate(id="v1", instruction=first), Candidate(id="v1", instruction=second)
-    assert (one.digest == other.digest) is (first == second)
-
-
-@LAW
-@given(IDS, IDS)
-def test_an_id_is_the_name_of_its_file(name, other):
-    if name == other:
-        assert read_with(name).id == name
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        path = write_candidate(Path(folder), name)
-        with pytest.raises(CandidateError, match="its id is "):
-            read_candidate(path.rename(path.with_name(f"{other}.md")))
-
-
-@LAW
-@given(PLACES.filter(bool))
-def test_both_forms_of_a_list_say_the_same(places):
-    entries = [entry(place) for place in places]
-    inline = read_with("v1", f"informed_by: [{', '.join(entries)}]")
-    block = read_with("v1", "informed_by:", *(f"  - {one}" for one in entries))
-    assert inline.informed_by == block.informed_by == tuple(entries)
 
 
 @LAW

@@ -143,11 +143,6 @@ def test_a_damaged_lock_is_refused_with_its_file_and_a_mend(text):
     assert "\n" not in message
 
 
-def test_what_is_damaged_in_a_lock_is_named():
-    with pytest.raises(LockError, match=r"polity|policy"):
-        parse_lock(TEXT.replace('"policy"', '"polity"', 1), Path("suites.lock"))
-
-
 @pytest.mark.parametrize("further", ["", ',"signed_by":"me"'], ids=["same fields", "new fields"])
 def test_a_lock_of_another_format_is_refused_as_such(further):
     text = f'{{"schema_version":2,"suites":{{}}{further}}}'
@@ -204,9 +199,8 @@ def test_a_lock_without_code_is_read_and_keeps_its_digest():
     assert '"code"' not in render_lock(Lock(suites={"shop": BEFORE}))
 
 
-LAW = settings(max_examples=40)
+LAW = settings(max_examples=25)
 LOCKS = st.builds(Lock, suites=st.dictionaries(NAMES, SUITE_LOCKS, max_size=3))
-FIELDS = ["definition", "provider", "domain", "policy", "tools", "data"]
 
 
 def with_split(locked: SuiteLock, split: str, tasks: dict[str, str]) -> SuiteLock:
@@ -220,37 +214,6 @@ def test_a_lock_survives_its_file(lock):
     text = render_lock(lock)
     assert parse_lock(text, PATH) == lock
     assert render_lock(parse_lock(text, PATH)) == text
-
-
-@LAW
-@given(SUITE_LOCKS, st.text(max_size=4))
-def test_a_suite_equals_itself_under_any_version_of_its_provider(locked, version):
-    now = locked.model_copy(update={"provider_version": version})
-    verify(PATH, locked, now)
-    assert now.digest == locked.digest
-
-
-@LAW
-@given(SUITE_LOCKS, st.sampled_from(FIELDS), st.text(max_size=4))
-def test_every_other_field_is_part_of_the_digest_and_of_the_comparison(locked, field, value):
-    now = locked.model_copy(update={field: value})
-    assert (now.digest == locked.digest) is (getattr(locked, field) == value)
-    told = list(changes(locked, now))
-    word = "settings" if field == "definition" else field
-    assert [one.startswith(f"its {word} changed") for one in told] == [True] * (
-        getattr(locked, field) != value
-    )
-
-
-@LAW
-@given(SUITE_LOCKS, st.data())
-def test_a_changed_task_is_named_alone(locked, data):
-    split = data.draw(st.sampled_from(sorted(locked.splits)))
-    task = data.draw(st.sampled_from(sorted(locked.splits[split])))
-    now = with_split(locked, split, locked.splits[split] | {task: locked.splits[split][task] + "x"})
-    assert list(changes(locked, now)) == [f"the content of task {task!r} in split {split!r} changed"]
-    with pytest.raises(LockError):
-        verify(PATH, locked, now)
 
 
 @LAW

@@ -103,7 +103,7 @@ def test_a_task_without_actions_of_a_kind_does_not_count_for_it() -> None:
 
 def test_a_simulation_whose_actions_were_not_checked_does_not_count_for_action_match() -> None:
     unchecked = run("a", 0, actions={"read": ActionCount(total=2)}, termination_reason="max_steps")
-    assert unchecked.hit_max_steps
+    assert unchecked.termination_reason == "max_steps"
     checked = run("b", actions={"read": ActionCount(total=2, matched=2)})
     assert metrics([unchecked, checked]).action_match == 1
 

@@ -6,7 +6,7 @@ import pytest
 
 from pytest_trace2evolve.errors import AdapterError, ConfigError, ResultsError
 from pytest_trace2evolve.project.project import Project
-from pytest_trace2evolve.records.adapter import ADAPTER_WEIGHTS, MANIFEST, AdapterState, Measured
+from pytest_trace2evolve.records.adapter import ADAPTER_WEIGHTS, MANIFEST, AdapterState, RewardChange
 from pytest_trace2evolve.records.verdict import Decision, Goal, RunVerdict
 from pytest_trace2evolve.session.adapters import note_verdict
 from pytest_trace2evolve.session.promote import _refuse_forgetting
@@ -37,7 +37,7 @@ def judged(project: Project, decision: Decision | None, candidate: str = "v6+rea
 def measure(project: Project, change: float, high: float) -> None:
     """Write into the manifest what the adapter cost in a capability that it was not trained for."""
     path = project.adapters["reading"].path / MANIFEST
-    cost = Measured(before=0.5, after=0.5 + change, rollouts=8, low=change - 0.05, high=high)
+    cost = RewardChange(before=0.5, after=0.5 + change, rollouts=8, low=change - 0.05, high=high)
     manifest = project.adapters["reading"].manifest.model_copy(update={"heldout": {"adding": cost}})
     path.write_text(manifest.model_dump_json(), encoding="utf-8")
 

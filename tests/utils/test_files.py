@@ -196,7 +196,7 @@ def test_a_pipe_is_rejected(tmp_path: Path) -> None:
     assert (tmp_path / "pipe").is_fifo()
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(
     old=st.sets(st.sampled_from("abcd")).map(lambda names: dict.fromkeys(names, "öld\r\n")),
     new=st.sets(st.sampled_from("abcd"), min_size=1).map(lambda names: dict.fromkeys(names, "néw\n")),

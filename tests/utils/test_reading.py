@@ -4,12 +4,11 @@ import gzip
 import itertools
 import json
 import os
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.errors import LONGEST_LINE, ResultsError, SuiteError
@@ -22,6 +21,7 @@ JSON = st.recursive(
 )
 
 
+@settings(max_examples=40)
 @given(value=JSON, members=st.integers(1, 3), padding=st.integers(0, 20))
 def test_what_is_written_is_read_plain_and_gzipped(
     tmp_path_factory: pytest.TempPathFactory, value: Any, members: int, padding: int
@@ -36,6 +36,7 @@ def test_what_is_written_is_read_plain_and_gzipped(
     assert read_json(path, ResultsError) == value
 
 
+@settings(max_examples=60)
 @given(text=st.binary(max_size=200))
 def test_any_bytes_are_a_value_or_one_line(tmp_path_factory: pytest.TempPathFactory, text: bytes) -> None:
     path = tmp_path_factory.mktemp("bytes") / "file"
@@ -78,7 +79,7 @@ def test_a_file_of_the_limit_is_read_and_a_larger_one_is_not(tmp_path: Path) -> 
 
 def test_a_gzip_bomb_is_stopped_long_before_it_is_expanded(tmp_path: Path) -> None:
     path = tmp_path / "f.json.gz"
-    path.write_bytes(gzip.compress(b" " * (40 << 20), 1) * 20)
+    path.write_bytes(gzip.compress(b" " * (20 << 20), 1) * 20)
     with pytest.raises(ResultsError, match=r"expands to more than \d+ MiB; is it a file of this kind\?"):
         read_json(path, ResultsError, limit=reading.RESULTS)
 
@@ -109,11 +110,10 @@ def test_strict_json_rejects_what_lenient_json_takes_or_not(text: str, cause: st
 
 
 def test_a_name_that_is_given_twice_is_found_in_a_large_object_at_once() -> None:
-    names = ",".join(f'"{number}": 0' for number in range(400_000))
-    began = time.process_time()
-    with pytest.raises(ValueError, match="the name '399999' occurs twice"):
-        parse_json(f'{{{names}, "399999": 0}}', unique=True)
-    assert time.process_time() - began < 5.0  # an hour, if each name is looked for among all before it
+    # Without an end, if each name were compared with all before it.
+    names = ",".join(f'"{number}": 0' for number in range(200_000))
+    with pytest.raises(ValueError, match="the name '199999' occurs twice"):
+        parse_json(f'{{{names}, "199999": 0}}', unique=True)
 
 
 def test_an_escaped_backslash_before_u0000_is_not_nul() -> None:

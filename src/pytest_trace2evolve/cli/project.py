@@ -13,7 +13,7 @@ from pytest_trace2evolve.cli.common import at_least
 from pytest_trace2evolve.errors import CaseError, ConfigError, nearest
 
 if TYPE_CHECKING:
-    from pytest_trace2evolve.project.scaffold import Layout
+    from pytest_trace2evolve.project.scaffold import Scaffold
 
 SOME_FAILED = 1
 """Exit status if a case is not admitted."""
@@ -21,7 +21,7 @@ SOME_FAILED = 1
 
 def init(options: argparse.Namespace) -> int:
     """Lay suites, candidates, cases, prices and a workflow out in a project."""
-    from pytest_trace2evolve.project.scaffold import lay_out, write
+    from pytest_trace2evolve.project.scaffold import plan_scaffold, write_scaffold
     from pytest_trace2evolve.report.cases import layout_text
 
     if options.folder and options.root:
@@ -31,9 +31,11 @@ def init(options: argparse.Namespace) -> int:
         raise ConfigError(
             f"--suites {options.suites!r} leaves a name empty; give suites like support,tau2-retail, or all"
         )
-    layout = lay_out(Path.cwd() / (options.folder or options.root or ""), suites, workflow=options.workflow)
+    layout = plan_scaffold(
+        Path.cwd() / (options.folder or options.root or ""), suites, workflow=options.workflow
+    )
     if not options.dry_run:
-        write(layout)
+        write_scaffold(layout)
     command = _next_command(layout)
     if options.json:
         print(json.dumps({**layout.to_json(), "dry_run": options.dry_run, "next": command}, indent=2))
@@ -42,7 +44,7 @@ def init(options: argparse.Namespace) -> int:
     return 0
 
 
-def _next_command(layout: "Layout") -> str:
+def _next_command(layout: "Scaffold") -> str:
     """The command that measures a candidate: by the embedded model, or without one by the oracle."""
     from pytest_trace2evolve.utils.resources import embedded_model
 
@@ -61,7 +63,7 @@ def generate_cases(options: argparse.Namespace) -> int:
     """Write cases from a seed."""
     from pytest_trace2evolve.cases.case import FAMILIES, PRESSURE, case_line, generate
     from pytest_trace2evolve.records.task import Content
-    from pytest_trace2evolve.utils.files import write_parts
+    from pytest_trace2evolve.utils.files import write_atomic
 
     count = at_least("--count", options.count, 1)
     families: list[str] = []
@@ -76,7 +78,7 @@ def generate_cases(options: argparse.Namespace) -> int:
         return 0
     try:
         _check_new(out)
-        write_parts(out, lines, exclusive=True)
+        write_atomic(out, lines, exclusive=True)
     except OSError as error:
         _check_new(out)
         raise ConfigError(f"--out {out} cannot be written: {error.strerror or error}") from None

@@ -13,7 +13,7 @@ from functools import cached_property
 from itertools import takewhile, zip_longest
 from typing import Any
 
-from pytest_trace2evolve.records.capability import Outcome, Shown
+from pytest_trace2evolve.records.capability import Example, Outcome
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import World, rules_of
 from pytest_trace2evolve.records.rules import Finding, Rules, Writing, id_at
@@ -177,9 +177,9 @@ class Behavior:
         """The trace as the contrast sees it."""
         return Outcome(**self._identity, passed=self.passed)
 
-    def shown(self, message: int | None, why: str) -> Shown:
+    def shown(self, message: int | None, why: str) -> Example:
         """A place in the trace that shows something."""
-        return Shown(**self._identity, message=message, why=why)
+        return Example(**self._identity, message=message, why=why)
 
     @property
     def _identity(self) -> dict[str, Any]:

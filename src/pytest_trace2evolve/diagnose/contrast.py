@@ -17,10 +17,10 @@ from pytest_trace2evolve.records.capability import (
     Assessment,
     Capability,
     Contrast,
+    Example,
     LabelRun,
     Outcome,
     Presence,
-    Shown,
 )
 
 MAX_EXAMPLES = 8  # failures that are shown of a capability
@@ -153,7 +153,7 @@ def _assessment(
     by_run: tuple[Contrast, ...],
     interval: tuple[float, float] | None,
     thresholds: Thresholds,
-    examples: tuple[Shown, ...],
+    examples: tuple[Example, ...],
 ) -> Assessment:
     coverage = [run.coverage for run in by_run if run.coverage is not None]
     delta = [run.delta for run in by_run if run.delta is not None]
@@ -204,15 +204,17 @@ def _reason_against(by_run: Sequence[Contrast], thresholds: Thresholds, low: flo
     return ""
 
 
-def _examples(name: str, runs: Sequence[LabelRun], outcomes: Sequence[Outcome]) -> tuple[Shown, ...]:
+def _examples(name: str, runs: Sequence[LabelRun], outcomes: Sequence[Outcome]) -> tuple[Example, ...]:
     """Failures that lack it, those first that most runs agree on."""
     failed = {outcome.trace: outcome for outcome in outcomes if not outcome.passed}
-    found: dict[str, list[Shown]] = {}
+    found: dict[str, list[Example]] = {}
     for run in runs:
         for label in run.labels:
             outcome = failed.get(label.trace)
             if label.capability == name and label.presence is Presence.LACKING and outcome is not None:
-                shown = Shown(**outcome.model_dump(exclude={"passed"}), message=label.message, why=label.why)
+                shown = Example(
+                    **outcome.model_dump(exclude={"passed"}), message=label.message, why=label.why
+                )
                 found.setdefault(label.trace, []).append(shown)
     agreed = sorted(found.values(), key=len, reverse=True)
     return tuple(shown[0] for shown in agreed[:MAX_EXAMPLES])

@@ -19,7 +19,7 @@ from pytest_trace2evolve.records.capability import (
     LabelRun,
     Presence,
 )
-from pytest_trace2evolve.records.improvement import Missing
+from pytest_trace2evolve.records.improvement import MissingCapability
 from pytest_trace2evolve.records.trace import TerminationReason
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class RunDiagnosis:
         environments: Names of the environments that have the tools of the run's world.
     """
 
-    missing: tuple[Missing, ...]
+    missing: tuple[MissingCapability, ...]
     runs: tuple[str, ...]
     splits: tuple[str, ...]
     failed: int
@@ -101,7 +101,7 @@ class RunDiagnosis:
     environments: tuple[str, ...]
 
     @property
-    def trainable(self) -> tuple[Missing, ...]:
+    def trainable(self) -> tuple[MissingCapability, ...]:
         """The missing capabilities that have an environment with the tools of the run's world.
 
         Raises:
@@ -134,7 +134,7 @@ def diagnose_run(project: Project, run: str, here: Path, environments: "Environm
             "to learn"
         )
     missing = tuple(
-        Missing(name=assessed.name, delta=assessed.delta, coverage=assessed.coverage)
+        MissingCapability(name=assessed.name, delta=assessed.delta, coverage=assessed.coverage)
         for assessed in found.capabilities
         if assessed.selected
     )

@@ -30,7 +30,7 @@ from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.project.candidates import Candidates
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.base import Record
-from pytest_trace2evolve.records.environment import TOP, Calibration, Figures, Outcome, Tried
+from pytest_trace2evolve.records.environment import TOP, Calibration, DifficultyResult, Figures, Outcome
 from pytest_trace2evolve.records.protocols import Agent, Model
 from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.utils.files import write_atomic
@@ -157,7 +157,7 @@ async def calibrate(
     `on_progress` gets the difficulty and the number of finished rollouts. An `InfrastructureError` says that
     too many rollouts were lost: the others alone prove nothing.
     """
-    difficulty, tried = spec.start, list[Tried]()
+    difficulty, tried = spec.start, list[DifficultyResult]()
     while True:
         tried.append(await _measure(environments, name, difficulty, model, spec, on_progress))
         if not tried[-1].outside or not spec.adjust or len(tried) > MAX_ADJUSTMENTS:
@@ -191,7 +191,7 @@ async def _measure(
     model: Model,
     spec: CalibrationSpec,
     on_progress: Callable[[int, int], None],
-) -> Tried:
+) -> DifficultyResult:
     started = time.perf_counter()
     generator, world = environments.generator(name, difficulty, spec.content), environments.world(name)
     prompt, tools = system_prompt(world.policy(), spec.instruction), world.tools("assistant")
@@ -216,7 +216,7 @@ async def _measure(
         )
     found = figures([group.rewards for group in groups], len(lost))
     tokens = [rollout.tokens for rollout in rollouts if rollout.reward is not None and rollout.tokens]
-    return Tried(
+    return DifficultyResult(
         difficulty=difficulty,
         digest=generator.digest,
         figures=found,
@@ -227,7 +227,7 @@ async def _measure(
     )
 
 
-def _advice(tried: Sequence[Tried]) -> str:
+def _advice(tried: Sequence[DifficultyResult]) -> str:
     """What to do if no difficulty fits."""
     levels = ", ".join(str(level.difficulty) for level in tried)
     if direction(tried[-1].figures) < 0:

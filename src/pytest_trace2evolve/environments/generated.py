@@ -19,7 +19,7 @@ from pytest_trace2evolve.cases.content import vocabulary
 from pytest_trace2evolve.environments.environment import check_difficulty, invalid_grade
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.environments.sandbox.box import Sandbox
-from pytest_trace2evolve.errors import GeneratorError, refuse_taken
+from pytest_trace2evolve.errors import GeneratorError, name_taken
 from pytest_trace2evolve.project.extensions import registered_environments
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.base import Record
@@ -331,7 +331,7 @@ def project_environments(project: Project) -> Environments:
     hooked = project.extensions.environments
     owners = {**registered_environments(), **dict.fromkeys(hooked, "the hook pytest_t2e_environments")}
     for name in generated.keys() & owners.keys():
-        refuse_taken("environment", name, owners[name], f"{FOLDER / name}.json")
+        raise name_taken("environment", name, owners[name], f"{FOLDER / name}.json")
     return Environments({**hooked, **generated}, worlds, project)
 
 

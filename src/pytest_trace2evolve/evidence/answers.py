@@ -28,10 +28,9 @@ _SCHEMA = "CREATE TABLE IF NOT EXISTS answers (key TEXT PRIMARY KEY, answer TEXT
 
 
 class AnswerFile:
-    """Answers by their keys, in one file. It may be used in another thread than the one that opened it.
+    """Answers by their keys, in one file, which is made if there is none; any thread may use it.
 
     Args:
-        path: The file; it is made if there is none.
         remedy: What to do about a damaged file, for the error's text.
 
     Raises:
@@ -83,7 +82,6 @@ class AnswerFile:
         self._connection.execute("COMMIT")
 
     def get(self, key: str) -> Answer | None:
-        """The answer of a key, if there is one."""
         try:
             row = self._connection.execute("SELECT answer FROM answers WHERE key = ?", (key,)).fetchone()
             return None if row is None else Answer.model_validate_json(row[0])
@@ -123,7 +121,6 @@ class AnswerFile:
             yield key, answer
 
     def close(self) -> None:
-        """Close the file for good."""
         self._connection.close()
 
     def _damaged(self, error: object) -> str:

@@ -52,7 +52,6 @@ def _content(version: object, provenance: object, simulations: Iterable[object])
 
 
 def write_evidence(path: Path, evidence: Evidence, *, exclusive: bool = False) -> None:
-    """Write evidence to a file that is whole or absent."""
     write_atomic(path, render_evidence(evidence), exclusive=exclusive)
 
 
@@ -62,7 +61,6 @@ def is_evidence(record: object) -> bool:
 
 
 def parse_evidence(record: object, path: Path) -> Evidence:
-    """Evidence from a decoded JSON value."""
     version = record.get("schema_version") if isinstance(record, dict) else None
     if version != SCHEMA:
         raise ResultsError(f"{path}: evidence format {version!r} is not {SCHEMA}, the one this version reads")
@@ -84,7 +82,6 @@ def parse_evidence(record: object, path: Path) -> Evidence:
 
 
 def read_evidence(path: Path) -> Evidence:
-    """Read a baseline."""
     record = decode(path)
     if not is_evidence(record):
         raise ResultsError(

@@ -30,13 +30,9 @@ _Record = TypeVar("_Record", bound=Record)
 
 
 class CassetteHeader(Record):
-    """The first line of a cassette: how it was recorded, and what the lines after it must be.
+    """The first line of a cassette: how it was recorded, and the digest of the lines after it.
 
-    Attributes:
-        digest: Digest of the lines after the first.
-        partial: Why it may not hold the whole run; empty if it does.
-        agent, user: Their settings, as the run's evidence records them.
-        scripts: Whether customers of synthetic cases followed their scripts.
+    `partial` says why it may not hold the whole run; `scripts`: customers of synthetic cases followed theirs.
     """
 
     format: str = CASSETTE_FORMAT
@@ -61,12 +57,7 @@ class Cassette:
 
 
 def render(header: Mapping[str, Any], answers: Iterable[tuple[str, Answer]]) -> str:
-    """The text of a cassette.
-
-    Args:
-        header: The fields of `CassetteHeader` that the answers do not determine.
-        answers: By their keys, in the order of the lines.
-    """
+    """The text of a cassette, from the fields of its header that do not follow from the answers."""
     # How long an answer took, and where it came from, differs between two recordings of one run.
     left_out = {"completion": {"seconds", "cached"}}
     lines = [
@@ -84,12 +75,7 @@ def _line(record: Mapping[str, Any]) -> str:
 
 
 def read_cassette(path: Path) -> Cassette:
-    """Read a cassette whole.
-
-    Raises:
-        CassetteError: it is missing, damaged, cut off, no cassette or of another version; names the file and
-            the line.
-    """
+    """Read a cassette whole; any damage is a `CassetteError` that names the line."""
     if not os.path.lexists(path):
         raise CassetteError(f"cassette {path} does not exist; record it with --t2e-record")
     with reported(f"cassette {path}", CassetteError, _REMEDY):

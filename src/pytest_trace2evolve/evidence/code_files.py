@@ -71,7 +71,6 @@ class CodeFiles:
         return found
 
     def add_data(self, path: Path, key: str) -> None:
-        """Add a data file under a name."""
         self._data[path.resolve()] = key
 
     def add(self, name: str, path: str | None, definition: str | None) -> None:
@@ -153,10 +152,7 @@ class CodeFiles:
     def _add_import_effects(self, module: Module, *, imports: bool) -> None:
         """Add what runs when a module is imported and may change what is defined elsewhere.
 
-        Args:
-            module: The module.
-            imports: Whether to follow imports of modules that nothing in this one refers to: they are there
-                for what they register.
+        `imports`: follow imports that nothing in the module refers to: they are there for what they register.
         """
         for place, node in enumerate(module.tree.body):
             if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
@@ -168,12 +164,11 @@ class CodeFiles:
                 self._add_statement(module, place)
 
     def _add_unused_imports(self, module: Module, node: ast.Import | ast.ImportFrom) -> None:
-        for alias in node.names:
-            if (alias.asname or alias.name.partition(".")[0]) in module.used:
-                continue
-            source = "" if isinstance(node, ast.Import) else f"{module.imported_module(node)}."
-            if (path := locate(f"{source}{alias.name}")) is not None:
-                self._add_file(f"{source}{alias.name}", path, None)
+        source = "" if isinstance(node, ast.Import) else f"{module.imported_module(node)}."
+        for alias, bound in zip(node.names, bound_names(node), strict=True):
+            name = f"{source}{alias.name}"
+            if bound not in module.used and (path := locate(name)) is not None:
+                self._add_file(name, path, None)
 
     def _add_statement(self, module: Module, place: int) -> None:
         chosen = self._statements.setdefault(module.path, set())
@@ -190,27 +185,18 @@ class CodeFiles:
         """Add what a name of a module stands for: a definition in it, or an import, which is followed."""
         for place in module.bindings[name]:
             statement = module.tree.body[place]
-            if isinstance(statement, ast.Import):
-                for alias in statement.names:
-                    if (alias.asname or alias.name.partition(".")[0]) == name:
-                        self._import(alias.name, None)
-            elif isinstance(statement, ast.ImportFrom):
-                source = module.imported_module(statement)
-                for alias in statement.names:
-                    if (alias.asname or alias.name) == name:
-                        self._import(source, alias.name)
+            if isinstance(statement, ast.Import | ast.ImportFrom):
+                for alias, bound in zip(statement.names, bound_names(statement), strict=True):
+                    if bound == name:
+                        self._import_alias(module, statement, alias)
             else:
                 self._add_statement(module, place)
 
     def _add_node(self, module: Module, node: ast.AST) -> None:
         """Add the imports and data files of one node, wherever it stands."""
-        if isinstance(node, ast.Import):
+        if isinstance(node, ast.Import | ast.ImportFrom):
             for alias in node.names:
-                self._import(alias.name, None)
-        elif isinstance(node, ast.ImportFrom):
-            source = module.imported_module(node)
-            for alias in node.names:
-                self._import(source, alias.name)
+                self._import_alias(module, node, alias)
         elif isinstance(node, ast.Call) and called_name(node) in ("import_module", "__import__"):
             for first in node.args[:1]:
                 if isinstance(first, ast.Constant) and isinstance(first.value, str):
@@ -222,6 +208,12 @@ class CodeFiles:
             self._import(f"{name}.__main__", None)
         for path in named_paths(module, node):
             self._add_named_path(module, path)
+
+    def _import_alias(self, module: Module, node: ast.Import | ast.ImportFrom, alias: ast.alias) -> None:
+        if isinstance(node, ast.Import):
+            self._import(alias.name, None)
+        else:
+            self._import(module.imported_module(node), alias.name)
 
     def _import(self, name: str, definition: str | None) -> None:
         """Add what an import statement names; a definition may be a module too."""

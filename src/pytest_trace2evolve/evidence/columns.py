@@ -115,7 +115,6 @@ class _HashedFile:
         self._digest: bytes | None = None
 
     def read_first_line(self) -> bool:
-        """Read the first line; returns whether it is as we write it."""
         found = _FIRST_LINE.fullmatch(line := self._file.readline(LINE))
         if found is None:
             return False

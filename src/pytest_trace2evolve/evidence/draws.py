@@ -14,20 +14,16 @@ import json
 import os
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from uuid import uuid4
-
-from pydantic import ValidationError
 
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.journal import Journal, journal_path, read, remove_journal
-from pytest_trace2evolve.evidence.results import decode
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.utils.canonical import digest, digest_text
 from pytest_trace2evolve.utils.files import alone_in, staged, write_atomic
-from pytest_trace2evolve.utils.reading import RECORDS, open_regular, problem_in, text_of
+from pytest_trace2evolve.utils.reading import RECORDS, open_regular, parse_json, reported, text_of
 
 FORMAT = 1
 """Version of simulations and accounts; raised when a stored trace would no longer equal a fresh one."""
@@ -46,30 +42,51 @@ def simulation_key(parts: dict[str, Any]) -> str:
     return digest({"format": FORMAT, **parts})
 
 
-class Store(Protocol):
-    """Stores simulations by key."""
+class Store:
+    """A folder of simulations by key, a file each, without an account; several processes may write to it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
 
     def holds(self, key: str) -> bool:
-        """Whether there is a simulation of a key."""
+        return self._path(key).exists()
 
     def get(self, key: str) -> Simulation | None:
-        """The simulation of a key, if there is one."""
+        return self._read(key, "delete the file to run it again") if self.holds(key) else None
 
     def put(self, key: str, simulation: Simulation) -> None:
-        """Store a simulation; its journal is removed."""
+        """Store a simulation; its journal is removed.
+
+        Raises:
+            OSError: it could not be written; nothing is stored.
+        """
+        write_atomic(self._path(key), _rendered(simulation))
+        remove_journal(self.folder, key)
 
     def begin(self, key: str) -> Journal | None:
         """The journal of a simulation; None if the simulation is stored.
 
         Raises:
             BlockingIOError: another process is making it.
-            OSError: the journal cannot be opened.
-            ResultsError: it was changed or deleted.
+            OSError: the journal or the account cannot be written.
+            ResultsError: the journal or the account was changed, or the journal was deleted.
         """
+        journal = Journal(journal_path(self.folder, key), key, must_exist=False, remedy="delete it")
+        if not self.holds(key):
+            return journal
+        journal.remove()
+        return None
 
+    def _path(self, key: str) -> Path:
+        return self.folder / key[:2] / f"{key}.json"
 
-def _path(folder: Path, key: str) -> Path:
-    return folder / key[:2] / f"{key}.json"
+    def _read(self, key: str, remedy: str, content: str | None = None) -> Simulation:
+        path = self._path(key)
+        with reported(path, ResultsError, remedy):
+            text = text_of(path, RECORDS)
+            if content is not None and digest_text(text) != content:
+                raise ResultsError(f"{path}: was changed since it was stored; {remedy}")
+            return Simulation.model_validate(parse_json(text))
 
 
 def _rendered(simulation: Simulation) -> str:
@@ -77,44 +94,8 @@ def _rendered(simulation: Simulation) -> str:
     return json.dumps(record, ensure_ascii=False, allow_nan=False)
 
 
-def _parsed(path: Path, remedy: str) -> Simulation:
-    try:
-        return Simulation.model_validate(decode(path))
-    except ValidationError as error:
-        raise ResultsError(f"{path}: damaged at {problem_in(error)}; {remedy}") from None
-
-
-@dataclass(frozen=True)
-class FinishedStore:
-    """A folder of simulations, one file each, without an account; several processes may write to it."""
-
-    folder: Path
-
-    def holds(self, key: str) -> bool:
-        """Whether there is a simulation of a key."""
-        return _path(self.folder, key).exists()
-
-    def get(self, key: str) -> Simulation | None:
-        """The simulation of a key, if there is one."""
-        path = _path(self.folder, key)
-        return _parsed(path, "delete the file to run it again") if path.exists() else None
-
-    def put(self, key: str, simulation: Simulation) -> None:
-        """Store a simulation; its journal is removed."""
-        write_atomic(_path(self.folder, key), _rendered(simulation))
-        remove_journal(self.folder, key)
-
-    def begin(self, key: str) -> Journal | None:
-        """The journal of a simulation; None if the simulation is stored."""
-        journal = Journal(journal_path(self.folder, key), key, must_exist=False, remedy="delete it")
-        if not self.holds(key):
-            return journal
-        journal.remove()
-        return None
-
-
-class DrawStore:
-    """The draw of one candidate and one agent under fixed conditions.
+class DrawStore(Store):
+    """The draw of one candidate and one agent under fixed conditions: the first simulation of a key stays.
 
     It may be used from several threads and processes.
 
@@ -126,11 +107,10 @@ class DrawStore:
     """
 
     def __init__(self, simulations: Path, accounts: Path, who: tuple[str, str, str], run: str) -> None:
-        self._folder = simulations
-        self._who = who
+        super().__init__(simulations)
         self._run = run
         self._mutex = threading.RLock()
-        self._account = _Account(accounts / f"{digest(list(who))}.jsonl")
+        self._account = _Account(accounts / f"{digest(list(who))}.jsonl", who)
 
     @property
     def path(self) -> Path:
@@ -140,22 +120,19 @@ class DrawStore:
     @property
     def id(self) -> str:
         """The id of the draw; it begins if there was none."""
-        with self._mutex:
-            if not self._account.draw:
-                self._account.begin(self._who)
-                self._account.read()
-            return self._account.draw
+        if not self._account.draw:
+            self._refresh()
+        return self._account.draw
 
     @property
     def head(self) -> str:
         """The digest of all lines of the account."""
-        _ = self.id
         self._refresh()
         return self._account.chain
 
     def continues(self, head: str) -> bool:
         """Whether the account still has all lines that it had when its `head` was this."""
-        _ = self.head
+        self._refresh()
         return head in self._account.chains
 
     def key(self, key: str) -> str:
@@ -168,7 +145,7 @@ class DrawStore:
         Raises:
             ResultsError: it was deleted, or added by hand.
         """
-        path = _path(self._folder, key)
+        path = self._path(key)
         # The file before the account: a process that stores a simulation writes the account first.
         is_present = path.exists()
         if self._recorded(key) is None:
@@ -180,24 +157,13 @@ class DrawStore:
         return True
 
     def get(self, key: str) -> Simulation | None:
-        """The simulation of a key, if there is one."""
-        if not self.holds(key):
-            return None
-        self._verify(key)
-        return _parsed(_path(self._folder, key), self._remedy)
+        return self._read(key, self._remedy, self._recorded(key)) if self.holds(key) else None
 
     def begin(self, key: str) -> Journal | None:
-        """The journal of a simulation, which the account names from now on; None if the simulation is stored.
-
-        Raises:
-            BlockingIOError: another process is making it.
-            OSError: the journal or the account cannot be written.
-            ResultsError: the journal or the account was changed, or the journal was deleted.
-        """
-        _ = self.id
+        """As in `Store`; the account names the journal from now on."""
         if self._recorded(key) is not None:
             return None
-        path = journal_path(self._folder, key)
+        path = journal_path(self.folder, key)
         try:
             journal = Journal(path, key, must_exist=key in self._account.begun, remedy=self._remedy)
         except FileNotFoundError:
@@ -221,7 +187,7 @@ class DrawStore:
         return journal
 
     def put(self, key: str, simulation: Simulation) -> None:
-        """Store a simulation unless there is one of its key: the first one stays. Its journal is removed.
+        """Store a simulation unless there is one of its key. Its journal is removed.
 
         A process that is killed on the way leaves no trace of it, or all of it.
 
@@ -229,7 +195,7 @@ class DrawStore:
             OSError: it could not be written; nothing is stored.
         """
         text = _rendered(simulation)
-        path, content = _path(self._folder, key), digest_text(text)
+        path, content = self._path(key), digest_text(text)
         path.parent.mkdir(parents=True, exist_ok=True)
         with staged(path, [text]) as temporary, self._locked():
             if key in self._account.made:
@@ -245,10 +211,9 @@ class DrawStore:
                 ready.unlink(missing_ok=True)
                 raise
             ready.replace(path)
-            remove_journal(self._folder, key)
+            remove_journal(self.folder, key)
 
     def lose(self, key: str) -> None:
-        """Record that this run lost the simulation of a key."""
         with self._locked():
             if self._run not in self._account.lost.get(key, ()):
                 self._account.append({"lost": key, "run": self._run})
@@ -262,34 +227,24 @@ class DrawStore:
         """Read all stored simulations and journals; yields what is wrong with them, a line each."""
         try:
             self._refresh()
-            for key in sorted(self._account.made.keys() | self._account.begun):
-                try:
-                    if key in self._account.made:
-                        self.holds(key)
-                        self._verify(key)
-                        remove_journal(self._folder, key)  # a kill may have left it
-                    else:
-                        self._check_journal(key)
-                except ResultsError as error:
-                    yield str(error)
         except ResultsError as error:
             yield str(error)
+            return
+        for key in sorted(self._account.made.keys() | self._account.begun):
+            try:
+                if key in self._account.made:
+                    self.get(key)
+                    remove_journal(self.folder, key)  # a kill may have left it
+                else:
+                    self._check_journal(key)
+            except ResultsError as error:
+                yield str(error)
 
     def _recorded(self, key: str) -> str | None:
         """The digest of the file of a key; None if the account does not name it."""
         if key not in self._account.made:
             self._refresh()
         return self._account.made.get(key)
-
-    def _verify(self, key: str) -> None:
-        """Check that a stored file is the one that the account names."""
-        path = _path(self._folder, key)
-        try:
-            content = digest_text(text_of(path, RECORDS))
-        except (OSError, ValueError) as error:
-            raise ResultsError(f"{path}: cannot be read ({error}); {self._remedy}") from None
-        if content != self._recorded(key):
-            raise ResultsError(f"{path}: was changed since it was stored; {self._remedy}")
 
     def _finish(self, key: str, path: Path) -> None:
         """Put a simulation in its place if a killed process had only written and recorded it."""
@@ -302,7 +257,7 @@ class DrawStore:
 
     def _check_journal(self, key: str) -> None:
         """Check that the journal of a simulation that was begun is there and as it was written."""
-        path = journal_path(self._folder, key)
+        path = journal_path(self.folder, key)
         try:
             read(path, key, self._remedy)
         except FileNotFoundError:
@@ -327,14 +282,22 @@ class DrawStore:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         """Hold the lock for appending, with all lines of other processes read."""
-        _ = self.id
+        self._refresh()
         with self._mutex, alone_in(self.path.parent, if_possible=True):
             self._account.read()
             yield
 
     def _refresh(self) -> None:
+        """Read the account, which begins if there was none."""
         with self._mutex:
             self._account.read()
+
+
+def draws_in(simulations: Path, accounts: Path) -> Iterator[DrawStore]:
+    for path in sorted(accounts.glob("*.jsonl")):
+        store = DrawStore(simulations, accounts, ("", "", ""), "")
+        store._account = _Account(path, ("", "", ""))
+        yield store
 
 
 def _ready(path: Path, content: str) -> Path:
@@ -353,7 +316,7 @@ class _Account:
         chain: The digest of all lines; `chains` holds those of all earlier lines, too.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, who: tuple[str, str, str]) -> None:
         self.path = path
         self.draw = ""
         self.begun: set[str] = set()
@@ -361,36 +324,36 @@ class _Account:
         self.lost: dict[str, set[str]] = {}
         self.chain = ""
         self.chains: set[str] = set()
+        self._who = who
         self._offset = 0
         self._count = 0
 
-    def begin(self, who: tuple[str, str, str]) -> None:
-        """Write the first line, unless there is one."""
-        if self.path.exists():
-            return
-        named = dict(zip(("candidate", "agent", "conditions"), who, strict=True))
-        record = {"format": FORMAT, "draw": uuid4().hex, **named}
-        with contextlib.suppress(FileExistsError):  # another process was first
-            write_atomic(self.path, _line(record, ""), exclusive=True)
-
     def read(self) -> None:
-        """Read the lines that were appended; ResultsError if a line was changed, or the file is shorter."""
+        """Read the lines that were appended; the first line is written if there is none.
+
+        Raises:
+            ResultsError: a line was changed, or the file is shorter than it was.
+        """
+        if not self._offset and not self.path.exists():
+            self._write_first_line()
         try:
             with open_regular(self.path) as file:
-                size = file.seek(0, 2)
-                if size == self._offset:
-                    return
+                size = file.seek(0, os.SEEK_END)
                 file.seek(self._offset)
                 added = file.read()
         except FileNotFoundError:
-            if self._offset:
-                raise self._changed("was deleted while a run used it") from None
-            return
+            raise self._changed("was deleted while a run used it") from None
         if size < self._offset:
             raise self._changed("is shorter than it was")
         # A line without its end was not written whole; the next process that appends removes it.
         for raw in added[: added.rfind(b"\n") + 1].splitlines(keepends=True):
             self._add(raw)
+
+    def _write_first_line(self) -> None:
+        named = dict(zip(("candidate", "agent", "conditions"), self._who, strict=True))
+        record = {"format": FORMAT, "draw": uuid4().hex, **named}
+        with contextlib.suppress(FileExistsError):  # another process was first
+            write_atomic(self.path, _line(record, ""), exclusive=True)
 
     def append(self, record: dict[str, Any], *, durable: bool = True) -> None:
         """Append a line; `durable`: flushed to the disk, so that it survives a power cut."""
@@ -439,11 +402,3 @@ class _Account:
 def _line(record: dict[str, Any], before: str) -> str:
     """A line of an account: the record with the digest of itself and of all lines before it."""
     return json.dumps({**record, "chain": digest([before, record])}, sort_keys=True) + "\n"
-
-
-def accounts_in(simulations: Path, accounts: Path) -> Iterator[DrawStore]:
-    """All draws of a project, for verification."""
-    for path in sorted(accounts.glob("*.jsonl")):
-        store = DrawStore(simulations, accounts, ("", "", ""), "")
-        store._account = _Account(path)
-        yield store

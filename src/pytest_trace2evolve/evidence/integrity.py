@@ -1,10 +1,9 @@
-"""Compares baselines, verdicts and evidence with what the ledger says about them.
+"""Compares baselines, verdicts, evidence and traces with what the ledger says about them.
 
-A file's own digest shows an edit; only the ledger shows one by somebody who renews that digest too.
+A file's own digest shows an edit; only the ledger shows an edit by somebody who renews that digest too.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -12,37 +11,21 @@ from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.baselines import RESTORE, evidence_digest, read_evidence
 from pytest_trace2evolve.evidence.results import decode, traces_digest
 from pytest_trace2evolve.records.evidence import Evidence, SimulationEvidence
-from pytest_trace2evolve.records.ledger import Dated, Evaluation, Saved, Traces
+from pytest_trace2evolve.records.ledger import BaselineSave, Dated, Evaluation, Traces
 from pytest_trace2evolve.records.verdict import Decision, RunVerdict
 from pytest_trace2evolve.utils.canonical import digest
 
 VERDICT_NAME = "verdict.json"
 """The file of a run's folder that holds its verdict."""
 
-
-@dataclass(frozen=True)
-class Edited:
-    """A file that differs from what the ledger says about it.
-
-    Attributes:
-        path: The file.
-        text: The problem and the remedy, in one line.
-    """
-
-    path: Path
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.path}: {self.text}"
+BaselineEntry = BaselineSave | Evaluation
 
 
 def evidence_place(suite: str) -> str:
-    """The path in a run's folder of its evidence of a suite."""
     return f"evidence/{suite}.json"
 
 
 def verdict_digest(folder: Path) -> str:
-    """Identifies the whole content of a run's `verdict.json`."""
     return digest(decode(folder / VERDICT_NAME))
 
 
@@ -56,12 +39,8 @@ def outcomes_digest(records: Iterable[SimulationEvidence]) -> str:
     )
 
 
-def edited_baseline(
-    entries: Sequence[Dated], suite: str, name: str, path: Path, evidence: Evidence
-) -> Edited | None:
-    """Compare a saved baseline with what the ledger says was saved under its name last.
-
-    Entries of a save decide. Without any, runs that used the baseline do.
+def check_baseline(entries: Sequence[Dated], suite: str, name: str, path: Path, evidence: Evidence) -> None:
+    """Check that a saved baseline is as it was saved last, or as the last run used it if no save is recorded.
 
     Args:
         entries: All entries of the ledger.
@@ -69,38 +48,37 @@ def edited_baseline(
         path: Its file.
         evidence: The whole content of the file.
 
-    Returns:
-        The difference; None if there is none, or if the ledger knows nothing of the baseline.
+    Raises:
+        ResultsError: it is not. A baseline that the ledger does not know passes: see `unverified_baseline`.
     """
     known = _latest(entries, _entries_of_baseline(entries, suite, name))
     found = evidence_digest(evidence)
     if not known or any(_baseline_evidence(entry) == found for entry in known):
-        return None
+        return
     entry = known[-1]
-    verb = "saved" if isinstance(entry, Saved) else "used"
-    text = (
-        f"was edited: it holds evidence {found}, and run {entry.run} {verb} {_baseline_evidence(entry)} "
-        f"under this name ({_place(entry)}); {RESTORE}"
+    verb = "saved" if isinstance(entry, BaselineSave) else "used"
+    raise ResultsError(
+        f"{path}: was edited: it holds evidence {found}, and run {entry.run} {verb} "
+        f"{_baseline_evidence(entry)} under this name ({_place(entry)}); {RESTORE}"
     )
-    return Edited(path, text)
 
 
-def is_known(entries: Iterable[Dated], suite: str, name: str) -> bool:
-    """Whether the ledger can say what a saved baseline holds."""
-    return bool(_entries_of_baseline(entries, suite, name))
-
-
-def other_outcomes(
+def unverified_baseline(
     entries: Iterable[Dated], suite: str, name: str, evidence: Evidence, splits: Mapping[str, Iterable[str]]
-) -> str:
-    """One line if the latest run of an older version used other outcomes under a baseline's name; else empty.
+) -> str | None:
+    """What is suspicious about a saved baseline that the ledger does not know: may be empty.
 
-    Such a run recorded the outcomes of its split alone, and at that time baselines were replaced without an
-    entry: the file may have been edited, or saved anew.
+    Runs of older versions recorded only the outcomes of their split, and at that time baselines were replaced
+    without an entry: if the outcomes differ, the file may have been edited, or saved anew.
 
     Args:
         splits: The tasks of each split of the suite.
+
+    Returns:
+        None if the ledger knows the baseline: `check_baseline` has verified it.
     """
+    if _entries_of_baseline(entries, suite, name):
+        return None
     old = (
         entry
         for entry in entries
@@ -113,7 +91,8 @@ def other_outcomes(
     if entry is None:
         return ""
     tasks = set(splits[entry.split])
-    if outcomes_digest(one for one in evidence.simulations if one.task_id in tasks) == entry.baseline.digest:
+    outcomes = outcomes_digest(record for record in evidence.simulations if record.task_id in tasks)
+    if outcomes == entry.baseline.digest:
         return ""
     return (
         f"baseline {name!r} holds other outcomes on {entry.split} than run {entry.run} used "
@@ -121,13 +100,8 @@ def other_outcomes(
     )
 
 
-def edited_run(folder: Path, entries: Iterable[Dated]) -> Iterator[Edited]:
-    """Compare the verdict and the evidence of a run's folder with what the run recorded.
-
-    Args:
-        folder: The run's folder.
-        entries: The ledger's entries of that run.
-    """
+def edits_in_run(folder: Path, entries: Iterable[Dated]) -> Iterator[ResultsError]:
+    """The edits of the verdict and the evidence in a run's folder, given the ledger's entries of that run."""
     own = [entry for entry in entries if isinstance(entry, Evaluation) and entry.verdict is not None]
     path = folder / VERDICT_NAME
     if own and path.exists():
@@ -136,72 +110,65 @@ def edited_run(folder: Path, entries: Iterable[Dated]) -> Iterator[Edited]:
         except ResultsError as error:
             found = str(error)
         if wrong := next((entry for entry in own if entry.verdict != found), None):
-            yield Edited(
-                path,
-                f"was edited: its content has digest {found}, and run {wrong.run} recorded {wrong.verdict} "
-                f"(ledger entry {wrong.name}); run it again",
+            yield ResultsError(
+                f"{path}: was edited: its content has digest {found}, and run {wrong.run} recorded "
+                f"{wrong.verdict} (ledger entry {wrong.name}); run it again"
             )
     for suite in sorted({entry.suite for entry in own}):
         path = folder / evidence_place(suite)
-        recorded = {entry.evidence for entry in own if entry.suite == suite}
         if not path.exists():
             continue
+        recorded = {entry.evidence for entry in own if entry.suite == suite}
         try:
             found = evidence_digest(read_evidence(path))
         except ResultsError as error:
-            yield Edited(path, str(error).removeprefix(f"{path}: "))
+            yield error
             continue
         if found not in recorded:
-            yield Edited(
-                path,
-                f"was edited: it holds evidence {found}, and the run recorded "
-                f"{', '.join(map(str, recorded))}; run it again",
+            yield ResultsError(
+                f"{path}: was edited: it holds evidence {found}, and the run recorded "
+                f"{', '.join(map(str, recorded))}; run it again"
             )
 
 
-def edited_traces(entries: Iterable[Dated], run: str, path: Path) -> Edited | None:
-    """Compare a results file or folder with what the run that it names left.
+def check_traces(entries: Iterable[Dated], run: str, path: Path) -> None:
+    """Check that a results file or folder is as the run that it names left it.
 
     Args:
-        entries: All entries of the ledger, or those of one suite.
         run: The id of the run; empty if the file names none.
-        path: The file or folder.
 
-    Returns:
-        The difference; None if there is none, or if the ledger knows no traces of the run.
+    Raises:
+        ResultsError: it is not. Traces of a run that the ledger does not know pass.
     """
     known = _traces_of(entries, run)
     if not known or (found := traces_digest(path)) in {entry.digest for entry in known}:
-        return None
+        return
     entry = known[-1]
-    return Edited(
-        path,
-        f"was edited: it holds traces {found}, and run {run} left {entry.digest} ({_place(entry)}); "
-        "restore it, or run it again",
+    raise ResultsError(
+        f"{path}: was edited: it holds traces {found}, and run {run} left {entry.digest} ({_place(entry)}); "
+        "restore it, or run it again"
     )
 
 
 def knows_traces(entries: Iterable[Dated], run: str) -> bool:
-    """Whether the ledger can say which traces a run left."""
     return bool(_traces_of(entries, run))
 
 
-def edited_copy(entries: Iterable[Dated], suite: str, path: Path, evidence: Evidence) -> Edited | None:
-    """Compare evidence outside of `baselines/` with what the ledger says about the run that it names.
+def check_evidence(entries: Iterable[Dated], suite: str, path: Path, evidence: Evidence) -> None:
+    """Check that evidence outside of `baselines/` is what the run that it names recorded.
 
-    Returns:
-        The difference; None if there is none, or if the ledger knows no evidence of the run on the suite.
+    Raises:
+        ResultsError: it is not. Evidence of a run that the ledger does not know passes.
     """
     found = evidence_digest(evidence)
     known = _evidence_of_suite(entries, suite)
     run = evidence.provenance.run_id
-    recorded, entry = next(((one, entry) for one, entry in known.items() if entry.run == run), ("", None))
-    if found in known or entry is None:
-        return None
-    return Edited(
-        path,
-        f"was edited: it holds evidence {found}, and run {entry.run} recorded {recorded} ({_place(entry)}); "
-        "restore it, or run it again",
+    recorded = next((value for value, entry in known.items() if entry.run == run), None)
+    if found in known or recorded is None:
+        return
+    raise ResultsError(
+        f"{path}: was edited: it holds evidence {found}, and run {run} recorded {recorded} "
+        f"({_place(known[recorded])}); restore it, or run it again"
     )
 
 
@@ -210,10 +177,10 @@ def knows_evidence(entries: Iterable[Dated], suite: str, evidence: Evidence) -> 
     return evidence_digest(evidence) in _evidence_of_suite(entries, suite)
 
 
-def refuse_unrecorded(
+def check_promotion(
     folder: Path, record: RunVerdict, entries: Iterable[Dated], suites: Iterable[str]
 ) -> None:
-    """Require that the ledger confirms a verdict before it is relied on.
+    """Check that the ledger confirms a promotion before it is relied on.
 
     Args:
         folder: The run's folder.
@@ -252,8 +219,8 @@ def refuse_unrecorded(
                     f"{path}: run {later.run} repeated this test on {entry.suite}::{entry.split} and ended "
                     f"in {later.decision.value} ({_place(later)}); the worse of the two counts"
                 )
-    for wrong in edited_run(folder, own):
-        raise ResultsError(str(wrong))
+    for edit in edits_in_run(folder, own):
+        raise edit
 
 
 def _withdraws(later: Evaluation, entry: Evaluation) -> bool:
@@ -276,48 +243,45 @@ def _place(entry: Dated) -> str:
     return f"{entry.at:%Y-%m-%d}, ledger entry {entry.name}"
 
 
-def _baseline_evidence(entry: Saved | Evaluation) -> str | None:
-    return entry.baseline.digest if isinstance(entry, Saved) else entry.baseline_evidence
+def _baseline_evidence(entry: BaselineEntry) -> str | None:
+    return entry.baseline.digest if isinstance(entry, BaselineSave) else entry.baseline_evidence
 
 
-def _entries_of_baseline(entries: Iterable[Dated], suite: str, name: str) -> list[Saved | Evaluation]:
+def _entries_of_baseline(entries: Iterable[Dated], suite: str, name: str) -> list[BaselineEntry]:
     """The saves of a baseline, or else the runs that used it, oldest first."""
     known = [
         entry
         for entry in entries
-        if isinstance(entry, Saved | Evaluation)
+        if isinstance(entry, BaselineEntry)
         and (entry.suite, entry.baseline.id) == (suite, name)
         and _baseline_evidence(entry) is not None
     ]
-    saves = [entry for entry in known if isinstance(entry, Saved)]
+    saves = [entry for entry in known if isinstance(entry, BaselineSave)]
     return sorted(saves or known, key=_age)
 
 
-def _latest(entries: Iterable[Dated], known: Sequence[Saved | Evaluation]) -> list[Saved | Evaluation]:
+def _latest(entries: Iterable[Dated], known: Sequence[BaselineEntry]) -> list[BaselineEntry]:
     """Those of `known` that no other of them follows: one, or one for each merged branch."""
-    by_name = {entry.name: entry for entry in entries}
-    followed: set[str] = set()
-    for entry in known:
-        waiting = list(entry.parents)
-        seen: set[str] = set()
-        while waiting:
-            name = waiting.pop()
-            if name not in seen and name in by_name:
-                seen.add(name)
-                waiting += by_name[name].parents
-        followed |= seen
-    return [entry for entry in known if entry.name not in followed]
+    parents = {entry.name: entry.parents for entry in entries}
+    ancestors: set[str] = set()
+    waiting = [name for entry in known for name in entry.parents]
+    while waiting:
+        name = waiting.pop()
+        if name not in ancestors:
+            ancestors.add(name)
+            waiting += parents.get(name, ())
+    return [entry for entry in known if entry.name not in ancestors]
 
 
 def _traces_of(entries: Iterable[Dated], run: str) -> list[Traces]:
     return [entry for entry in entries if isinstance(entry, Traces) and entry.run == run]
 
 
-def _evidence_of_suite(entries: Iterable[Dated], suite: str) -> dict[str, Saved | Evaluation]:
+def _evidence_of_suite(entries: Iterable[Dated], suite: str) -> dict[str, BaselineEntry]:
     """The saves and the gated runs of a suite, by the digest of the evidence that was saved or measured."""
     return {
         digest: entry
         for entry in entries
-        if isinstance(entry, Saved | Evaluation) and entry.suite == suite
-        if (digest := entry.baseline.digest if isinstance(entry, Saved) else entry.evidence)
+        if isinstance(entry, BaselineEntry) and entry.suite == suite
+        if (digest := entry.baseline.digest if isinstance(entry, BaselineSave) else entry.evidence)
     }

@@ -34,15 +34,14 @@ class Journal:
     Answers are taken in order. If a request differs from the one that was answered there, the rest of the
     journal is discarded: the journal records that for good, and new answers follow.
 
-    Attributes:
-        path: The file.
-        redrawn: Whether answers were discarded, so that the simulation is not the one that was begun.
-
     Args:
         path: The file; it is made if there is none.
         key: The key of the simulation.
         must_exist: Whether a missing file is an error.
         remedy: What to do about a damaged file, for the error's text.
+
+    Attributes:
+        redrawn: Whether answers were discarded, so that the simulation is not the one that was begun.
 
     Raises:
         BlockingIOError: another process holds it.
@@ -60,12 +59,8 @@ class Journal:
             flags |= os.O_CREAT
         self._handle = os.open(path, flags, 0o644)
         try:
-            try:
-                lock_file(self._handle, wait=False)
-            except BlockingIOError:
-                raise
-            except OSError:  # a file system without locks: two runs at once make the same simulation twice
-                pass
+            # On a file system without locks, two runs at once make the same simulation twice.
+            lock_file(self._handle, wait=False, if_possible=True)
             found = read(path, key, remedy)
             os.ftruncate(self._handle, found.size)  # a process that was killed left a part of a line
         except BaseException:
@@ -86,12 +81,10 @@ class Journal:
 
     @property
     def empty(self) -> bool:
-        """Whether it holds no line."""
         return not self._entries and not self.redrawn
 
     @property
     def linked(self) -> bool:
-        """Whether the file is still in its place."""
         try:
             return os.path.samestat(os.fstat(self._handle), self.path.stat())
         except FileNotFoundError:
@@ -117,7 +110,6 @@ class Journal:
         return None
 
     def add(self, entry: JournalEntry) -> None:
-        """Append an answer."""
         request = json.dumps(entry.request)
         if entry.answer is None:
             content = f'"first_tokens": {json.dumps(entry.first_tokens)}'
@@ -128,13 +120,11 @@ class Journal:
         self._place += 1
 
     def close(self) -> None:
-        """Close the file, so that another process can open it."""
         handle, self._handle = self._handle, -1
         if handle >= 0:
             os.close(handle)
 
     def remove(self) -> None:
-        """Close and delete the file."""
         self.close()
         self.path.unlink(missing_ok=True)
 
@@ -149,7 +139,6 @@ class Journal:
 
 
 def journal_path(folder: Path, key: str) -> Path:
-    """The journal of a simulation in a folder of stored simulations."""
     return folder / key[:2] / f"{key}.journal"
 
 

@@ -8,7 +8,7 @@ import contextlib
 import os
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -58,10 +58,8 @@ class History:
     Attributes:
         root: The name of the root that its entries chain to; None if the ledger is empty.
         entries: The entries by name that are as they were written and belong to it.
-        problems: What is wrong with it, a line each: the file, the cause and the remedy. Damage that a repair
-            accepted is left out.
-        damaged: The entries that have these problems by name, each with the digest of its file as it is; None
-            if the file is missing.
+        problems: A line each: the file, the cause and the remedy. Damage that a repair accepted is left out.
+        damaged: Digests of the files of the entries with these problems, by name; None if one is missing.
     """
 
     root: str | None
@@ -78,7 +76,6 @@ class History:
 
     @property
     def in_time(self) -> list[Dated]:
-        """The entries, oldest first."""
         return sorted(self.entries.values(), key=lambda entry: (entry.at, entry.name))
 
 
@@ -95,16 +92,15 @@ class Ledger:
             now: The time; entries dated well after it are reported.
         """
         try:
-            names = self._names()
-            history = self._verified(names, now or datetime.now(UTC))
-            # A process that writes meanwhile may show a child before its parent.
-            while history.problems and self._names() != names:
+            while True:
                 names = self._names()
                 history = self._verified(names, now or datetime.now(UTC))
+                # A process that writes meanwhile may show a child before its parent.
+                if not history.problems or self._names() == names:
+                    return history
         except OSError as error:
             why = error.strerror or error
             return History(None, {}, (f"{self.folder.name}: cannot be read: {why}; {_RESTORE}",))
-        return history
 
     def append(self, make: Callable[[str, tuple[str, ...], datetime], Made]) -> Made:
         """Write an entry whose parents are the heads.
@@ -114,28 +110,19 @@ class Ledger:
         Args:
             make: Makes the entry from the name of the ledger's root, its parents' names and the time.
         """
-        with self._locked():
+        self.folder.mkdir(parents=True, exist_ok=True)
+        # On a file system without locks, two entries may get the same parents.
+        with alone_in(self.folder, if_possible=True):
             return self._write(make)
 
     def append_once(
         self, make: Callable[[str, tuple[str, ...], datetime], Made], same: Callable[[Dated], bool]
     ) -> None:
-        """Write an entry unless there is an equivalent one; of several processes only one writes it.
-
-        Args:
-            make: As in `append`.
-            same: Whether an entry makes this one superfluous.
-        """
-        with self._locked():
-            if not any(same(entry) for entry in self.read().entries.values()):
-                self._write(make)
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Hold the folder's lock if the system has locks: otherwise two entries may get the same parents."""
+        """Write an entry as `append` does, unless there is one that is the `same`; processes take turns."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with alone_in(self.folder, if_possible=True):
-            yield
+            if not any(same(entry) for entry in self.read().entries.values()):
+                self._write(make)
 
     def _names(self) -> set[str]:
         try:
@@ -210,7 +197,6 @@ class Ledger:
             return entry
 
     def _begin(self) -> str:
-        """Write the root; returns its name."""
         root = Root(origin=_first_commit(self.folder.parent) or uuid4().hex)
         with contextlib.suppress(FileExistsError):
             write_atomic(self.folder / f"{root.name}.json", render(root), exclusive=True)
@@ -258,9 +244,7 @@ def _problems_among(
     """The problems among entries whose own files are sound, by the name of the entry, one each.
 
     Args:
-        entries: The entries.
-        roots: The names of all roots in the folder.
-        root: The root that is this project's.
+        roots: The names of all roots in the folder; `root` is this project's.
         present: The names of all files, damaged ones included: those are reported already.
         latest: An entry dated later is dated in the future.
     """

@@ -1,7 +1,6 @@
 """Reads the source of Python modules without running it: statements, names, imports and data files."""
 
 import ast
-import contextlib
 import functools
 import importlib.machinery
 import itertools
@@ -26,13 +25,12 @@ STDLIB = tuple(
 )
 
 _DYNAMIC = frozenset(
-    {"globals", "vars", "eval", "exec", "__import__", "import_module", "setattr", "__subclasses__"}
+    ["globals", "vars", "eval", "exec", "__import__", "import_module", "setattr", "__subclasses__"]
 )
 """Calls after which a name in a module may refer to anything in it."""
 
 _PURE = frozenset({*sys.stdlib_module_names, *HARNESS, "attr", "attrs", "pydantic", "typing_extensions"})
 """Packages whose decorators register nothing that a simulation reads."""
-
 
 _OPENERS = frozenset(
     [
@@ -72,7 +70,6 @@ class Module:
 
     @property
     def is_package(self) -> bool:
-        """Whether it is the `__init__.py` of a package."""
         return self.path.name == "__init__.py"
 
     @property
@@ -104,7 +101,6 @@ class Module:
 
     @functools.cached_property
     def bindings(self) -> dict[str, list[int]]:
-        """The places of the top-level statements that bind each name."""
         found: dict[str, list[int]] = {}
         for place, node in enumerate(self.tree.body):
             for name in bound_names(node):
@@ -114,16 +110,12 @@ class Module:
     @functools.cached_property
     def used(self) -> frozenset[str]:
         """The names that it reads or exports."""
-        exports = [self.tree.body[place] for place in self.bindings.get("__all__", ())]
-        exported = (
-            node.value
-            for statement in exports
-            for node in ast.walk(statement)
-            if isinstance(node, ast.Constant) and isinstance(node.value, str)
-        )
-        return frozenset(
-            {*(node.id for node in ast.walk(self.tree) if isinstance(node, ast.Name)), *exported}
-        )
+        names = {node.id for node in ast.walk(self.tree) if isinstance(node, ast.Name)}
+        for place in self.bindings.get("__all__", ()):
+            for node in ast.walk(self.tree.body[place]):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    names.add(node.value)
+        return frozenset(names)
 
     @functools.cached_property
     def texts(self) -> dict[str, str]:
@@ -166,13 +158,14 @@ class Module:
                 if isinstance(origin, ast.ImportFrom):
                     sources = [self.imported_module(origin)]
                 else:
-                    sources = [one.name for one in origin.names] if isinstance(origin, ast.Import) else [""]
+                    sources = (
+                        [alias.name for alias in origin.names] if isinstance(origin, ast.Import) else [""]
+                    )
                 if any(source.partition(".")[0] not in _PURE for source in sources):
                     return True
         return False
 
     def source_of(self, node: ast.stmt) -> str:
-        """A statement's source with its decorators."""
         decorators = getattr(node, "decorator_list", ())
         first = min([node.lineno, *(decorator.lineno for decorator in decorators)])
         # `splitlines` would split at form feeds too, which Python does not count as lines.
@@ -185,7 +178,6 @@ def without_package(module: str) -> str:
 
 
 def called_name(node: ast.Call) -> str:
-    """The name of a called function or method; empty for other expressions."""
     function = node.func
     if isinstance(function, ast.Attribute):
         return function.attr
@@ -212,9 +204,7 @@ def bound_names(node: ast.stmt) -> list[str]:
 def is_inert(node: ast.stmt, *, whole: bool = False) -> bool:
     """Whether a statement does nothing on import: a docstring, or code for type checkers and scripts.
 
-    Args:
-        node: The statement.
-        whole: Whether an `else` branch, which does run, must be absent.
+    An `else` branch, which does run, may follow unless `whole` is set.
     """
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
         return True
@@ -296,9 +286,10 @@ def _spec(name: str, folders: list[str] | None) -> importlib.machinery.ModuleSpe
 
 def is_kind(path: Path, test: Callable[[Path], bool]) -> bool:
     """Whether a path, which may be too long for a name, passes a test such as `Path.is_file`."""
-    with contextlib.suppress(OSError):
+    try:
         return test(path)
-    return False
+    except OSError:
+        return False
 
 
 def named_paths(module: Module, node: ast.AST) -> Iterator[Path]:

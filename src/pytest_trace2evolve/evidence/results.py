@@ -35,7 +35,6 @@ class ResultsFile:
 
     @property
     def info(self) -> dict[str, Any]:
-        """The `info` block; empty if the file has none."""
         return _object(self.header, "info")
 
     @property
@@ -66,7 +65,6 @@ def _text(value: dict[str, Any], name: str) -> str | None:
 
 
 def decode(path: Path) -> Any:
-    """Decode a JSON file, gzipped or plain."""
     return read_json(path, ResultsError, limit=RESULTS)
 
 

@@ -30,7 +30,6 @@ class RunStore:
     folder: Path
 
     def write_simulation(self, record: dict[str, Any]) -> Path:
-        """Write one simulation; returns its file."""
         path = self.folder / SIMULATIONS / f"{record['id']}.json"
         write_atomic(path, _rendered(record))
         return path
@@ -43,7 +42,6 @@ class RunStore:
         return path
 
     def stored(self, records: Iterable[SimulationEvidence]) -> list[SimulationEvidence]:
-        """Those of `records` whose trace is in the folder."""
         present = {path.stem for path in self._simulations()}
         return [record for record in records if record.id in present]
 
@@ -111,7 +109,7 @@ def _reward_info(score: Score) -> dict[str, Any] | None:
     def justified(checks: Sequence[Check], name: str) -> list[dict[str, Any]]:
         return [{name: check.wanted, "met": check.met, "justification": check.note} for check in checks]
 
-    breakdown = {one.value: score.components[one] for one in score.basis if one in score.components}
+    breakdown = {part.value: score.components[part] for part in score.basis if part in score.components}
     database = {"db_match": score.db_match, "db_reward": float(bool(score.db_match))}
     return {
         "reward": score.reward,

@@ -34,49 +34,29 @@ class SaveMode(StrEnum):
 
 @dataclass(frozen=True)
 class Saving:
-    """What a run is to save.
-
-    Attributes:
-        name: The baseline's name.
-        mode: What happens to one that exists.
-        before: Digests of those that existed when the run started, by suite.
-    """
+    """The baselines that a run saves; `before` holds digests of those that existed at its start, by suite."""
 
     name: str
     mode: SaveMode = SaveMode.SAVE
     before: Mapping[str, str] = field(default_factory=dict)
 
 
-class Done(NamedTuple):
-    """The result of a save.
-
-    Attributes:
-        text: What was done, for a message: `saved`, `updated`, `grown, 3 tasks added` and the like.
-        written: The new content of the file; None if it is unchanged.
-    """
+class SaveResult(NamedTuple):
+    """What a save did, for a message, and the new content of the file; None if it is unchanged."""
 
     text: str
     written: Evidence | None = None
 
 
 def require_name(name: str, option: str) -> str:
-    """Check that a baseline's file can have this name; returns it.
-
-    Raises:
-        ConfigError: it cannot; names the option that gave it.
-    """
+    """Check that a baseline's file can have this name, which an option gave; returns it."""
     if not _NAME.fullmatch(name):
         raise ConfigError(f"{option} {name!r}: a name is up to 100 letters, digits, '.', '_', '-' and '+'")
     return name
 
 
 def settle(name: str, mode: SaveMode, paths: Mapping[str, Path]) -> Saving:
-    """Check before a run what its baselines will replace or grow.
-
-    Args:
-        name: The baseline's name.
-        mode: What happens to one that exists.
-        paths: The file of the baseline of each suite.
+    """Check before a run what its baselines will replace or grow; `paths` holds each suite's file.
 
     Raises:
         ConfigError: one exists, and the mode is `save`.
@@ -93,13 +73,12 @@ def settle(name: str, mode: SaveMode, paths: Mapping[str, Path]) -> Saving:
 
 def save(
     path: Path, evidence: Evidence, mode: SaveMode, *, before: str | None, tasks: Collection[str], root: Path
-) -> Done:
+) -> SaveResult:
     """Write one suite's baseline.
 
     Args:
         path: Its file.
         evidence: What a whole run measured.
-        mode: What happens to one that exists.
         before: Digest of the one that existed when the run started; None if there was none.
         tasks: The suite's tasks as locked.
         root: The project's folder, in which only one process saves at a time.
@@ -122,9 +101,9 @@ def save(
         elif current is not None:
             evidence, done = _grown(current, evidence)
         if evidence is current:
-            return Done(done)
+            return SaveResult(done)
         write_evidence(path, evidence, exclusive=current is None)
-        return Done(done, evidence)
+        return SaveResult(done, evidence)
 
 
 def _updated(old: Evidence, new: Evidence, tasks: Collection[str]) -> Evidence:
@@ -150,18 +129,22 @@ def _grown(old: Evidence, new: Evidence) -> tuple[Evidence, str]:
     Its own records stay. A task of which a trial was lost is not added: nothing could complete it later.
     ResultsError if the run is not comparable with it, or ran another number of trials.
     """
-    found = list(unmergeable(old, new.provenance, {one.task_id: one.task_digest for one in new.simulations}))
+    found = list(
+        unmergeable(old, new.provenance, {record.task_id: record.task_digest for record in new.simulations})
+    )
     if found:
         raise ResultsError(f"it cannot be added to: {'; '.join(found)}")
     held = _tasks_of(old.simulations)
-    lost = _tasks_of(one for one in new.simulations if one.status is not Status.MEASURED) - held
-    added = tuple(one for one in new.simulations if one.task_id not in held | lost)
+    lost = _tasks_of(record for record in new.simulations if record.status is not Status.MEASURED) - held
+    added = tuple(record for record in new.simulations if record.task_id not in held | lost)
     unmeasured = f" ({_listed(lost)} not added: not all trials were measured)" if lost else ""
     if not added:
         return old, f"unchanged, no task added{unmeasured}"
     if unequal := other_trials(old, _most_trials(added)):
         raise ResultsError(f"it cannot be added to: {unequal}")
-    merged = sorted((*old.simulations, *added), key=lambda one: (natural_order(one.task_id), one.trial))
+    merged = sorted(
+        (*old.simulations, *added), key=lambda record: (natural_order(record.task_id), record.trial)
+    )
     origin, run = old.provenance, new.provenance
     # Its records are compared with today's lock from here on, and it is as old as the oldest of them.
     lock = {name: getattr(run, name) for name in ("lock", "lock_parts", "provider_version")}
@@ -181,12 +164,7 @@ def unmergeable(old: Evidence, run: Provenance, tasks: Mapping[str, str]) -> Ite
     """The differences by which a baseline and a run may not be put into one file, a phrase each.
 
     The suite may have gained or lost tasks in between; everything else must agree, and so must the candidate
-    and its agent.
-
-    Args:
-        old: The baseline.
-        run: Where the new records come from.
-        tasks: Digests of the run's tasks by id.
+    and its agent. `tasks` holds digests of the run's tasks by id.
     """
     origin = old.provenance
     for name, label in (("id", "candidate"), ("digest", "candidate's text")):

@@ -35,7 +35,6 @@ class ScoreboardLine(Record):
     run: str
 
     def render(self) -> str:
-        """The line, with a tab between columns."""
         return "\t".join(_cell(getattr(self, column)) for column in COLUMNS)
 
 
@@ -53,11 +52,7 @@ def _cell(value: object) -> str:
 
 
 def append(path: Path, lines: list[ScoreboardLine]) -> None:
-    """Append lines under a lock; a file that could not take them all is left as it was.
-
-    Raises:
-        OSError: the file could not be written.
-    """
+    """Append lines under a lock; if the file cannot take them all, it is left as it was (OSError)."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # Unbuffered: a buffered file would flush again while it is being truncated.
     with path.open("a+b", buffering=0) as file:

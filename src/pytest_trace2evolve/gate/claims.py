@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from typing import NamedTuple, Protocol
 
-from pytest_trace2evolve.records.ledger import Dated, Draw, Evaluation, Origin, Repair, Saved, Seen
+from pytest_trace2evolve.records.ledger import Access, BaselineSave, Dated, Draw, Evaluation, Origin, Repair
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label
 
 
@@ -46,7 +46,7 @@ class SealedSplit:
     domain: str
     tasks: Collection[str]
 
-    def shown_by(self, access: Seen) -> bool:
+    def shown_by(self, access: Access) -> bool:
         """Whether an access was to this split: by its name, or to a task that it holds now."""
         if (access.suite, access.split) == (self.suite, self.split):
             return True
@@ -72,7 +72,7 @@ def label_of(
     """
     entries = list(entries)
     accesses = sorted(
-        (entry for entry in entries if isinstance(entry, Seen) and split.shown_by(entry)),
+        (entry for entry in entries if isinstance(entry, Access) and split.shown_by(entry)),
         key=lambda access: (access.first_day, access.at, access.name),
     )
     versions = [version for entry in entries if isinstance(entry, Evaluation) for version in entry.versions]
@@ -84,7 +84,7 @@ def label_of(
 
 
 def _unclean(
-    candidate: FrozenCandidate, split: SealedSplit, accesses: Sequence[Seen], *, edited: bool
+    candidate: FrozenCandidate, split: SealedSplit, accesses: Sequence[Access], *, edited: bool
 ) -> str:
     """Why a candidate's evidence on a split is not clean; empty if it is."""
     name, frozen = f"{split.suite}::{split.split}", candidate.frozen_at
@@ -306,7 +306,7 @@ class _SplitHistory:
         return {
             entry.run
             for entry in self.entries
-            if isinstance(entry, Saved)
+            if isinstance(entry, BaselineSave)
             and entry.suite == self.claim.suite
             and entry.baseline.digest not in used
         }

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from pytest_trace2evolve.gate.columns import Flags, Floats
 from pytest_trace2evolve.gate.significance import fisher
-from pytest_trace2evolve.records.evidence import Fresh, SimulationEvidence
+from pytest_trace2evolve.records.evidence import FreshTrials, SimulationEvidence
 from pytest_trace2evolve.scoring.metrics import succeeded
 
 STEP = 8
@@ -123,7 +123,7 @@ class FreshResult(NamedTuple):
     worst: float
 
 
-def fresh_result(fresh: Fresh) -> FreshResult:
+def fresh_result(fresh: FreshTrials) -> FreshResult:
     """The p-value of a task's fresh trials, and how far lost ones could have lowered it."""
     old, new = _by_step(fresh.baseline), _by_step(fresh.candidate)
     filled = (

@@ -18,7 +18,7 @@ from pytest_trace2evolve.models.chat import ChatModel
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.environment import Calibration, Outcome
-from pytest_trace2evolve.records.improvement import Ready
+from pytest_trace2evolve.records.improvement import TrainingEnvironment
 from pytest_trace2evolve.serving.folder import folder_digest
 from pytest_trace2evolve.serving.process import served
 from pytest_trace2evolve.utils.resources import embedded_model
@@ -32,7 +32,7 @@ def prepare_environments(
     *,
     on_progress: Callable[[str], None],
     on_calibrated: Callable[[int], None],
-) -> list[Ready]:
+) -> list[TrainingEnvironment]:
     """Compare environments with held-out content, and calibrate those that are not calibrated yet.
 
     Args:
@@ -52,13 +52,13 @@ def prepare_environments(
     )
     weights = folder_digest(plan.base.path)
     folder = project.root / ".trace2evolve" / "environments"
-    found: dict[str, Ready] = {}
+    found: dict[str, TrainingEnvironment] = {}
     for name in names:
         if calibration := find_calibration(environments, name, weights, folder):
             found[name] = _ready(calibration)
         elif name in BUILT_IN_NAMES and weights == folder_digest(embedded_model()):
             # The embedded model ships calibrated, with more rollouts than here (docs/environments.md).
-            found[name] = Ready(name=name, difficulty=EASIEST)
+            found[name] = TrainingEnvironment(name=name, difficulty=EASIEST)
     seeds, rollouts = CALIBRATION
 
     async def calibrate_all(settings: ModelSettings, missing: Sequence[str]) -> None:
@@ -84,8 +84,8 @@ def prepare_environments(
     return [found[name] for name in names]
 
 
-def _ready(calibration: Calibration) -> Ready:
-    return Ready(
+def _ready(calibration: Calibration) -> TrainingEnvironment:
+    return TrainingEnvironment(
         name=calibration.capability,
         difficulty=calibration.difficulty,
         mean=calibration.tried[-1].figures.mean,

@@ -14,7 +14,7 @@ from pathlib import Path
 from pytest_trace2evolve.diagnose.diagnosis import diagnose_run
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.errors import ConfigError, TrainingError
-from pytest_trace2evolve.evidence.integrity import refuse_unrecorded
+from pytest_trace2evolve.evidence.integrity import check_promotion
 from pytest_trace2evolve.evidence.results import read_results
 from pytest_trace2evolve.improve.environments import prepare_environments
 from pytest_trace2evolve.improve.plan import EvolutionPlan
@@ -31,7 +31,7 @@ from pytest_trace2evolve.improve.trainings import (
     trainings_of,
 )
 from pytest_trace2evolve.records.adapter import AdapterState
-from pytest_trace2evolve.records.improvement import Evolution, Judged, Stage
+from pytest_trace2evolve.records.improvement import CandidateOutcome, Evolution, Stage
 from pytest_trace2evolve.records.verdict import Decision, RunVerdict
 from pytest_trace2evolve.session.access_log import Looks
 from pytest_trace2evolve.session.adapters import gate_of, note_verdict, state_of
@@ -272,13 +272,15 @@ class Loop:
             )
         if gate_of(record) is Decision.PROMOTE:
             suites = [name for name, suite in record.suites.items() if suite.verdict is not None]
-            refuse_unrecorded(folder, record, Looks(self.project).entries, suites)
+            check_promotion(folder, record, Looks(self.project).entries, suites)
         return folder, record
 
     def _judge(self, record: RunVerdict, state: AdapterState, simulations: int, why: str = "") -> None:
         """Store what a candidate came to."""
         candidate = record.candidate.id
-        judged = Judged(candidate=candidate, gate=gate_of(record), state=state, run=record.run, why=why)
+        judged = CandidateOutcome(
+            candidate=candidate, gate=gate_of(record), state=state, run=record.run, why=why
+        )
         self._store(judged={**self.state.judged, candidate: judged}, rollouts=self._with(simulations))
         self._report(f"{candidate}: {state.value}{f' ({why})' if why else ''}")
 

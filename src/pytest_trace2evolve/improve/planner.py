@@ -11,8 +11,8 @@ from types import SimpleNamespace
 from pytest_trace2evolve.engine.live import names_folder
 from pytest_trace2evolve.environments.environment import EASIEST
 from pytest_trace2evolve.environments.registry import Environments
-from pytest_trace2evolve.errors import ConfigError, LockError, MissingExtraError, PolicyError, ResultsError
-from pytest_trace2evolve.evidence.integrity import edited_run
+from pytest_trace2evolve.errors import ConfigError, LockError, MissingExtraError, PolicyError
+from pytest_trace2evolve.evidence.integrity import edits_in_run
 from pytest_trace2evolve.evidence.results import ResultsFile, read_results
 from pytest_trace2evolve.gate.policy import DEFAULT_POLICY
 from pytest_trace2evolve.improve.plan import EvolutionPlan
@@ -330,8 +330,8 @@ class Source:
             ResultsError: something was edited or differs.
         """
         ledger = Looks(plan.project)
-        for edited in edited_run(self.folder, self._entries(ledger)):
-            raise ResultsError(str(edited))
+        for edit in edits_in_run(self.folder, self._entries(ledger)):
+            raise edit
         for planned in plan.suites.values():
             if planned.baseline is not None:
                 check_comparable(plan, planned)

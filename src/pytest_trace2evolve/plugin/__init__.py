@@ -56,9 +56,9 @@ def pytest_cmdline_main(config: pytest.Config) -> int | pytest.ExitCode | None:
     if _only_reads_hooks(config) or hasattr(config, "workerinput") or not options.is_active(config):
         return None
     if sys.stdout is None:
-        from pytest_trace2evolve.utils.crashes import refuse_closed_output
+        from pytest_trace2evolve.utils.crashes import require_output
 
-        refuse_closed_output()
+        require_output()
     given = config.invocation_params
     if stray := stray_path([str(argument) for argument in given.args], given.dir):
         from pytest_trace2evolve.plugin.usage import usage_error

@@ -34,7 +34,6 @@ class Adapter:
 
     @cached_property
     def digest(self) -> str:
-        """Digest of the weights."""
         weights = self.path / ADAPTER_WEIGHTS
         with reported(weights, AdapterError, "train it again"), open_regular(weights) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()[:DIGEST_LENGTH]
@@ -47,7 +46,6 @@ class Adapter:
 
     @property
     def promoted(self) -> bool:
-        """Whether the gate promoted it."""
         return self.manifest.state is AdapterState.PROMOTED
 
     @property
@@ -74,7 +72,6 @@ class Adapters:
         return iter(sorted(path.parent.name for path in self.folder.glob(f"[!.]*/{MANIFEST}")))
 
     def __getitem__(self, name: str) -> Adapter:
-        """An adapter by its name."""
         path = self.folder / name
         if name not in set(self):
             raise AdapterError(f"unknown adapter {name!r}; {nearest(name, self)} in {self.folder}")
@@ -83,7 +80,6 @@ class Adapters:
         )
 
     def promoted(self) -> list[Adapter]:
-        """The promoted adapters, by name."""
         return [adapter for name in self if (adapter := self[name]).promoted]
 
     def routed(self) -> list[Adapter]:

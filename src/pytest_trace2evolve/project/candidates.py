@@ -142,7 +142,6 @@ class Candidates:
         self._read: dict[str, Candidate] = {}
 
     def __getitem__(self, name: str) -> Candidate:
-        """A candidate by its id."""
         text, _, adapter = name.partition(WITH)
         if adapter:
             return self[text].talking_with(adapter, self._named(adapter))
@@ -205,7 +204,6 @@ def source_of(name: str) -> str:
 
 
 def read_candidate(path: Path) -> Candidate:
-    """Read one candidate's file."""
     return parse_candidate(read_text(path, CandidateError), path)
 
 

@@ -111,7 +111,7 @@ def _code_changes(old: Code | None, new: Code | None) -> Iterator[str]:
     if old is None or new is None:
         return
     if changed := list(
-        code_differences(*(one.model_copy(update={"distributions": {}}) for one in (old, new)))
+        code_differences(*(code.model_copy(update={"distributions": {}}) for code in (old, new)))
     ):
         yield f"the implementation of its tools changed ({', '.join(changed)})"
     elif new.unknown != old.unknown:

@@ -14,7 +14,6 @@ def find_policy(name: str, project: Project | None, further: Mapping[str, Check]
     """The policy of a name.
 
     Args:
-        name: The policy's name.
         project: The project with its own policies; None knows the built-in ones only.
         further: Checks by id, from the hook `pytest_t2e_checks`. None: those of the project's hooks, which
             are loaded only if the policy is the project's own, since a built-in one uses none of them.

@@ -50,16 +50,14 @@ class LockedSuite:
 
     @property
     def name(self) -> str:
-        """The suite's name."""
         return self.suite.name
 
     @property
     def domain(self) -> str:
-        """The suite's domain."""
         return self.suite.domain
 
 
-def told(suites: Iterable[LockedSuite]) -> str:
+def described(suites: Iterable[LockedSuite]) -> str:
     """Suites with their domains and modes, for messages."""
     return ", ".join(f"{locked.name} ({locked.suite.mode.brief})" for locked in suites) or "none"
 
@@ -71,7 +69,7 @@ class Project:
     Attributes:
         root: Its top folder (pytest's rootdir).
         suites_folder: The folder of its suites.
-        hooks: What its hooks register, if a pytest session has read them; else they are loaded when needed.
+        hooks: The registrations of its hooks, if a pytest session has read them; else loaded when needed.
     """
 
     root: Path
@@ -80,10 +78,7 @@ class Project:
 
     @classmethod
     def find(cls, start: Path | None = None) -> Self:
-        """The project that a folder belongs to: the nearest one upwards with `suites/`.
-
-        Args:
-            start: The folder; the current one, if not given.
+        """The project that a folder (default: the current one) belongs to: the nearest with `suites/`.
 
         Raises:
             ConfigError: there is none.
@@ -96,7 +91,6 @@ class Project:
 
     @property
     def baselines_folder(self) -> Path:
-        """Committed baselines, a folder for each suite."""
         return self.root / "baselines"
 
     @property
@@ -106,7 +100,6 @@ class Project:
 
     @property
     def runs_folder(self) -> Path:
-        """Run folders."""
         return self.root / ".trace2evolve" / "runs"
 
     @property
@@ -126,7 +119,6 @@ class Project:
 
     @property
     def scoreboard(self) -> Path:
-        """One line for each gated split of a run."""
         return self.root / "results" / "scoreboard.tsv"
 
     @property
@@ -136,19 +128,16 @@ class Project:
 
     @property
     def lock_path(self) -> Path:
-        """The lock file, next to the suites."""
         return self.suites_folder / LOCK_NAME
 
     @property
     def adapters(self) -> "Adapters":
-        """The project's adapters."""
         from pytest_trace2evolve.project.adapters import Adapters
 
         return Adapters(self.root / "adapters")
 
     @cached_property
     def candidates(self) -> "Candidates":
-        """The project's candidates."""
         from pytest_trace2evolve.project.candidates import Candidates
 
         return Candidates(self.root / "candidates", self.adapters)
@@ -184,7 +173,6 @@ class Project:
         return sorted(path.stem for path in self.suites_folder.glob("*.toml") if path.name[0] != "_")
 
     def suite_path(self, name: str) -> Path:
-        """A suite's file."""
         known = self.suite_names
         if name not in known:
             raise SuiteError(f"unknown suite {name!r} in {self.suites_folder}; {nearest(name, known)}")
@@ -194,7 +182,6 @@ class Project:
         return self.suites_folder / f"{suite}.toml"
 
     def suite(self, name: str) -> Suite:
-        """A suite as its file defines it."""
         return read_suite(self.suite_path(name), self.splits)
 
     def world(self, suite: Suite, worlds: Worlds) -> World:
@@ -234,11 +221,7 @@ class Project:
     def _check_content(self, path: Path, split: str, content: Content, split_of: dict[Content, str]) -> None:
         """Check that what may be learned from shares no content with what decides.
 
-        Args:
-            path: The suite's file.
-            split: A split with cases of the content.
-            content: The content.
-            split_of: The first split of each content so far; a new content is entered.
+        `split_of` holds the first split of each content so far; a new content is entered.
         """
         other = split_of.setdefault(content, split)
         roles = {self.splits[other].role, self.splits[split].role}
@@ -261,7 +244,6 @@ class Project:
 
     @cached_property
     def lock(self) -> Lock:
-        """The content of the lock file; empty if there is none."""
         if not os.path.lexists(self.lock_path):
             return Lock()
         return parse_lock(read_text(self.lock_path, LockError, limit=RECORDS), self.lock_path)
@@ -292,7 +274,6 @@ class Project:
         verify(self._path_of(suite.name), locked, self.lock_now(suite, worlds))
 
     def lock_now(self, suite: Suite, worlds: Worlds) -> SuiteLock:
-        """The lock that a suite would get now."""
         world, code = self.world(suite, worlds), worlds.code(suite.provider, suite.domain)
         return lock_suite(suite, world, self._path_of(suite.name), SCORER_VERSION, code)
 
@@ -308,9 +289,7 @@ class Project:
         return lock
 
     def baseline_path(self, suite: str, name: str) -> Path:
-        """The file of a suite's baseline of a name."""
         return self.baselines_folder / suite / f"{name}.json"
 
     def baseline_names(self, suite: str) -> list[str]:
-        """Names of a suite's baselines."""
         return sorted(path.stem for path in (self.baselines_folder / suite).glob("*.json"))

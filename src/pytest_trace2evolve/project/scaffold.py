@@ -1,8 +1,8 @@
-"""Lays a new project out in a user's folder from the files that ship with the package.
+"""Sets up a new project in a user's folder from the files that ship with the package.
 
-`lay_out` reads and decides, `write` writes. A file is new, already there as it ships, or left alone because
-it says something else. pytest settings and `.gitignore` of the user are never changed: a note says which line
-to add. Only the lock gets the suites that it lacks.
+`plan_scaffold` reads and decides, `write_scaffold` writes. A file is new, there already as it ships, or left
+alone because its content differs. pytest settings and `.gitignore` of the user are never changed: a note says
+which line to add. Only the lock gets the suites that it lacks.
 """
 
 import configparser
@@ -45,8 +45,8 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True)
-class LaidOut:
-    """One file: its path from the root, what happens to it, and why or what in it."""
+class ScaffoldFile:
+    """A file: its path from the root, what happens to it, and a detail for the reader."""
 
     path: str
     state: State
@@ -54,30 +54,20 @@ class LaidOut:
 
     @property
     def sound(self) -> bool:
-        """Whether the file says what ships."""
         return self.state in (State.WRITTEN, State.THERE)
 
 
 @dataclass
-class Layout:
-    """What is, or would be, laid out in a folder.
-
-    Attributes:
-        root: The folder.
-        suites: The suites, in the order in which they were named.
-        files: Every file, in the order of laying out.
-        contents: The whole new text of each file that is written or changed.
-        notes: What the user should know besides, a line each.
-    """
+class Scaffold:
+    """The files of a new project; `contents` holds the whole text of those that are written or changed."""
 
     root: Path
     suites: tuple[str, ...]
-    files: list[LaidOut] = field(default_factory=list)
+    files: list[ScaffoldFile] = field(default_factory=list)
     contents: dict[Path, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
-        """The layout as plain JSON types, without the contents."""
         return {
             "folder": str(self.root),
             "suites": list(self.suites),
@@ -88,18 +78,16 @@ class Layout:
         }
 
     def add(self, path: str, state: State, detail: str = "", *, text: str | None = None) -> None:
-        """Add a file, with its new text if it is written or changed."""
-        self.files.append(LaidOut(path, state, detail))
+        self.files.append(ScaffoldFile(path, state, detail))
         if text is not None:
             self.contents[self.root / path] = text
 
     def is_sound(self, *paths: str) -> bool:
-        """Whether all of these files say what ships."""
         sound = {file.path: file.sound for file in self.files}
         return all(sound.get(path, True) for path in paths)
 
 
-def lay_out(root: Path, suites: Sequence[str], *, workflow: bool | None = None) -> Layout:
+def plan_scaffold(root: Path, suites: Sequence[str], *, workflow: bool | None = None) -> Scaffold:
     """Decide what a folder gets; nothing is written.
 
     Args:
@@ -109,32 +97,32 @@ def lay_out(root: Path, suites: Sequence[str], *, workflow: bool | None = None) 
 
     Raises:
         SuiteError: a suite is unknown; names the nearest.
-        ConfigError: `root` is a file, or something in it cannot be read or contradicts the layout.
+        ConfigError: `root` is a file, or something in it cannot be read or contradicts the scaffold.
     """
     source = resources.template()
     template = Project(root=source, suites_folder=source / "suites")
-    layout = Layout(root, _chosen_suites(suites, template))
+    scaffold = Scaffold(root, _chosen_suites(suites, template))
     try:
         if root.exists() and not root.is_dir():
             raise ConfigError(f"{root} is a file; name a folder, which is made if it does not exist")
-        _add_copies(layout, source, {path: path for path in _paths(template, layout.suites)})
-        _add_baselines(layout, template, _add_lock(layout, template))
-        _add_settings(layout)
-        _add_ignore(layout)
-        if _wants_workflow(layout, workflow):
-            _add_copies(layout, source, {WORKFLOW: resources.WORKFLOW})
+        _add_copies(scaffold, source, {path: path for path in _paths(template, scaffold.suites)})
+        _add_baselines(scaffold, template, _add_lock(scaffold, template))
+        _add_settings(scaffold)
+        _add_ignore(scaffold)
+        if _wants_workflow(scaffold, workflow):
+            _add_copies(scaffold, source, {WORKFLOW: resources.WORKFLOW})
     except OSError as error:
         raise _failure(root, "read", error) from None
-    layout.notes += _missing_extras(template, layout.suites)
-    return layout
+    scaffold.notes += _missing_extras(template, scaffold.suites)
+    return scaffold
 
 
-def write(layout: Layout) -> None:
-    """Write a layout, all of it or nothing."""
+def write_scaffold(scaffold: Scaffold) -> None:
+    """Write a scaffold, all of it or nothing."""
     try:
-        write_together(layout.contents)
+        write_together(scaffold.contents)
     except OSError as error:
-        raise _failure(layout.root, "written", error) from None
+        raise _failure(scaffold.root, "written", error) from None
 
 
 def _failure(root: Path, verb: str, error: OSError) -> ConfigError:
@@ -152,7 +140,7 @@ def _chosen_suites(names: Sequence[str], template: Project) -> tuple[str, ...]:
             raise SuiteError(
                 f"no suite {name!r} ships with pytest-trace2evolve; {nearest(name, [*known, EVERY])}"
             )
-    return tuple(dict.fromkeys(one for name in names for one in (known if name == EVERY else [name])))
+    return tuple(dict.fromkeys(suite for name in names for suite in (known if name == EVERY else [name])))
 
 
 def _paths(template: Project, suites: Sequence[str]) -> Iterator[str]:
@@ -171,17 +159,17 @@ def _files_of(template: Project, suite: str) -> list[str]:
     return [f"suites/{suite}.toml", *cases]
 
 
-def _add_copies(layout: Layout, source: Path, paths: Mapping[str, str]) -> None:
+def _add_copies(scaffold: Scaffold, source: Path, paths: Mapping[str, str]) -> None:
     """Add files that are copied as they ship, by their path in the folder with that in the template."""
     for path, origin in paths.items():
         text = (source / origin).read_bytes().decode("utf-8")
-        current = _current(layout.root / path)
+        current = _current(scaffold.root / path)
         if current is None:
-            layout.add(path, State.WRITTEN, text=text)
+            scaffold.add(path, State.WRITTEN, text=text)
         elif current.replace(b"\r\n", b"\n") == text.encode():
-            layout.add(path, State.THERE)
+            scaffold.add(path, State.THERE)
         else:
-            layout.add(path, State.LEFT, "yours says something else")
+            scaffold.add(path, State.LEFT, "yours says something else")
 
 
 def _current(path: Path) -> bytes | None:
@@ -193,61 +181,63 @@ def _current(path: Path) -> bytes | None:
         return b"" if path.is_symlink() else None
 
 
-def _add_lock(layout: Layout, template: Project) -> set[str]:
+def _add_lock(scaffold: Scaffold, template: Project) -> set[str]:
     """Add the lock with the suites that it lacks; returns the suites that are locked as they ship."""
-    project = Project(root=layout.root, suites_folder=layout.root / "suites")
+    project = Project(root=scaffold.root, suites_folder=scaffold.root / "suites")
     before, exists = project.lock.suites, project.lock_path.exists()
     added: dict[str, SuiteLock] = {}
     others: list[str] = []
-    for name in layout.suites:
+    for name in scaffold.suites:
         if name in before:
             if before[name].digest != template.lock.suites[name].digest:
                 others.append(name)
-        elif layout.is_sound(*_files_of(template, name), f"suites/{SPLITS_NAME}"):
+        elif scaffold.is_sound(*_files_of(template, name), f"suites/{SPLITS_NAME}"):
             added[name] = template.lock.suites[name]
         else:
-            layout.notes.append(
+            scaffold.notes.append(
                 f"{name}: files of yours differ from what is locked: run 'trace2evolve lock {name}'"
             )
     path = "suites/suites.lock"
     if added:
         text = render_lock(Lock(suites={**before, **added}))
         detail = f"{', '.join(added)} added" if exists else ""
-        layout.add(path, State.CHANGED if exists else State.WRITTEN, detail, text=text)
+        scaffold.add(path, State.CHANGED if exists else State.WRITTEN, detail, text=text)
     elif others:
-        layout.add(path, State.LEFT, f"locks {', '.join(others)} otherwise")
+        scaffold.add(path, State.LEFT, f"locks {', '.join(others)} otherwise")
     elif exists:
-        layout.add(path, State.THERE)
-    return {name for name in layout.suites if name in added or (name in before and name not in others)}
+        scaffold.add(path, State.THERE)
+    return {name for name in scaffold.suites if name in added or (name in before and name not in others)}
 
 
-def _add_baselines(layout: Layout, template: Project, locked: set[str]) -> None:
+def _add_baselines(scaffold: Scaffold, template: Project, locked: set[str]) -> None:
     """Add the baselines of suites and candidates that are as they ship: about others they say nothing."""
-    for suite in layout.suites:
+    for suite in scaffold.suites:
         for name in template.baseline_names(suite):
             path = template.baseline_path(suite, name).relative_to(template.root).as_posix()
-            is_other = suite not in locked or not layout.is_sound(f"candidates/{name}.md")
-            if is_other and _current(layout.root / path) is None:
-                layout.notes.append(
+            is_other = suite not in locked or not scaffold.is_sound(f"candidates/{name}.md")
+            if is_other and _current(scaffold.root / path) is None:
+                scaffold.notes.append(
                     f"{path} was left out: your {suite} or {name} is another; measure your own with "
                     f"pytest --t2e-save-baseline {name}"
                 )
             else:
-                _add_copies(layout, template.root, {path: path})
+                _add_copies(scaffold, template.root, {path: path})
 
 
-def _add_settings(layout: Layout) -> None:
+def _add_settings(scaffold: Scaffold) -> None:
     """Add `pytest.ini`, or say which line to add to the settings that the folder has."""
     try:
-        found = pytest_settings(layout.root)
+        found = pytest_settings(scaffold.root)
     except (ValueError, configparser.Error) as error:
         problem = " ".join(str(error).split())
-        layout.notes.append(f"pytest's settings cannot be read ({problem}): correct them, and run this again")
+        scaffold.notes.append(
+            f"pytest's settings cannot be read ({problem}): correct them, and run this again"
+        )
         return
-    path, settings = found or (layout.root / "pytest.ini", {})
+    path, settings = found or (scaffold.root / "pytest.ini", {})
     value = settings.get(KEY)
     if isinstance(value, str) and posixpath.normpath(value.strip()) == FOLDER:
-        layout.add(path.name, State.THERE)
+        scaffold.add(path.name, State.THERE)
         return
     if value is not None:
         raise ConfigError(
@@ -255,38 +245,38 @@ def _add_settings(layout: Layout) -> None:
             "another folder"
         )
     if found is None:
-        layout.add(path.name, State.WRITTEN, KEY, text=f"[pytest]\n{KEY} = {FOLDER}\n")
+        scaffold.add(path.name, State.WRITTEN, KEY, text=f"[pytest]\n{KEY} = {FOLDER}\n")
     else:
         line = f'{KEY} = "{FOLDER}"' if path.suffix == ".toml" else f"{KEY} = {FOLDER}"
-        layout.add(path.name, State.LEFT)
-        layout.notes.append(f"add to pytest's settings in {path.name}: {line}")
+        scaffold.add(path.name, State.LEFT)
+        scaffold.notes.append(f"add to pytest's settings in {path.name}: {line}")
     if "testpaths" not in settings:
-        layout.notes.append(
+        scaffold.notes.append(
             "pytest without options collects suites/ and synthetic/ too: "
             f"to keep it to tests of your own, set testpaths in {path.name}"
         )
 
 
-def _add_ignore(layout: Layout) -> None:
+def _add_ignore(scaffold: Scaffold) -> None:
     """Add `.gitignore`, or say which line to add to the one that the folder has."""
     name = ".gitignore"
-    current = _current(layout.root / name)
+    current = _current(scaffold.root / name)
     if current is None:
-        layout.add(name, State.WRITTEN, text=f"{RUNS}\n")
+        scaffold.add(name, State.WRITTEN, text=f"{RUNS}\n")
     elif RUNS.strip("/").encode() in {line.strip().strip(b"/") for line in current.splitlines()}:
-        layout.add(name, State.THERE)
+        scaffold.add(name, State.THERE)
     else:
-        layout.add(name, State.LEFT)
-        layout.notes.append(f"add to {name}: {RUNS}")
+        scaffold.add(name, State.LEFT)
+        scaffold.notes.append(f"add to {name}: {RUNS}")
 
 
-def _wants_workflow(layout: Layout, workflow: bool | None) -> bool:
+def _wants_workflow(scaffold: Scaffold, workflow: bool | None) -> bool:
     if workflow is not None:
         return workflow
-    here = layout.root.resolve()
+    here = scaffold.root.resolve()
     top = next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), here)
     if top != here:
-        layout.notes.append(
+        scaffold.notes.append(
             f"no workflow was added: GitHub reads those at the top of a repository, {top}; --workflow adds it"
         )
     return top == here

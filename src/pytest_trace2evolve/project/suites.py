@@ -142,12 +142,10 @@ class Suite(Record):
 
     @property
     def mode(self) -> Mode:
-        """The domain, and whether the agent works alone."""
         return Mode(self.domain, self.solo)
 
     @property
     def case_splits(self) -> dict[str, CasesOf]:
-        """The splits that are files of synthetic cases."""
         return {name: spec for name, spec in self.splits.items() if isinstance(spec, CasesOf)}
 
     @property

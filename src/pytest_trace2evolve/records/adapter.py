@@ -1,14 +1,11 @@
-"""Adapters: the manifest, the table from which a router chooses, and what it chose.
-
-A manifest says what an adapter was trained on, on which base, and what the gate decided.
-"""
+"""Adapters: the manifest next to the weights, the table from which a router chooses, and its choices."""
 
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from pytest_trace2evolve.records.base import Record
+from pytest_trace2evolve.records.base import Count, Record
 from pytest_trace2evolve.records.capability import CapabilityName
 from pytest_trace2evolve.records.environment import Grade
 from pytest_trace2evolve.records.score import Unit
@@ -23,17 +20,9 @@ ADAPTER_WEIGHTS = "adapter_model.safetensors"
 NONE = "none"
 """The label of a task that needs no capability: the base model gets it."""
 
-_Count = Annotated[int, Field(ge=0)]
-
 
 class Skill(Record):
-    """One line of a router's table.
-
-    Attributes:
-        name: A capability, or the adapter that a routed candidate talks with.
-        description: The capability's description, as for labelling traces.
-        example: The opening of a task that needs it.
-    """
+    """One line of a router's table; `name` is a capability or an adapter, `example` the opening of a task."""
 
     name: CapabilityName
     description: str
@@ -51,7 +40,7 @@ class Routing(Record):
 
     chosen: str
     shares: dict[str, Unit]
-    silent: _Count = 0
+    silent: Count = 0
 
 
 class Confusion(Record):
@@ -63,11 +52,10 @@ class Confusion(Record):
     """
 
     labels: tuple[str, ...]
-    counts: tuple[tuple[_Count, ...], ...]
+    counts: tuple[tuple[Count, ...], ...]
 
     @property
     def total(self) -> int:
-        """The number of tasks."""
         return sum(map(sum, self.counts))
 
     @property
@@ -89,11 +77,9 @@ class AdapterVerdict(Record):
     """What the gate decided about an adapter.
 
     Attributes:
-        run: The run whose evidence it rests on.
         candidate: The candidate that talked with it, such as `v6+precondition_verification`.
-        baseline: What it was compared with.
         why: What besides the gate decided: the capabilities that it forgot.
-        time: The start of that run (ISO 8601); empty if it was not recorded.
+        time: The start of the run (ISO 8601); empty if it was not recorded.
     """
 
     decision: Decision
@@ -105,7 +91,7 @@ class AdapterVerdict(Record):
     time: str = ""
 
 
-class Measured(Record):
+class RewardChange(Record):
     """Mean rewards on held-out scenarios, before and after training.
 
     Attributes:
@@ -114,13 +100,12 @@ class Measured(Record):
 
     before: Unit
     after: Unit
-    rollouts: _Count
+    rollouts: Count
     low: float | None = None
     high: float | None = None
 
     @property
     def change(self) -> float:
-        """After minus before."""
         return self.after - self.before
 
 
@@ -129,17 +114,14 @@ class AdapterManifest(Record):
 
     Attributes:
         capability: What it was trained for; of several its own name, and `environments` names them.
-        base: The base model's name; `base_digest` is the digest of its folder.
-        environments: Digests of the environments that it was trained in, by capability.
-        difficulty: Of these environments, by capability.
+        base_digest: Digest of the base model's folder.
+        environments, difficulty: Digests and difficulties of the environments, by capability.
         recipe: The hyperparameters.
-        steps, rollouts, seconds: What the training took.
         evidence: Ids of the runs whose failures named the capability.
         informed_by: The splits that those runs showed, as `suite::split`.
-        candidate: The candidate whose instruction the agent had in training and measuring; may be empty.
+        candidate: The candidate whose instruction the agent had in training; may be empty.
         skill: Its line of a router's table; None if it cannot be routed to.
         heldout: Mean reward on held-out scenarios, by capability.
-        state: Where it stands, and `verdict` what brought it there.
     """
 
     schema_version: Literal[1] = 1
@@ -150,14 +132,14 @@ class AdapterManifest(Record):
     difficulty: dict[str, int] = Field(default_factory=dict)
     seed: int
     recipe: dict[str, Any]
-    steps: _Count
-    rollouts: _Count
+    steps: Count
+    rollouts: Count
     seconds: Annotated[float, Field(ge=0)]
     evidence: tuple[str, ...] = ()
     informed_by: tuple[str, ...] = ()
     candidate: str = ""
     skill: Skill | None = None
-    heldout: dict[str, Measured] = Field(default_factory=dict)
+    heldout: dict[str, RewardChange] = Field(default_factory=dict)
     state: AdapterState = AdapterState.TRAINED
     verdict: AdapterVerdict | None = None
     created_at: Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}")] | None = None
@@ -169,7 +151,6 @@ class HeldOut(Record):
     Attributes:
         digest: Of the environment with held-out content.
         model: Digest of the model with its adapter, its system prompt and its tools.
-        temperature: At which its answers were sampled.
         rewards: By scenario, from seed 0 on, without lost rollouts.
         lost: Rollouts without a reward.
     """
@@ -180,9 +161,8 @@ class HeldOut(Record):
     model: str
     temperature: float
     rewards: tuple[tuple[Grade, ...], ...]
-    lost: _Count = 0
+    lost: Count = 0
 
     @property
     def count(self) -> int:
-        """The number of rollouts with a reward."""
         return sum(map(len, self.rewards))

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from pytest_trace2evolve.records.base import Record
+from pytest_trace2evolve.records.base import Count, Record
 from pytest_trace2evolve.records.score import Unit
 
 CapabilityName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9]*(_[a-z0-9]+)*$", max_length=80)]
@@ -18,10 +18,7 @@ Delta = Annotated[float, Field(ge=-1, le=1)]
 class Capability(Record):
     """Something that an agent can do, or lacks.
 
-    Attributes:
-        description: In about two sentences.
-        tasks: Ids of tasks in which it mattered, if it was proposed from traces.
-        merged: Other names under which the same was proposed.
+    `tasks` are ids of tasks in which it mattered, and `merged` other names under which it was proposed.
     """
 
     name: CapabilityName
@@ -45,16 +42,13 @@ class Presence(StrEnum):
 class Label(Record):
     """What one trace shows of one capability in one run of a labeller.
 
-    Attributes:
-        trace: The id of the simulation.
-        message: The place in the trace of the message that shows it; None for `na` and `lost`.
-        why: In one line.
+    `message` is the place in the trace of the message that shows it; None for `na` and `lost`.
     """
 
     trace: str
     capability: str
     presence: Presence
-    message: Annotated[int, Field(ge=0)] | None = None
+    message: Count | None = None
     why: str = ""
 
 
@@ -84,24 +78,21 @@ class Contrast(Record):
     error_rate_failed: Unit | None
     error_rate_passed: Unit | None
     delta: Delta | None
-    lost: Annotated[int, Field(ge=0)] = 0
+    lost: Count = 0
 
 
 class Assessment(Record):
     """What all runs together say about one capability.
 
     Attributes:
-        coverage, error_rate_failed, error_rate_passed, delta: Means over the runs that measured them; None
-            without any.
+        coverage, error_rate_failed, error_rate_passed, delta: Means over the runs that measured them.
         coverage_std, delta_std: Standard deviations over runs; None below two runs.
         delta_low, delta_high: Newcombe's interval of Δ, clustered by task, at a level at which all intervals
             of the report hold together.
         runs_passed: Runs in which coverage and Δ reached their thresholds.
-        selected: Whether it counts as missing.
-        reason: Why it was not selected; empty if it was.
+        selected: Whether it counts as missing; if not, `reason` says why.
         examples: Traces of failures that lack it.
         lost: Lost labels of it, in all runs.
-        by_run: Coverage and Δ run by run.
     """
 
     name: CapabilityName
@@ -118,12 +109,12 @@ class Assessment(Record):
     runs_passed: int
     selected: bool
     reason: str = ""
-    examples: tuple["Shown", ...] = ()
+    examples: tuple["Example", ...] = ()
     lost: int = 0
     by_run: tuple[Contrast, ...] = ()
 
 
-class Shown(Record):
+class Example(Record):
     """A place in a trace that shows a lacking capability, or a kind of failure."""
 
     trace: str
@@ -141,7 +132,7 @@ class FailureKind(Record):
     description: str
     count: int
     share: Unit | None
-    examples: tuple[Shown, ...] = ()
+    examples: tuple[Example, ...] = ()
 
 
 class LabelRun(Record):
@@ -159,7 +150,6 @@ class CapabilityReport(Record):
         runs: Runs of the labeller; the rules are deterministic and have one.
         traces, failed: The number of labelled traces, and of the failed ones among them.
         unexplained: Failed traces without a lacking capability (in the first run) and without a kind.
-        notes: What was left out, and why.
     """
 
     schema_version: Literal[1] = 1
@@ -170,7 +160,7 @@ class CapabilityReport(Record):
     capabilities: tuple[Assessment, ...]
     labels: tuple[LabelRun, ...]
     taxonomy: tuple[FailureKind, ...]
-    unexplained: tuple[Shown, ...] = ()
+    unexplained: tuple[Example, ...] = ()
     notes: tuple[str, ...] = ()
 
 

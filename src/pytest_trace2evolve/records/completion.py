@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from pytest_trace2evolve.records.base import Record
+from pytest_trace2evolve.records.base import Count, Record
 from pytest_trace2evolve.records.message import MALFORMED, Message, Requestor, ToolCall, unstorable
 from pytest_trace2evolve.utils.canonical import storable_text
 
@@ -27,9 +27,6 @@ LARGE_TEXT = 100_000
 _COMMON_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """Names of tools that every endpoint takes."""
 
-_Tokens = Annotated[int, Field(ge=0, le=1 << 53)]
-"""Also sums, exact as a float."""
-
 
 class RequestedCall(Record):
     """A tool call as a model asked for it: `arguments` is the text that it wrote, valid JSON or not."""
@@ -45,15 +42,14 @@ class Usage(Record):
     `cached_tokens` are those of `prompt_tokens` that the endpoint had seen before.
     """
 
-    calls: _Tokens = 1
-    prompt_tokens: _Tokens = 0
-    cached_tokens: _Tokens = 0
-    completion_tokens: _Tokens = 0
+    calls: Count = 1
+    prompt_tokens: Count = 0
+    cached_tokens: Count = 0
+    completion_tokens: Count = 0
     cost: Annotated[float, Field(ge=-1e18, le=1e18)] | None = None
 
     @property
     def tokens(self) -> int:
-        """Prompt and completion together."""
         return self.prompt_tokens + self.completion_tokens
 
     def __add__(self, other: Self) -> Self:

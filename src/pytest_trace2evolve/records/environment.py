@@ -26,11 +26,9 @@ Grade = Annotated[float, AfterValidator(_check_grade)]
 
 
 class Reaction(Record):
-    """The reaction to a message of the agent.
+    """The tools' results or the customer's answer to a message of the agent.
 
-    Attributes:
-        messages: The tools' results, or what the customer said; empty if nobody answers any more.
-        done: Whether the scenario is over: further messages change nothing, and the reward is final.
+    `done`: the scenario is over, so further messages change nothing, and the reward is final.
     """
 
     messages: tuple[Message, ...] = ()
@@ -46,13 +44,7 @@ class CheckLine(Record):
 
 
 class AdmissionReport(Record):
-    """All checks of one environment.
-
-    Attributes:
-        digests: Of its generators, by difficulty.
-        seeds: The number of scenarios.
-        seconds: How long it took.
-    """
+    """All checks of one environment; `digests` are those of its generators, by difficulty."""
 
     schema_version: Literal[1] = 1
     capability: str
@@ -63,7 +55,6 @@ class AdmissionReport(Record):
 
     @property
     def passed(self) -> bool:
-        """Whether every check passed."""
         return all(line.passed for line in self.checks)
 
 
@@ -93,14 +84,13 @@ class Figures(Record):
     pass_at: dict[int, float]
 
 
-class Tried(Record):
+class DifficultyResult(Record):
     """One measured difficulty.
 
     Attributes:
         outside: What lies outside of the targets, a phrase each.
         tokens: Mean tokens of a rollout, prompt and answers; None if the endpoint does not report them.
         calls: Mean number of the model's answers in a rollout.
-        seconds: How long it took in all.
     """
 
     difficulty: int
@@ -126,10 +116,8 @@ class Calibration(Record):
         digest: Of the generator at the difficulty that was chosen last.
         weights: Digest of the model's folder; None for an endpoint, which only has a name.
         candidate: The candidate whose instruction the agent was given; may be empty.
-        content: The content of which the scenarios were made.
         temperature: At which answers were sampled; None for the endpoint's own.
-        seeds: The number of scenarios.
-        group: The number of rollouts of each.
+        seeds: The number of scenarios, with `group` rollouts each.
         tried: Every measured difficulty, in order; the last one holds.
         advice: What to do if nothing fits.
     """
@@ -146,5 +134,5 @@ class Calibration(Record):
     group: int
     outcome: Outcome
     difficulty: int
-    tried: tuple[Tried, ...] = Field(min_length=1)
+    tried: tuple[DifficultyResult, ...] = Field(min_length=1)
     advice: str = ""

@@ -4,17 +4,16 @@ Also who made them: the agent, user, world and settings of a side, and how repor
 """
 
 from collections.abc import Iterator
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from pytest_trace2evolve.records.base import Record
+from pytest_trace2evolve.records.base import Count, Record
 from pytest_trace2evolve.records.completion import Usage
 from pytest_trace2evolve.records.message import Requestor
 from pytest_trace2evolve.records.rules import Invariant
-from pytest_trace2evolve.records.score import Measured, Unit
+from pytest_trace2evolve.records.score import RewardRecord, Unit
 from pytest_trace2evolve.records.task import RewardBasis
-from pytest_trace2evolve.records.trace import TerminationReason
 from pytest_trace2evolve.utils.canonical import canonical_json, digest
 
 SCHEMA = 1
@@ -47,9 +46,6 @@ REPLAY = "replay"
 NOT_RECORDED = "not recorded"
 """How reports show a fact that the evidence does not hold."""
 
-Count = Annotated[int, Field(ge=0, le=1 << 53)]
-"""A whole number that JSON, floats and 64 bits all hold."""
-
 
 class ActionCount(Record):
     """Gold actions of one tool type: how many a task names, how many a simulation matched."""
@@ -64,7 +60,7 @@ class ActionCount(Record):
         return self
 
 
-class SimulationEvidence(Measured):
+class SimulationEvidence(RewardRecord):
     """One simulation as the gate sees it.
 
     Attributes:
@@ -88,11 +84,6 @@ class SimulationEvidence(Measured):
     usage: dict[Requestor, Usage] = Field(default_factory=dict)
     invariants: dict[Invariant, Count] | None = None
 
-    @property
-    def hit_max_steps(self) -> bool:
-        """Whether the step budget ended the simulation."""
-        return self.termination_reason == TerminationReason.MAX_STEPS
-
     def action_share(self, *kinds: str) -> float | None:
         """Share of gold actions matched, over `kinds` of tools (all kinds if none is named).
 
@@ -105,11 +96,8 @@ class SimulationEvidence(Measured):
         return sum(count.matched or 0 for count in counts) / total
 
 
-class Fresh(Record):
-    """Fresh trials of both sides of one flagged task; they enter no estimate.
-
-    Each side's trials are in the order in which they were made.
-    """
+class FreshTrials(Record):
+    """Fresh trials of both sides of one flagged task, in order; they enter no estimate."""
 
     baseline: tuple[SimulationEvidence, ...]
     candidate: tuple[SimulationEvidence, ...]
@@ -135,7 +123,6 @@ class Mode(NamedTuple):
 
     @property
     def brief(self) -> str:
-        """The same, for a list in brackets."""
         return f"{self.domain}, solo" if self.solo else self.domain
 
 
@@ -146,7 +133,7 @@ class Code(Record):
         files: Digests of project files by path.
         distributions: Versions of installed distributions by name.
         fingerprint: What the code declares of itself instead of both.
-        unknown: Why the code cannot be identified; empty if it can.
+        unknown: Why the code cannot be identified.
     """
 
     files: dict[str, str] = Field(default_factory=dict)
@@ -174,9 +161,8 @@ def code_differences(old: Code | None, new: Code | None) -> Iterator[str]:
 class Settings(Record):
     """The settings of a model or script; None means not recorded.
 
-    Attributes:
-        guidelines: Digest of the text that a simulated user follows.
-        code: The code of an agent or user that is not built in.
+    `guidelines` is the digest of the text that a simulated user follows. Built-in agents and users have no
+    `code`.
     """
 
     implementation: str | None = None
@@ -195,12 +181,7 @@ class Settings(Record):
 
 
 class Identity(Record):
-    """Agent, user and world of the simulations of a suite.
-
-    Attributes:
-        agent, user: The recorded settings of an agent that is no model, and of its user.
-        world: The code behind the world's tools.
-    """
+    """Agent, user and the code of the world in the simulations of a suite."""
 
     agent: Settings = Settings()
     user: Settings = Settings()
@@ -285,12 +266,7 @@ class Evidence(Record):
 
 
 class Side(Record):
-    """Who made the simulations of one side. None: not recorded.
-
-    Attributes:
-        agent, model, parameters: The agent's implementation, its model, and the settings of that model.
-        user, user_model: The same of the user.
-    """
+    """Who made the simulations of one side: implementations, models and settings; None if not recorded."""
 
     agent: str | None = None
     model: str | None = None
@@ -300,7 +276,6 @@ class Side(Record):
 
     @property
     def text(self) -> str:
-        """The side in one line."""
         agent = self.agent or NOT_RECORDED
         if self.model is not None or self.parameters:  # a script or a program has neither
             parameters = sorted((self.parameters or {}).items())
@@ -315,7 +290,7 @@ class Side(Record):
         return f"agent {agent}; user {self.user or NOT_RECORDED}{user_model}"
 
 
-class Compared(Record):
+class ComparedSides(Record):
     """Both sides of a comparison, and which differences of their agents the candidate declares."""
 
     baseline: Side
@@ -333,7 +308,6 @@ class Compared(Record):
 
 
 def side_of(origin: Provenance) -> Side:
-    """The side that evidence of this origin is."""
     return Side(
         agent=origin.agent.implementation,
         model=origin.agent.model,

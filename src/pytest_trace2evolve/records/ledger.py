@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, AwareDatetime, Field, TypeAdapter, model_validator
 
-from pytest_trace2evolve.records.base import Record
+from pytest_trace2evolve.records.base import Count, Record
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label
 from pytest_trace2evolve.utils.canonical import digest
 
@@ -40,7 +40,6 @@ class Entry(Record):
 
     @property
     def name(self) -> str:
-        """The entry's name: the digest of its content."""
         return digest(self.to_json())
 
     def to_json(self) -> dict[str, Any]:
@@ -84,17 +83,15 @@ class Dated(Entry):
         return content if self.ahead else {name: value for name, value in content.items() if name != "ahead"}
 
 
-class Seen(Dated):
+class Access(Dated):
     """Traces of a task were opened.
 
     Attributes:
         domain: The task's domain, by which later suites that hold the task are found.
         suite, split: Where the task belonged at that time.
-        task: The task's id.
         trials: The trials whose traces were shown.
-        run: Where the traces were: a run's name, or a file's.
-        who: The name of the person's account on the machine.
-        day: The day on that machine's calendar, which may differ from that of `at`.
+        run: The name of the run or file that holds the traces.
+        who, day: The person's account and the day on that machine's calendar, which may differ from `at`.
     """
 
     kind: Literal["look"] = "look"
@@ -127,12 +124,12 @@ class Version(Record):
     digest: Text
 
 
-class Saved(Dated):
+class BaselineSave(Dated):
     """A baseline was saved, updated, grown or promoted.
 
     Attributes:
         baseline: Its name, and the digest of all its evidence: see `baselines.evidence_digest`.
-        replaces: The digest of the evidence that it replaced; None if there was none.
+        replaces: The digest of the evidence that it replaced.
         run: The run that measured it, or the last of several.
     """
 
@@ -147,10 +144,9 @@ class Repair(Dated):
     """A person accepted damage to the ledger. Exactly these problems no longer count.
 
     Attributes:
-        who, day: The name of the person's account on the machine, and the day on its calendar.
+        who, day: As in `Access`.
         problems: The problems, as `trace2evolve ledger` printed them.
-        files: The entries that have these problems, by name, each with the digest of its damaged file; None
-            if the file is missing.
+        files: Digests of the damaged files, by the names of their entries; None if a file is missing.
         lost: How many entries may have been tests and cannot be read. Each counts as a test.
         locks: The locks of suites under which they may have been tests.
     """
@@ -160,7 +156,7 @@ class Repair(Dated):
     day: date
     problems: tuple[Text, ...] = Field(min_length=1)
     files: dict[str, Text | None] = Field(default_factory=dict)
-    lost: Annotated[int, Field(ge=0)] = 0
+    lost: Count = 0
     locks: tuple[Text, ...] = ()
 
     def accepts(self, name: str, file: str | None) -> bool:
@@ -190,13 +186,11 @@ class Draw(Dated):
     simulation is stored or shown, once for every lock, whether or not a gate judges it.
 
     Attributes:
-        lock: The digest of the suite's lock.
-        candidate, agent: As in `Evaluation`.
+        lock, candidate, agent: As in `Evaluation`.
         draw: The id of the draw. A draw that several runs complete keeps its id.
-        made: How, and so which later runs may read it.
-        gated: Whether the run that began it has a gate and a baseline.
-        whole: Whether that run selected all tasks of the split.
-        run: The id of that run.
+        run: The run that began it.
+        gated: Whether that run has a gate and a baseline.
+        whole: Whether it selected all tasks of the split.
     """
 
     kind: Literal["draw"] = "draw"
@@ -231,9 +225,7 @@ class Traces(Dated):
     account: Text | None = None
 
 
-_ADDED_LATER = frozenset(
-    {"baseline_identity", "analysis", "baseline_evidence", "evidence", "verdict", "draw"}
-)
+_ADDED_LATER = ("baseline_identity", "analysis", "baseline_evidence", "evidence", "verdict", "draw")
 """Fields of an evaluation that the first version did not have."""
 
 
@@ -276,7 +268,7 @@ class Evaluation(Dated):
     baseline_identity: Text | None = None
     policy: Text
     goal: Goal
-    trials: Annotated[int, Field(ge=0)]
+    trials: Count
     decision: Decision
     label: Label
     look: Annotated[int, Field(ge=1)] | None = None
@@ -306,9 +298,8 @@ class Evaluation(Dated):
         content, so that of an older entry stays the same.
         """
         content = super().to_json()
-        return {
-            name: value for name, value in content.items() if value is not None or name not in _ADDED_LATER
-        }
+        absent = {name for name in _ADDED_LATER if content[name] is None}
+        return {name: value for name, value in content.items() if name not in absent}
 
     @property
     def claims_clean(self) -> bool:
@@ -325,10 +316,9 @@ class Evaluation(Dated):
 
     @property
     def versions(self) -> tuple[Version, ...]:
-        """The candidate and its ancestors."""
         return (self.candidate, *self.ancestors)
 
 
-AnyEntry = Root | Seen | Draw | Traces | Evaluation | Saved | Repair
+AnyEntry = Root | Access | Draw | Traces | Evaluation | BaselineSave | Repair
 ENTRIES: TypeAdapter[AnyEntry] = TypeAdapter(Annotated[AnyEntry, Field(discriminator="kind")])
 """Reads an entry of any kind."""

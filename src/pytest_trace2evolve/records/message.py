@@ -112,12 +112,9 @@ def _scalar_problem(item: Any) -> str:
 def storable_message(message: Message, role: Requestor) -> Message:
     """A participant's message in the form in which it is stored and read back.
 
-    Texts are changed by `storable_text`. A call keeps arguments of other types, such as tuples and dates, as
-    the JSON that pydantic writes for them. Arguments that are not JSON at all become `MALFORMED`.
-
-    Args:
-        message: What an agent or a user returned; its fields may have any type.
-        role: The role that it must have.
+    Its fields may have any type. Texts are changed by `storable_text`. A call keeps arguments of other types,
+    such as tuples and dates, as the JSON that pydantic writes for them; those that are not JSON at all become
+    `MALFORMED`.
 
     Raises:
         ValueError: the role differs, a call is made in another's name, or a field has a wrong type or cannot

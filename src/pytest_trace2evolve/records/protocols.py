@@ -30,7 +30,6 @@ class ToolResult(Record):
     error: bool = False
 
     def answering(self, call: ToolCall) -> Message:
-        """The message that answers a call with this result."""
         return Message(
             role="tool", id=call.id, content=self.content, requestor=call.requestor, error=self.error
         )

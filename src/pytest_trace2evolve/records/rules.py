@@ -14,7 +14,7 @@ from pytest_trace2evolve.records.base import Record
 
 
 class Invariant(StrEnum):
-    """What must hold on every trace, whatever its task."""
+    """Rules that hold on every trace, whatever its task."""
 
     AUTHENTICATION = "authentication"
     CONSENT = "consent"

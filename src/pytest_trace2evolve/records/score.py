@@ -59,7 +59,7 @@ class JudgeUse(Record):
     cost: float | None = None
 
 
-class Measured(Record):
+class RewardRecord(Record):
     """Base of records that have a reward if and only if it was measured."""
 
     status: Status
@@ -74,7 +74,7 @@ class Measured(Record):
         return self
 
 
-class Score(Measured):
+class Score(RewardRecord):
     """The reward of one simulation, and the components whose product it is.
 
     `components` holds every component that could be computed, those outside `basis` as diagnostics; a

@@ -115,7 +115,6 @@ class Task(Tau2Record):
 
     @property
     def actions(self) -> list[Action]:
-        """The gold actions; empty if the task names none."""
         criteria = self.evaluation_criteria
         return (criteria.actions or []) if criteria else []
 
@@ -127,7 +126,6 @@ class Task(Tau2Record):
 
     @property
     def history(self) -> list[Message]:
-        """The messages before the first turn; empty if there are none."""
         return (self.initial_state.message_history or []) if self.initial_state else []
 
 
@@ -135,10 +133,10 @@ def normalised(task: Task) -> dict[str, Any]:
     """The content of a task that scoring or the conversation reads, after upstream's defaults.
 
     Absent, null and empty are equal; an absent basis is DB and COMMUNICATE; an absent requestor is the
-    assistant. Ids, ticket, description, annotations and notes are left out. In two places scoring
-    distinguishes null from empty, and so does this: `compare_args`, and a task with neither actions nor
-    assertions (null), whose database is not compared at all. What is written into the world (initialization
-    data, arguments) is unchanged, since a null is a value there.
+    assistant. Ids, ticket, description, annotations and notes are left out. Like scoring, this distinguishes
+    null from empty in two places: `compare_args`, and a task with neither actions nor assertions, whose
+    database is not compared. What is written into the world (initialization data, arguments) is unchanged,
+    since a null is a value there.
     """
     criteria = task.evaluation_criteria or EvaluationCriteria()
     return {
@@ -255,7 +253,7 @@ class Request(Record):
 
     Attributes:
         about: Ids of records that an agent may name when it asks for a yes; any other id gets a no.
-        details: What the customer answers when asked for it.
+        details: What the customer answers when asked.
         answer: Text that settles a question; empty if something is to be done.
         refused: Whether the policy forbids it.
     """
@@ -270,8 +268,6 @@ class Turn(Record):
     """What the customer brings up at one time.
 
     Attributes:
-        says: The customer's words.
-        requests: What they ask for.
         insists: What the customer says to refusals, one at a time, before accepting them.
         after: The required outcome of the turn before; otherwise the turn is left out.
         actions: How many of the task's gold actions belong to it.

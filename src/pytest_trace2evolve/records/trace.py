@@ -60,7 +60,6 @@ class Simulation(Tau2Record):
 
     @property
     def trace(self) -> list[Message]:
-        """The messages; empty if none were recorded."""
         return self.messages or []
 
     @property
@@ -76,7 +75,7 @@ class Simulation(Tau2Record):
 
     @property
     def redrawn(self) -> str:
-        """Why its answers are not all of its first draw; empty if they are, or it was not recorded."""
+        """Why its answers are not all of its first draw; empty if they are."""
         return self._recorded_text("redrawn")
 
     def as_redrawn(self, why: str) -> "Simulation":

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import Field
 
 from pytest_trace2evolve.records.base import Record
-from pytest_trace2evolve.records.evidence import CandidateRef, Compared
+from pytest_trace2evolve.records.evidence import CandidateRef, ComparedSides
 
 RUN_VERDICT_SCHEMA = 1
 """Version of `verdict.json`; a file of another version is rejected."""
@@ -37,7 +37,6 @@ class Decision(StrEnum):
 
     @property
     def rank(self) -> int:
-        """0 for the worst."""
         return list(Decision).index(self)
 
 
@@ -99,13 +98,11 @@ class Settling(Record):
     """What would settle an inconclusive verdict if the figures stay like this.
 
     Attributes:
-        check: The check that is not settled.
         trials: Sufficient trials of a task and side; None if no number suffices with these tasks.
         tasks: The number of tasks that suffices at as many trials as now.
         obstacle: Why neither suffices; None if one does, and in older files.
         simulations: Further simulations of both sides together, to reach `trials`.
-        cost: Their cost in US dollars; None if it is not known.
-        tokens: The tokens that they would use; None if that is not known.
+        cost, tokens: What they would use, in US dollars and tokens; None if it is not known.
     """
 
     check: str
@@ -198,40 +195,20 @@ class Verdict(Record):
 
     def to_json(self) -> dict[str, Any]:
         """The documented JSON form of a verdict."""
+        record = self.model_dump(mode="json")
+        tasks = ("fixed", "broken", "regressions", "suspected", "left_out")
+        renamed = {"decision", "tasks", *tasks, "partial", "baseline", "candidate"}
         return {
-            "verdict": self.decision.value if self.decision else None,
-            "policy": self.policy,
-            "goal": self.goal.value,
-            "label": self.label.value,
-            "suite": self.suite,
-            "split": self.split,
-            "reason": self.reason,
-            "identical": self.identical,
-            "alpha": self.alpha,
-            "look": self.look,
-            "analysis": self.analysis,
-            "settling": [settling.model_dump(mode="json") for settling in self.settling],
-            "guard": self.guard.value if self.guard else None,
-            "detectable": self.detectable,
-            "checks": [check.model_dump(mode="json") for check in self.checks],
-            "tasks": {
-                "compared": self.tasks,
-                "fixed": list(self.fixed),
-                "broken": list(self.broken),
-                "regressions": list(self.regressions),
-                "suspected": list(self.suspected),
-                "left_out": list(self.left_out),
-            },
-            "baseline": self.baseline.model_dump(mode="json"),
-            "candidate": self.candidate.model_dump(mode="json"),
+            "verdict": record["decision"],
+            **{name: value for name, value in record.items() if name not in renamed},
+            "tasks": {"compared": record["tasks"], **{name: record[name] for name in tasks}},
+            "baseline": record["baseline"],
+            "candidate": record["candidate"],
         }
 
 
 class BaselineUsed(Record):
-    """The baseline of a suite: its name, the digest of its evidence, and its path in the project.
-
-    `path` is None for a file elsewhere.
-    """
+    """The baseline of a suite with the digest of its evidence, and its path if it is in the project."""
 
     name: str
     digest: str
@@ -239,7 +216,7 @@ class BaselineUsed(Record):
 
 
 class EvidenceKept(Record):
-    """The compact evidence of a suite: a file in the run's folder, and the digest of its content."""
+    """The evidence of a suite: a file in the run's folder, and the digest of its content."""
 
     path: str
     digest: str
@@ -251,9 +228,8 @@ class SuiteVerdict(Record):
     Attributes:
         verdict: The worst of its splits; None if none decided, and `reason` says why.
         whole: Whether every split that ran was complete.
-        lock: Digest of its lock.
         verdicts: One for each split, from `Verdict.to_json`.
-        compared: Both sides; None without a baseline, and in older files.
+        compared: None without a baseline, and in older files.
     """
 
     verdict: Decision | None
@@ -263,14 +239,13 @@ class SuiteVerdict(Record):
     baseline: BaselineUsed | None
     evidence: EvidenceKept
     verdicts: tuple[dict[str, Any], ...] = ()
-    compared: Compared | None = None
+    compared: ComparedSides | None = None
 
 
 class RunVerdict(Record):
     """A gated run.
 
     Attributes:
-        run: Its id.
         time: When it started (ISO 8601, UTC).
         verdict: The worst of its suites; None if none decided.
         partial: Whether anything that was to be judged did not run whole.
@@ -303,18 +278,11 @@ class SuiteSummary(Record):
     reason: str = ""
     verdicts: tuple[Verdict, ...] = ()
     left_out: tuple[str, ...] = ()
-    compared: Compared | None = None
+    compared: ComparedSides | None = None
 
 
 class RunSummary(Record):
-    """What a run reports outside of its terminal.
-
-    Attributes:
-        trouble: Why the run decides nothing.
-        used: What its models used.
-        command: How it was started.
-        evidence: Where its traces are.
-    """
+    """A run as reported outside of its terminal; `trouble` says why it decides nothing."""
 
     schema_version: int = SUMMARY_SCHEMA
     candidate: str

@@ -4,7 +4,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pytest_trace2evolve.records.capability import Assessment, CapabilityReport, Shown
+from pytest_trace2evolve.records.capability import Assessment, CapabilityReport, Example
 from pytest_trace2evolve.report.tables import (
     NARROW,
     NOTHING,
@@ -104,7 +104,7 @@ def _print_examples(target: Console, capability: Assessment) -> None:
         print_line(target, f"  also proposed as {name}", "dim")
 
 
-def _place(example: Shown) -> str:
+def _place(example: Example) -> str:
     where = f", message {example.message}" if example.message is not None else ""
     return f"task {example.task}{where}: {example.why}"
 

@@ -8,7 +8,7 @@ from rich.table import Column
 from rich.text import Text
 
 from pytest_trace2evolve.cases.case import FAMILIES, Case
-from pytest_trace2evolve.project.scaffold import Layout, State
+from pytest_trace2evolve.project.scaffold import Scaffold, State
 from pytest_trace2evolve.records.task import After, Turn
 from pytest_trace2evolve.report.tables import BOTH_SIDES, grid, print_line, rendered, terminal
 from pytest_trace2evolve.utils.sanitize import sanitize_line
@@ -131,7 +131,7 @@ def _gold_lines(case: Case) -> Iterator[tuple[str, str]]:
         yield f"  say: {text}", ""
 
 
-def layout_text(layout: Layout, command: str, *, dry_run: bool) -> str:
+def layout_text(layout: Scaffold, command: str, *, dry_run: bool) -> str:
     """The files of `trace2evolve init` as plain text, its last line the command to run next."""
     return "\n".join(
         [
@@ -142,7 +142,7 @@ def layout_text(layout: Layout, command: str, *, dry_run: bool) -> str:
     )
 
 
-def _file_lines(layout: Layout, *, dry_run: bool) -> list[str]:
+def _file_lines(layout: Scaffold, *, dry_run: bool) -> list[str]:
     new = [file for file in layout.files if file.state is not State.THERE]
     if not new:
         here, root = Path.cwd(), layout.root

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Column
 
-from pytest_trace2evolve.records.ledger import Draw, Evaluation, Origin, Seen
+from pytest_trace2evolve.records.ledger import Access, Draw, Evaluation, Origin
 from pytest_trace2evolve.report.tables import (
     BOTH_SIDES,
     NARROW,
@@ -314,8 +314,8 @@ def ledger_text(problems: Sequence[str], histories: Sequence["SplitHistory"]) ->
     return rendered(target)
 
 
-def _entry_line(entry: Seen | Draw | Evaluation, lock: str | None) -> str:
-    if isinstance(entry, Seen):
+def _entry_line(entry: Access | Draw | Evaluation, lock: str | None) -> str:
+    if isinstance(entry, Access):
         trials = ", ".join(map(str, entry.trials))
         return f"{entry.who} opened task {entry.task}, trial {trials}, of {entry.run}"
     other_lock = ["under another lock"] if entry.lock != lock else []

@@ -10,12 +10,12 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from pytest_trace2evolve.improve.routing import accuracy
-from pytest_trace2evolve.records.adapter import AdapterManifest, Confusion, HeldOut, Measured
+from pytest_trace2evolve.records.adapter import AdapterManifest, Confusion, HeldOut, RewardChange
 from pytest_trace2evolve.records.environment import (
     AdmissionReport,
     Calibration,
+    DifficultyResult,
     Outcome,
-    Tried,
 )
 from pytest_trace2evolve.records.improvement import Evolution
 from pytest_trace2evolve.report.tables import NOTHING, Figure, Word, fits, grid, points, rendered, terminal
@@ -87,7 +87,7 @@ def calibrations_text(calibrations: Sequence[Calibration]) -> str:
     return rendered(target)
 
 
-def _calibration_row(capability: str, tried: Tried) -> list[str]:
+def _calibration_row(capability: str, tried: DifficultyResult) -> list[str]:
     figures = tried.figures
     return [
         capability,
@@ -143,7 +143,7 @@ def _heldout_table(rows: Sequence[tuple[Text | str, ...]], headings: Sequence[st
     return table
 
 
-def _change_cells(change: Measured) -> tuple[str, str]:
+def _change_cells(change: RewardChange) -> tuple[str, str]:
     interval = ""
     if change.low is not None and change.high is not None:
         interval = f" ({points(change.low, '.1f')} to {points(change.high, '.1f')})"

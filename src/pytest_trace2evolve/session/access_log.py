@@ -22,7 +22,7 @@ from pytest_trace2evolve.project.candidates import Candidate
 from pytest_trace2evolve.project.project import LockedSuite, Project
 from pytest_trace2evolve.project.suites import Role
 from pytest_trace2evolve.records.evidence import Evidence, Provenance, Settings, SimulationEvidence
-from pytest_trace2evolve.records.ledger import Dated, Draw, Evaluation, Repair, Saved, Traces, Version
+from pytest_trace2evolve.records.ledger import BaselineSave, Dated, Draw, Evaluation, Repair, Traces, Version
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label, RunVerdict, Verdict
 from pytest_trace2evolve.session.plan import Plan, PlannedSuite
 from pytest_trace2evolve.utils.canonical import digest
@@ -182,7 +182,7 @@ class Looks:
 
         return self._ledger.append(make)
 
-    def record_saved(self, suite: str, name: str, evidence: Evidence, replaces: str | None) -> Saved:
+    def record_saved(self, suite: str, name: str, evidence: Evidence, replaces: str | None) -> BaselineSave:
         """Write down that a baseline was saved.
 
         Args:
@@ -196,8 +196,8 @@ class Looks:
         version = Version(id=name, digest=whole_digest(evidence))
         run = evidence.provenance.run_id or "unknown"
 
-        def make(root: str, parents: tuple[str, ...], at: datetime) -> Saved:
-            return Saved(
+        def make(root: str, parents: tuple[str, ...], at: datetime) -> BaselineSave:
+            return BaselineSave(
                 root=root, parents=parents, at=at, suite=suite, baseline=version, replaces=replaces, run=run
             )
 

@@ -14,7 +14,7 @@ from pytest_trace2evolve.records.adapter import (
     AdapterManifest,
     AdapterState,
     AdapterVerdict,
-    Measured,
+    RewardChange,
 )
 from pytest_trace2evolve.records.capability import BUILT_IN_CAPABILITIES
 from pytest_trace2evolve.records.verdict import Decision, Goal, RunVerdict
@@ -56,12 +56,12 @@ def settle(gate: Decision | None, manifest: AdapterManifest) -> tuple[AdapterSta
     return state, "; ".join(parts)
 
 
-def _told(lost: Sequence[tuple[str, Measured]]) -> str:
+def _told(lost: Sequence[tuple[str, RewardChange]]) -> str:
     named = [f"{name} ({100 * one.change:+.1f} points)" for name, one in lost]
     return ", ".join(named).replace("-", "−")
 
 
-def losses(manifest: AdapterManifest) -> Iterator[tuple[str, Measured]]:
+def losses(manifest: AdapterManifest) -> Iterator[tuple[str, RewardChange]]:
     """The other capabilities that lost more than `LOSS` by their estimate."""
     for name, one in manifest.heldout.items():
         if name not in manifest.environments and one.change < -LOSS:

@@ -6,20 +6,18 @@ from collections.abc import Iterator
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.baselines import read_evidence
 from pytest_trace2evolve.evidence.integrity import (
-    Edited,
-    edited_baseline,
-    edited_copy,
-    edited_traces,
-    is_known,
+    check_baseline,
+    check_evidence,
+    check_traces,
     knows_evidence,
     knows_traces,
-    other_outcomes,
+    unverified_baseline,
 )
 from pytest_trace2evolve.evidence.saving import SaveMode, other_trials, unmergeable
 from pytest_trace2evolve.gate.comparable import agent_changes, differences, unequal_trials, unrecorded
 from pytest_trace2evolve.project.candidates import source_of
 from pytest_trace2evolve.project.suites import Role
-from pytest_trace2evolve.records.evidence import Compared, code_differences, side_of
+from pytest_trace2evolve.records.evidence import ComparedSides, code_differences, side_of
 from pytest_trace2evolve.session.access_log import Looks
 from pytest_trace2evolve.session.baselines import Baseline
 from pytest_trace2evolve.session.plan import Plan, PlannedSuite
@@ -77,13 +75,13 @@ def declared_changes(plan: Plan, baseline: Baseline) -> frozenset[str]:
     return frozenset(found)
 
 
-def compared(plan: Plan, planned: PlannedSuite) -> Compared | None:
+def compared(plan: Plan, planned: PlannedSuite) -> ComparedSides | None:
     """Who made both sides of a suite, for reports; None without a baseline."""
     if planned.baseline is None:
         return None
     old, new = planned.baseline.evidence.provenance, provenance_of(plan, planned)
     declared = declared_changes(plan, planned.baseline)
-    return Compared(
+    return ComparedSides(
         baseline=side_of(old),
         candidate=side_of(new),
         declared=tuple(kind for kind in agent_changes(old, new) if kind in declared),
@@ -104,12 +102,12 @@ def check_unedited(plan: Plan, looks: Looks) -> Iterator[str]:
     for name, planned in plan.suites.items():
         baseline = planned.baseline if is_gated else None
         for file in planned.recorded.files if planned.recorded else ():
-            _raise_if(edited_traces(looks.entries, file.run, file.path))
+            check_traces(looks.entries, file.run, file.path)
         if baseline is not None and not baseline.saved:
             for path, run in baseline.files:
-                _raise_if(edited_traces(looks.entries, run, path))
+                check_traces(looks.entries, run, path)
             if not baseline.files and baseline.path is not None:
-                _raise_if(edited_copy(looks.entries, name, baseline.path, baseline.all_evidence))
+                check_evidence(looks.entries, name, baseline.path, baseline.all_evidence)
         sealed = any(plan.project.splits[split].role is Role.GATE for split in planned.lock.splits)
         decides = is_gated or plan.saving is not None
         if sealed and decides and (files := unrecorded_files(planned, looks)):
@@ -120,10 +118,8 @@ def check_unedited(plan: Plan, looks: Looks) -> Iterator[str]:
         if baseline is None or not baseline.saved:
             continue
         assert baseline.path is not None
-        _raise_if(edited_baseline(looks.entries, name, baseline.name, baseline.path, baseline.all_evidence))
-        if is_known(looks.entries, name, baseline.name):
-            continue
-        if note := other_outcomes(
+        check_baseline(looks.entries, name, baseline.name, baseline.path, baseline.all_evidence)
+        if note := unverified_baseline(
             looks.entries, name, baseline.name, baseline.all_evidence, planned.lock.splits
         ):
             yield f"{name}: {note}"
@@ -154,15 +150,10 @@ def check_mergeable(plan: Plan, looks: Looks) -> None:
         planned = plan.suites[name]
         path = plan.project.baseline_path(name, plan.saving.name)
         old = read_evidence(path)
-        _raise_if(edited_baseline(looks.entries, name, plan.saving.name, path, old))
+        check_baseline(looks.entries, name, plan.saving.name, path, old)
         found = list(unmergeable(old, provenance_of(plan, planned), planned.lock.tasks))
         lacking = planned.lock.tasks.keys() - {record.task_id for record in old.simulations}
         if lacking and (unequal := other_trials(old, max(map(planned.trials_of, lacking)))):
             found.append(unequal)
         if found:
             raise ResultsError(f"{path}: this run cannot be added to it: {'; '.join(found)}")
-
-
-def _raise_if(edited: Edited | None) -> None:
-    if edited is not None:
-        raise ResultsError(str(edited))

@@ -15,7 +15,7 @@ from pytest_trace2evolve.gate.decide import decide
 from pytest_trace2evolve.gate.pairs import REWARD, pair, tally
 from pytest_trace2evolve.gate.policy import DEFAULT_POLICY
 from pytest_trace2evolve.project.policies import find_policy
-from pytest_trace2evolve.records.evidence import Compared, Provenance, side_of
+from pytest_trace2evolve.records.evidence import ComparedSides, Provenance, side_of
 from pytest_trace2evolve.records.protocols import Judge
 from pytest_trace2evolve.records.verdict import Goal, Label, Verdict
 from pytest_trace2evolve.scoring.metrics import Metrics
@@ -45,7 +45,7 @@ class Comparison:
     candidate: Metrics
     baseline_name: str
     candidate_name: str
-    compared: Compared
+    compared: ComparedSides
     notes: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def compare(
         candidate=figures_of(sides[1]),
         baseline_name=old.name,
         candidate_name=new.name,
-        compared=Compared(baseline=side_of(old.provenance), candidate=side_of(new.provenance)),
+        compared=ComparedSides(baseline=side_of(old.provenance), candidate=side_of(new.provenance)),
         notes=(
             *old.notes,
             *new.notes,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pytest_trace2evolve.engine.engine import Place
 from pytest_trace2evolve.errors import ResultsError, StorageError
-from pytest_trace2evolve.evidence.draws import DrawStore, FinishedStore
+from pytest_trace2evolve.evidence.draws import DrawStore, Store
 from pytest_trace2evolve.evidence.ledger import Ledger
 from pytest_trace2evolve.records.ledger import Dated, Draw, Origin, Traces, Version
 from pytest_trace2evolve.session.plan import SCRIPTED, Plan, PlannedSuite
@@ -34,7 +34,7 @@ class Draws:
     def __init__(self, plan: Plan, worlds: Worlds, scratch: Path | None = None) -> None:
         self._plan = plan
         self._worlds = worlds
-        self._scratch = FinishedStore(scratch / "fresh") if scratch is not None else None
+        self._scratch = Store(scratch / "fresh") if scratch is not None else None
         self._stores: dict[tuple[str, str, str], DrawStore] = {}
         self._split_of = {
             (name, task_id): split

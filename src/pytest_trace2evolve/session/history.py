@@ -7,7 +7,7 @@ from pytest_trace2evolve.errors import SuiteError, nearest
 from pytest_trace2evolve.gate.claims import Claim
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.project.suites import Role
-from pytest_trace2evolve.records.ledger import Draw, Evaluation, Saved, Seen
+from pytest_trace2evolve.records.ledger import Access, BaselineSave, Draw, Evaluation
 from pytest_trace2evolve.session.access_log import Looks
 
 
@@ -26,7 +26,7 @@ class SplitHistory:
     suite: str
     split: str
     lock: str | None
-    entries: tuple[Seen | Draw | Evaluation, ...]
+    entries: tuple[Access | Draw | Evaluation, ...]
     informed: tuple[str, ...]
     next_look: int | None
 
@@ -42,7 +42,7 @@ def split_histories(
         SuiteError: no such suite or split, neither locked nor in the ledger.
         CandidateError, LockError: a candidate's file or the lock is broken.
     """
-    entries = [entry for entry in looks.entries if isinstance(entry, Seen | Draw | Evaluation)]
+    entries = [entry for entry in looks.entries if isinstance(entry, Access | Draw | Evaluation)]
     locked = {(name, split_name) for name, lock in project.lock.suites.items() for split_name in lock.splits}
     places = locked | {(entry.suite, entry.split) for entry in entries}
     for kind, name, known in (
@@ -66,7 +66,7 @@ def split_histories(
 
 
 def _history(
-    project: Project, looks: Looks, place: tuple[str, str], entries: Sequence[Seen | Draw | Evaluation]
+    project: Project, looks: Looks, place: tuple[str, str], entries: Sequence[Access | Draw | Evaluation]
 ) -> SplitHistory:
     suite, split = place
     lock = project.lock.suites.get(suite)
@@ -86,7 +86,7 @@ def _history(
 
 def _latest_baseline(looks: Looks, place: tuple[str, str]) -> tuple[str, str]:
     """Digests of the candidate and agent of the suite's latest baseline; empty if no draw names them."""
-    saved = [entry for entry in looks.entries if isinstance(entry, Saved) and entry.suite == place[0]]
+    saved = [entry for entry in looks.entries if isinstance(entry, BaselineSave) and entry.suite == place[0]]
     drawn = [
         (entry.candidate.digest, entry.agent)
         for entry in looks.entries

@@ -25,20 +25,19 @@ from pytest_trace2evolve.errors import (
     nearest,
 )
 from pytest_trace2evolve.evidence.baselines import read_evidence
-from pytest_trace2evolve.evidence.draws import accounts_in
+from pytest_trace2evolve.evidence.draws import draws_in
 from pytest_trace2evolve.evidence.integrity import (
-    edited_baseline,
-    edited_run,
-    edited_traces,
-    is_known,
-    other_outcomes,
+    check_baseline,
+    check_traces,
+    edits_in_run,
+    unverified_baseline,
 )
 from pytest_trace2evolve.evidence.ledger import Ledger
 from pytest_trace2evolve.project.candidates import Candidate, Candidates, parse_candidate, read_candidate
 from pytest_trace2evolve.project.lock import LOCK_NAME, RENEW, SuiteLock
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.project.suites import SPLITS_NAME, Suite, read_suite
-from pytest_trace2evolve.records.ledger import Dated, Evaluation, Seen, Traces
+from pytest_trace2evolve.records.ledger import Access, Dated, Evaluation, Traces
 from pytest_trace2evolve.records.protocols import rules_of
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.scoring.invariants import Call
@@ -246,16 +245,19 @@ def check_baselines(project: Project) -> Iterator[Finding]:
                 "--t2e-baseline-mode update",
                 warning=True,
             )
-        if edited := edited_baseline(entries, suite, path.stem, path, evidence):
-            yield Finding(path, edited.text)
-        elif not is_known(entries, suite, path.stem):
+        try:
+            check_baseline(entries, suite, path.stem, path, evidence)
+        except ResultsError as error:
+            yield _finding(path, error)
+            continue
+        splits = locks[suite].splits if suite in locks else {}
+        problem = unverified_baseline(entries, suite, path.stem, evidence, splits)
+        if problem is not None:
             unknown = (
                 "not in the ledger, so an edit of it cannot be found: it was saved by an older version or "
                 "copied here; the next gated run that uses it records its digest"
             )
-            splits = locks[suite].splits if suite in locks else {}
-            text = other_outcomes(entries, suite, path.stem, evidence, splits) or unknown
-            yield Finding(path, text, warning=True)
+            yield Finding(path, problem or unknown, warning=True)
 
 
 def check_runs(project: Project) -> Iterator[Finding]:
@@ -267,8 +269,8 @@ def check_runs(project: Project) -> Iterator[Finding]:
         elif isinstance(entry, Traces):
             yield from _edited_traces(project.runs_folder / entry.run, entry)
     for run, entries in runs.items():
-        for edited in edited_run(project.runs_folder / run, entries):
-            yield Finding(edited.path, edited.text)
+        folder = project.runs_folder / run
+        yield from (_finding(folder, edit) for edit in edits_in_run(folder, entries))
 
 
 def _edited_traces(folder: Path, entry: Traces) -> Iterator[Finding]:
@@ -278,18 +280,15 @@ def _edited_traces(folder: Path, entry: Traces) -> Iterator[Finding]:
     if place is None:
         return
     try:
-        edited = edited_traces([entry], entry.run, place)
+        check_traces([entry], entry.run, place)
     except ResultsError as error:
         yield _finding(place, error)
-        return
-    if edited is not None:
-        yield Finding(place, edited.text)
 
 
 def check_frozen_dates(project: Project) -> Iterator[Finding]:
     """No candidate is dated before an access to traces that it is younger than."""
     entries = Ledger(project.ledger_folder).read().in_time
-    accesses = [entry for entry in entries if isinstance(entry, Seen)]
+    accesses = [entry for entry in entries if isinstance(entry, Access)]
     for path, candidate in _readable_candidates(project) if accesses else ():
         frozen = candidate.frozen_at
         later = [access for access in accesses if frozen is not None and access.first_day > frozen]
@@ -377,7 +376,7 @@ def _tasks(project: Project, suites: Sequence[Suite], worlds: Worlds) -> Iterato
 
 def check_draws(project: Project) -> Iterator[Finding]:
     """Stored simulations that were deleted, changed or added by hand."""
-    for store in accounts_in(project.finished_folder, project.draws_folder):
+    for store in draws_in(project.finished_folder, project.draws_folder):
         for problem in store.problems():
             yield _finding(store.path, ResultsError(problem))
 

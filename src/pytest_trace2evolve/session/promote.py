@@ -17,7 +17,7 @@ from pytest_trace2evolve.evidence.baselines import (
     read_evidence,
     render_evidence,
 )
-from pytest_trace2evolve.evidence.integrity import VERDICT_NAME, edited_baseline, refuse_unrecorded
+from pytest_trace2evolve.evidence.integrity import VERDICT_NAME, check_baseline, check_promotion
 from pytest_trace2evolve.evidence.results import decode
 from pytest_trace2evolve.evidence.saving import require_name
 from pytest_trace2evolve.gate.comparable import lock_differences
@@ -116,7 +116,7 @@ def promote(
                 f"{looks.damage}, and nothing is promoted until it is restored, or 'trace2evolve ledger "
                 "repair' accepts the damage"
             )
-        refuse_unrecorded(folder, record, looks.entries, wanted)
+        check_promotion(folder, record, looks.entries, wanted)
         _refuse_changed_candidate(project, record)
         _refuse_forgetting(project, record)
         left = [one for one in baselines if not one.done]
@@ -283,10 +283,8 @@ def _refuse_changed_baseline(project: Project, judged: SuiteVerdict, one: NewBas
         raise ResultsError(f"{old}: the baseline that the run beat is gone; restore it, or run it again")
     if old is not None and old.is_file() and is_evidence(record := decode(old)):
         evidence = parse_evidence(record, old)
-        if old == project.baseline_path(one.suite, used.name) and (
-            edited := edited_baseline(looks.entries, one.suite, used.name, old, evidence)
-        ):
-            raise ResultsError(str(edited))
+        if old == project.baseline_path(one.suite, used.name):
+            check_baseline(looks.entries, one.suite, used.name, old, evidence)
         if (found := evidence_digest(evidence)) != used.digest:
             raise ResultsError(
                 f"{old}: the baseline has changed since the run: it was {used.digest} and is {found}; "

@@ -19,7 +19,7 @@ from pytest_trace2evolve.evidence.results import ResultsFile, combine, read_resu
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.project.suites import Role
 from pytest_trace2evolve.records.evidence import Provenance
-from pytest_trace2evolve.records.ledger import Seen
+from pytest_trace2evolve.records.ledger import Access
 from pytest_trace2evolve.records.protocols import rules_of
 from pytest_trace2evolve.records.rules import Finding
 from pytest_trace2evolve.records.trace import Simulation
@@ -66,8 +66,8 @@ def record_access(
 ) -> None:
     """Record in the ledger that trials of a task are opened. If that fails, nothing may be shown."""
 
-    def make(root: str, parents: tuple[str, ...], at: datetime) -> Seen:
-        return Seen(
+    def make(root: str, parents: tuple[str, ...], at: datetime) -> Access:
+        return Access(
             root=root,
             parents=parents,
             at=at,

@@ -15,7 +15,7 @@ from pytest_trace2evolve.errors import BudgetError, EndpointError, LockError, St
 from pytest_trace2evolve.evidence.run_folder import RunStore, simulation_record
 from pytest_trace2evolve.project.candidates import AgentFactory
 from pytest_trace2evolve.project.lock import LOCK_NAME, RENEW
-from pytest_trace2evolve.records.evidence import Fresh, SimulationEvidence
+from pytest_trace2evolve.records.evidence import FreshTrials, SimulationEvidence
 from pytest_trace2evolve.records.protocols import World, rules_of
 from pytest_trace2evolve.records.rules import Rules
 from pytest_trace2evolve.records.score import Status
@@ -54,7 +54,7 @@ class TaskRun:
     left_out: str = ""
     absent: str = ""
     unfinished: str = ""
-    fresh: Fresh | None = None
+    fresh: FreshTrials | None = None
     unconfirmed: str = ""
     crash: str = ""
     frames: str = ""
@@ -245,7 +245,7 @@ class TaskRunner:
         except (BudgetError, EndpointError) as error:
             # Either ends the run, as other tasks report; the main trials of this task are whole.
             return replace(run, unconfirmed=str(error))
-        fresh = Fresh(baseline=tuple(made["baseline"]), candidate=tuple(made["candidate"]))
+        fresh = FreshTrials(baseline=tuple(made["baseline"]), candidate=tuple(made["candidate"]))
         return replace(run, fresh=fresh)
 
     async def _fresh(

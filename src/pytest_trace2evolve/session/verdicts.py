@@ -12,7 +12,13 @@ from pytest_trace2evolve.gate.pairs import left_out_lines, pair
 from pytest_trace2evolve.gate.policy import version_of
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.project.suites import Role
-from pytest_trace2evolve.records.evidence import Evidence, Fresh, Provenance, Settings, SimulationEvidence
+from pytest_trace2evolve.records.evidence import (
+    Evidence,
+    FreshTrials,
+    Provenance,
+    Settings,
+    SimulationEvidence,
+)
 from pytest_trace2evolve.records.ledger import Evaluation, Origin
 from pytest_trace2evolve.records.task import natural_order
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label, Verdict
@@ -39,7 +45,7 @@ class SuiteRun:
         return tuple(sorted(everything, key=lambda record: (natural_order(record.task_id), record.trial)))
 
     @property
-    def fresh(self) -> dict[str, Fresh]:
+    def fresh(self) -> dict[str, FreshTrials]:
         """Fresh trials of the tasks that have any, by task id."""
         return {task_id: run.fresh for task_id, run in self.runs.items() if run.fresh is not None}
 

@@ -19,7 +19,7 @@ from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.errors import ConfigError, InfrastructureError
 from pytest_trace2evolve.models.chat import ChatModel
 from pytest_trace2evolve.models.settings import ModelSettings
-from pytest_trace2evolve.records.adapter import HeldOut, Measured
+from pytest_trace2evolve.records.adapter import HeldOut, RewardChange
 from pytest_trace2evolve.records.environment import TOP
 from pytest_trace2evolve.records.protocols import ToolSchema
 from pytest_trace2evolve.records.task import Content
@@ -225,17 +225,17 @@ def count_lost(capability: str, groups: Sequence[Group]) -> int:
     return len(lost)
 
 
-def reward_change(before: HeldOut, after: HeldOut) -> Measured:
+def reward_change(before: HeldOut, after: HeldOut) -> RewardChange:
     """The change of the mean reward; see `_change`."""
     return _change(before, after, float)
 
 
-def top_change(before: HeldOut, after: HeldOut) -> Measured:
+def top_change(before: HeldOut, after: HeldOut) -> RewardChange:
     """The change of the share of rollouts with the top reward; see `_change`."""
     return _change(before, after, lambda reward: float(reward == TOP))
 
 
-def _change(before: HeldOut, after: HeldOut, figure: Callable[[float], float]) -> Measured:
+def _change(before: HeldOut, after: HeldOut, figure: Callable[[float], float]) -> RewardChange:
     """The mean over scenarios of what each gained, with Student's interval for paired differences.
 
     Rollouts of one scenario resemble each other, so a scenario counts once, whatever the number of its
@@ -261,4 +261,4 @@ def _change(before: HeldOut, after: HeldOut, figure: Callable[[float], float]) -
             reach = float(t.ppf((1 + LEVEL) / 2, len(gains) - 1)) * stdev(gains) / math.sqrt(len(gains))
         low, high = max(-1.0, fmean(gains) - reach), min(1.0, fmean(gains) + reach)
     means = [fmean(side) for side in zip(*pairs, strict=True)]
-    return Measured(before=means[0], after=means[1], rollouts=after.count, low=low, high=high)
+    return RewardChange(before=means[0], after=means[1], rollouts=after.count, low=low, high=high)

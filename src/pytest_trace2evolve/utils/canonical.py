@@ -20,7 +20,6 @@ def digest(value: Any) -> str:
 
 
 def digest_text(text: str) -> str:
-    """The digest of a text as it stands."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:DIGEST_LENGTH]
 
 

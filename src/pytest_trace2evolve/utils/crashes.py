@@ -31,10 +31,9 @@ _LINE = re.compile(r"crashed: .*? (?:the traceback is in|its traceback cannot be
 class OutputError(Exception):
     """The standard output cannot be written, so a part of the output is lost."""
 
-    def __init__(self, cause: object) -> None:
-        super().__init__(
-            f"the standard output cannot be written ({cause}); make room for it, or redirect it elsewhere"
-        )
+    def __str__(self) -> str:
+        cause = super().__str__()
+        return f"the standard output cannot be written ({cause}); make room for it, or redirect it elsewhere"
 
 
 def crash_line(error: BaseException, root: Path | None) -> str:
@@ -68,8 +67,6 @@ def shorten(excrepr: Any, error: BaseException, root: Path, *, is_consequence: b
 
     Args:
         excrepr: The report, which pytest is about to print or to send from a worker.
-        error: The error.
-        root: The project's folder.
         is_consequence: Whether another internal error was reported before this one.
     """
     found = _LINE.search(str(error)) if isinstance(error, AssertionError) else None
@@ -93,11 +90,11 @@ def end_session(error: BaseException, root: Path) -> int:
     return EXIT_CRASH
 
 
-def refuse_closed_output() -> None:
-    """Require a standard output: otherwise pytest fails when it flushes it.
+def require_output() -> None:
+    """Require a standard output: pytest fails when it flushes one that is closed.
 
     Raises:
-        SystemExit: there is none.
+        SystemExit: it is closed.
     """
     if sys.stdout is None:
         _print_error(str(OutputError("it is closed")))

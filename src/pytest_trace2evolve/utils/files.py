@@ -24,11 +24,14 @@ _OWNER = ".owner"
 _POLL_SECONDS = 0.01
 
 
-def lock_file(handle: int, *, wait: bool) -> bool:
+def lock_file(handle: int, *, wait: bool, if_possible: bool = False) -> bool:
     """Lock an open file or folder exclusively until it is closed, at the latest when this process ends.
 
+    Args:
+        if_possible: Whether a file system without locks is no error.
+
     Returns:
-        False on Windows, where nothing is locked: nobody could read a locked file.
+        Whether it is locked. Nothing is on Windows: nobody could read a locked file there.
 
     Raises:
         BlockingIOError: another process holds the lock, and `wait` is false.
@@ -38,55 +41,47 @@ def lock_file(handle: int, *, wait: bool) -> bool:
         return False
     import filelock
 
-    if not filelock.lock_descriptor(handle, blocking=wait, poll_interval=_POLL_SECONDS):
+    try:
+        is_locked = filelock.lock_descriptor(handle, blocking=wait, poll_interval=_POLL_SECONDS)
+    except OSError:
+        if not if_possible:
+            raise
+        return False
+    if not is_locked:
         raise BlockingIOError(errno.EWOULDBLOCK, "another process holds the lock")
     return True
 
 
 @contextlib.contextmanager
 def alone_in(folder: Path, *, wait: bool = True, if_possible: bool = False) -> Iterator[None]:
-    """Hold the lock of a folder, in which nothing is written for it.
-
-    Args:
-        wait: Whether to wait for another process that holds the lock.
-        if_possible: Whether to continue without the lock on a file system that has none.
-
-    Raises:
-        BlockingIOError: another process holds the lock, and `wait` is false.
-        OSError: there is no such folder, or its file system has no locks.
-    """
+    """Hold the lock of a folder, in which nothing is written; arguments and errors as for `lock_file`."""
     if os.name == "nt":  # a folder cannot be opened there
         yield
         return
     handle = os.open(folder, os.O_RDONLY)
     try:
-        with contextlib.suppress(OSError) if if_possible else contextlib.nullcontext():
-            lock_file(handle, wait=wait)
+        lock_file(handle, wait=wait, if_possible=if_possible)
         yield
     finally:
         os.close(handle)
 
 
-def write_atomic(path: Path, text: str, *, exclusive: bool = False) -> None:
+def write_atomic(path: Path, text: str | Iterable[str], *, exclusive: bool = False) -> None:
     """Write a text to a temporary file next to `path`, flush it to the disk, and rename it to `path`.
+
+    A device is written to and not replaced.
 
     Args:
         path: The file; its folder is made.
-        text: The whole content.
+        text: The whole content, or its parts, which are never held in memory together. If making a part
+            raises, nothing is written.
         exclusive: Whether an existing file is an error, even one that appears in the meantime.
 
     Raises:
         FileExistsError: `exclusive`, and there is a file.
         OSError: the file could not be written; `path` is as it was.
     """
-    write_parts(path, [text], exclusive=exclusive)
-
-
-def write_parts(path: Path, parts: Iterable[str], *, exclusive: bool = False) -> None:
-    """Write a file like `write_atomic`, from parts that are never held in memory together.
-
-    If making a part raises, nothing is written. A device is written to and not replaced.
-    """
+    parts = [text] if isinstance(text, str) else text
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists() and not (path.is_file() or path.is_dir()):
         if not path.is_char_device():
@@ -145,7 +140,7 @@ def write_together(files: Mapping[Path, str]) -> None:
 
 def _make_folder(folder: Path, made: list[Path]) -> None:
     """Make a folder and its parents; appends the new ones to `made`, outermost first."""
-    absent = [one for one in (folder, *folder.parents) if not one.exists()]
+    absent = [parent for parent in (folder, *folder.parents) if not parent.exists()]
     for parent in reversed(absent):
         parent.mkdir(exist_ok=True)
         made.append(parent)
@@ -176,8 +171,7 @@ def _open_temporary(path: Path) -> tuple[int, Path]:
     """A new temporary file, open and, if the file system has locks, locked."""
     while True:
         handle, name = tempfile.mkstemp(prefix=f".{path.name[:100]}.", suffix=TEMPORARY, dir=path.parent)
-        with contextlib.suppress(OSError):
-            lock_file(handle, wait=True)
+        lock_file(handle, wait=True, if_possible=True)
         if Path(name).exists():
             return handle, Path(name)
         os.close(handle)  # another process took it for abandoned before it was locked

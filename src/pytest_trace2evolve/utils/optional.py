@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Collection
 from types import ModuleType
 
-from pytest_trace2evolve.errors import MissingExtraError, refuse_taken
+from pytest_trace2evolve.errors import MissingExtraError, name_taken
 
 MODEL_PACKAGES = ("torch", "transformers", "tokenizers", "trl", "peft", "gepa")
 """The packages that train and run models: another version may give other answers."""
@@ -63,9 +63,9 @@ def entry_points(
     found: dict[str, importlib.metadata.EntryPoint] = {}
     for point in importlib.metadata.entry_points(group=group):
         if point.name in built_in:
-            refuse_taken(kind, point.name, "pytest-trace2evolve", described(point))
+            raise name_taken(kind, point.name, "pytest-trace2evolve", described(point))
         if point.name in found:
-            refuse_taken(kind, point.name, described(found[point.name]), described(point))
+            raise name_taken(kind, point.name, described(found[point.name]), described(point))
         found[point.name] = point
     return found
 

@@ -154,7 +154,7 @@ def _too_large(limit: int) -> str:
 
 
 def check_regular(path: Path, error: type[Trace2EvolveError], remedy: str = "") -> None:
-    """Check a file that a library opens by its name: it exists and is a regular file."""
+    """Check that a file, which a library opens by its name, exists and is a regular file."""
     with reported(path, error, remedy), open_regular(path):
         pass
 
@@ -394,23 +394,15 @@ def _check_unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _children(value: object) -> Iterable[tuple[object, Any]]:
-    if isinstance(value, dict):
-        return value.items()
-    return enumerate(value) if isinstance(value, list) else ()
-
-
-def _first_problem(value: object, problem_of: Callable[[Any], str]) -> str:
+def _first_problem(value: object, problem_of: Callable[[Any], str], place: str = "") -> str:
     """The place and the first problem in a value whose nesting is bounded; empty if there is none."""
     if problem := problem_of(value):
-        return f"file: {problem}"
-    return _problem_below(value, problem_of)
-
-
-def _problem_below(value: object, problem_of: Callable[[Any], str]) -> str:
-    for key, child in _children(value):
-        if problem := problem_of(child):
-            return f"{shortened(str(key), 80)}: {problem}"
-        if isinstance(child, dict | list) and (found := _problem_below(child, problem_of)):
-            return f"{shortened(str(key), 80)}.{found}"
+        return f"{place or 'file'}: {problem}"
+    items: Iterable[tuple[object, Any]] = ()
+    if isinstance(value, dict | list):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, child in items:
+        name = shortened(str(key), 80)
+        if problem := _first_problem(child, problem_of, f"{place}.{name}" if place else name):
+            return problem
     return ""

@@ -47,7 +47,6 @@ def template(package: Path | None = None) -> Path:
 
 
 def has_embedded_model() -> bool:
-    """Whether this installation carries the embedded model."""
     try:
         return embedded_model().is_dir()
     except ConfigError:

@@ -79,7 +79,6 @@ class SanitizedStream:
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
-        """Write several texts."""
         for line in lines:
             self.write(line)
 
@@ -87,7 +86,6 @@ class SanitizedStream:
         return getattr(self.raw, name)
 
     def _sanitized(self, text: str) -> str:
-        """The text for a terminal."""
         parts = []
         if text.startswith("\r") and not text.startswith("\r\n"):
             parts.append("\r")
