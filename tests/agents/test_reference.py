@@ -157,7 +157,7 @@ GOLD = len(CANCELS.task.actions)
         (other(evaluation_criteria=None), "has no evaluation_criteria: name the gold actions"),
         (
             other(evaluation_criteria={}),
-            "has no evaluation_criteria.actions: name the gold actions, [] where",
+            "has no evaluation_criteria.actions: name the gold actions, [] if",
         ),
     ],
 )

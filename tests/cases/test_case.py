@@ -232,7 +232,7 @@ def half_a_sign(record):
     [
         ("", "holds no case; 'trace2evolve cases generate' makes some"),
         ("{", "line 1: not valid JSON"),
-        ("[1]\n", "line 1: one JSON object a line is wanted, not list"),
+        ("[1]\n", "line 1: expected one JSON object a line, not list"),
         ("[\n{}\n]\n", "line 1: not valid JSON with finite numbers: EOF while parsing a list"),
         ("[" * 100_000, "line 1: not valid JSON with finite numbers: nested more than 200 levels deep"),
         ("1" * 5_000, "line 1: not valid JSON with finite numbers: a number of more than 4,300 digits"),
@@ -242,7 +242,7 @@ def half_a_sign(record):
             "line 1: not valid JSON with finite numbers: unexpected end of hex escape",
         ),
         ("\n{}\n", "line 2: id: Field required"),
-        (line(without_script), "has no customer script (user_scenario.script): it is no case"),
+        (line(without_script), "has no customer script (user_scenario.script): it is not a case"),
         (line(empty_turns), "its customer script is damaged: turns: Tuple should have at least 1 item"),
         (line() + line(), "occurs twice; remove one"),
     ],

@@ -72,13 +72,6 @@ def test_cases_are_items_of_their_splits(cases: CaseProject) -> None:
     assert f"suites/help.toml::heldout::{CASES['heldout'][0].id}" in told(listed)
 
 
-def test_workers_run_the_same(cases: CaseProject) -> None:
-    result = cases.desk.pytester.runpytest_subprocess(
-        "suites/help.toml", "--t2e-agent=oracle", "--t2e-gate=off", "-n2"
-    )
-    result.assert_outcomes(passed=9)
-
-
 def test_a_run_is_evidence_with_a_scripted_user_and_replays(cases: CaseProject) -> None:
     cases.run("oracle", "--t2e-run-folder=run", "--t2e-save-baseline=good").assert_outcomes(passed=9)
     evidence = read_evidence(cases.desk.root / "baselines" / "help" / "good.json")

@@ -15,6 +15,7 @@ from tests.plugin.conftest import DeskProject
 from tests.session.test_live import SOLVED, live, traces
 
 ONE = "suites/desk.toml::heldout::close"
+_RECORDED: list[str] = []
 WORKERS = [["-p", "no:xdist"], ["-n2"]]
 
 
@@ -47,12 +48,13 @@ def record(project: DeskProject, server: ChatServer, *arguments: str) -> Path:
 
 @pytest.fixture
 def tape(project: DeskProject) -> Path:
-    """A cassette of the whole suite; nothing else of its run is left, and no key."""
-    with ChatServer(SOLVED) as server:
-        cassette = record(project, server)
+    """A cassette of the whole suite, recorded once in a process; no key is set."""
+    if not _RECORDED:
+        with ChatServer(SOLVED) as server:
+            _RECORDED.append(record(project, server).read_text())
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
         os.environ.pop(name, None)
-    return cassette
+    return project.write("tapes/desk.jsonl", _RECORDED[0])
 
 
 def play(project: DeskProject, *arguments: str) -> pytest.RunResult:

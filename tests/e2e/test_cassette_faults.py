@@ -5,10 +5,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
 
+from pytest_trace2evolve.errors import CassetteError
+from pytest_trace2evolve.session.cassettes import played
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Reply
 from tests.e2e.tapes import play, tape
 from tests.patience import HANG_SECONDS, until
@@ -39,16 +42,22 @@ __all__ = ["key", "project", "tape"]
         (lambda text: text + text.split("\n")[1] + "\n", ":*: a second answer of key *; restore it*"),
     ],
 )
-def test_a_damaged_cassette_is_one_line(
-    project: DeskProject, tape: Path, damage: Callable[[str], str], told: str
-) -> None:
+def test_a_damaged_cassette_names_the_place(tape: Path, damage: Callable[[str], str], told: str) -> None:
     damaged = damage(tape.read_text())
     assert damaged != tape.read_text()
     tape.write_text(damaged)
+    with pytest.raises(CassetteError) as caught:
+        played(tape, "")
+    assert fnmatchcase(str(caught.value), f"cassette {tape}{told}")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_damaged_cassette_is_a_usage_error_in_one_line(project: DeskProject, tape: Path) -> None:
+    tape.write_text(tape.read_text()[:-20])
     runs = len(project.runs)
     result = play(project)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([f"ERROR: cassette {tape}{told}"])
+    result.stderr.fnmatch_lines([f"ERROR: cassette {tape}:*: cut off in the middle of a line; *"])
     assert len([line for line in result.errlines if line]) == 1
     assert len(project.runs) == runs
 
@@ -121,13 +130,12 @@ def test_a_stopped_recording_says_that_it_is_partial(project: DeskProject) -> No
     assert result.parseoutcomes()["errors"] >= 1
 
 
-@pytest.mark.parametrize("workers", ["-n0", "-n2"])
-def test_an_interrupted_recording_is_kept(project: DeskProject, workers: str) -> None:
+def test_an_interrupted_recording_is_kept(project: DeskProject) -> None:
     with ChatServer(SOLVED) as server:
         server.release(40)
         command = [
             sys.executable, "-m", "pytest", "--t2e-model=m", f"--t2e-base-url={server.base_url}",
-            "--t2e-record=p.jsonl", "--t2e-trials=20", "--t2e-concurrency=1", workers,
+            "--t2e-record=p.jsonl", "--t2e-trials=20", "--t2e-concurrency=1", "-n2",
         ]  # fmt: skip
         child = subprocess.Popen(command, cwd=project.root, stdout=subprocess.PIPE, text=True)
         until(lambda: server.count.served == 40 or child.poll() is not None)

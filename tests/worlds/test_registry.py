@@ -71,5 +71,5 @@ def test_a_world_with_further_tasks_is_otherwise_the_given_one(worlds: Worlds) -
 
 
 def test_a_run_without_a_search_loads_no_hypothesis() -> None:
-    probe = "import sys, pytest_trace2evolve.plugin.active; sys.exit('hypothesis' in sys.modules)"
+    probe = "import sys, pytest_trace2evolve.plugin.controller; sys.exit('hypothesis' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", probe], check=False).returncode == 0

@@ -24,7 +24,7 @@ Draw = Callable[..., Any]
 Database = dict[str, dict[str, Any]]
 Call = tuple[str, dict[str, Any]]
 
-LAW = settings(deadline=None, max_examples=60)
+LAW = settings(deadline=None, max_examples=40)
 
 PARAMETERS = {tool.name: tuple(tool.parameters["required"]) for tool in tool_schemas()}
 WRITES = sorted(name for name, kind in TOOL_TYPES.items() if kind == "write")
@@ -263,7 +263,7 @@ def hold_to_reference(
     assert state(session, known) == original.state(known)
 
 
-@settings(LAW, max_examples=150)
+@settings(LAW, max_examples=100)
 @given(stories())
 def test_on_any_store_the_world_answers_and_ends_as_the_reference(story: tuple[Database, list[Call]]) -> None:
     store, played = story
@@ -284,7 +284,7 @@ def retail() -> tuple[Database, SupportWorld, InspectWorld, Known]:
     return corner, *worlds, known
 
 
-@settings(LAW, max_examples=50)
+@settings(LAW, max_examples=25)
 @given(st.data())
 def test_on_the_benchmarks_store_the_world_answers_and_ends_as_the_reference(data: st.DataObject) -> None:
     corner, mine, theirs, known = retail()
@@ -305,7 +305,7 @@ ARITHMETIC = st.recursive(
 )
 
 
-@settings(LAW, max_examples=150)
+@settings(LAW, max_examples=100)
 @given(st.one_of(ARITHMETIC, st.text("0123456789+-*/(). ", max_size=12), st.text(max_size=3)))
 def test_arithmetic_is_the_references(expression: str) -> None:
     _, mine, theirs, _ = retail()

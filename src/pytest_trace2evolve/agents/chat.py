@@ -1,4 +1,4 @@
-"""The agent `chat`: a model with τ²'s system prompt, the candidate's instruction after the policy.
+"""The agent `chat`: a model with τ²'s system prompt, and the candidate's instruction after the policy.
 
 In solo mode it works on a ticket in the prompt, with the tools of both sides and one that ends the work.
 """
@@ -11,7 +11,7 @@ from pytest_trace2evolve.records.completion import from_completion, to_wire, unc
 from pytest_trace2evolve.records.message import STOP, Message, Requestor
 from pytest_trace2evolve.records.protocols import Model, ToolSchema
 
-# τ²'s own wording: part of the benchmark's protocol, without which runs of two tools would not compare.
+# τ²'s own text is part of the benchmark's protocol: without it, runs of two tools would not be comparable.
 _INSTRUCTIONS = """\
 You are a customer service agent that helps the user according to the <policy> provided below.
 In each turn you can either:
@@ -38,29 +38,20 @@ DONE = ToolSchema(
     description="Call this function when you are done with the task.",
     parameters={"properties": {}, "title": "parameters", "type": "object"},
 )
-"""The tool by which the agent says that it has finished, as τ²'s solo agent offers it."""
+"""The tool of τ²'s solo agent that ends its work."""
 
 
 def system_prompt(policy: str, instruction: str = "", extra: str = "") -> str:
-    """τ²'s system prompt.
+    """τ²'s system prompt for a domain's policy.
 
-    Args:
-        policy: The domain's policy.
-        instruction: The candidate's instruction; empty adds nothing, so that `v0` is τ²'s own agent.
-        extra: A further instruction from the environment.
+    An empty instruction of the candidate adds nothing, so that `v0` is τ²'s own agent. `extra` is a further
+    instruction from the environment.
     """
     return _prompt(_INSTRUCTIONS, policy, instruction, extra)
 
 
 def solo_prompt(policy: str, ticket: str, instruction: str = "", extra: str = "") -> str:
-    """τ²'s system prompt of solo mode.
-
-    Args:
-        policy: The domain's policy of solo mode.
-        ticket: What the task asks for; it ends the prompt.
-        instruction: The candidate's instruction, after the policy; empty adds nothing.
-        extra: A further instruction from the environment.
-    """
+    """τ²'s system prompt of solo mode, as `system_prompt`; the ticket ends it."""
     return f"{_prompt(_SOLO_INSTRUCTIONS, policy, instruction, extra)}\n{_tagged('ticket', ticket)}"
 
 
@@ -95,13 +86,7 @@ class ChatAgent:
         self._tool_choice = tool_choice
 
     async def respond(self, history: Sequence[Message]) -> Message:
-        """The model's next message.
-
-        Raises:
-            ParticipantError: the model answered with neither text nor a tool call, or the endpoint refuses
-                the conversation after the model wrote what not every endpoint takes back.
-            InfrastructureError: no answer could be had.
-        """
+        """The model's next message. Raises as `complete_message`."""
         messages = [self._system, *(to_wire(message) for message in history if is_visible(message))]
         return await complete_message(
             self._model,
@@ -115,21 +100,14 @@ class ChatAgent:
 
 
 def is_visible(message: Message) -> bool:
-    """Whether the agent sees a message: what the user does with tools of their own stays with the user."""
+    """Whether the agent sees a message: the user's own tool calls and their results stay with the user."""
     if message.role == "tool":
         return message.requestor != "user"
     return message.role == "assistant" or not message.tool_calls
 
 
 class SoloChatAgent:
-    """Works on a ticket with a model, in one simulation.
-
-    Args:
-        model: The model.
-        prompt: Its system prompt.
-        tools: The agent's and the user's tools; the one that ends the work is added.
-        trial: The simulation's trial.
-    """
+    """Works on a ticket with a model and the tools of both sides, in one simulation."""
 
     name = "chat"
 
@@ -137,11 +115,7 @@ class SoloChatAgent:
         self._agent = ChatAgent(model, prompt, [*tools, DONE], trial=trial, tool_choice="required")
 
     async def respond(self, history: Sequence[Message]) -> Message:
-        """The model's next message; one that calls `done` becomes the stop mark, as in τ².
-
-        Raises:
-            ParticipantError, InfrastructureError: as `ChatAgent.respond`.
-        """
+        """The model's next message; a call of `done` becomes the stop mark, as in τ²."""
         message = await self._agent.respond(history)
         if any(call.name == DONE.name for call in message.tool_calls or ()):
             return message.model_copy(update={"content": STOP, "tool_calls": None})
@@ -161,9 +135,9 @@ async def complete_message(
     """One side's next message by its model, in a simulation with this history.
 
     Raises:
-        ParticipantError: the model answered with neither text nor a tool call, or the endpoint refuses the
-            conversation after the model wrote what not every endpoint takes back.
-        InfrastructureError: no answer could be had.
+        ParticipantError: the model answered with neither text nor a tool call, or the endpoint rejects the
+            conversation after the model wrote what not every endpoint accepts.
+        InfrastructureError: there was no answer.
     """
     side = "agent" if role == "assistant" else "user simulator"
     try:

@@ -1,7 +1,7 @@
-"""The reference agents: the oracle, which is the best possible, and the agent that does nothing.
+"""The reference agents: the oracle, which is the best possible, and the do-nothing agent.
 
-An oracle performs a task's gold actions. It needs no memory: how far a conversation has come is the number of
-tool calls in its trace. A task that the do-nothing agent passes asks for nothing.
+An oracle performs a task's gold actions. It needs no memory: the number of tool calls in the trace shows how
+far the conversation is. A task that the do-nothing agent passes requires nothing.
 """
 
 from collections.abc import Collection, Sequence
@@ -14,7 +14,7 @@ NOTHING_CHANGED = "Nothing is changed: everything stays as it is."
 
 
 class NopAgent:
-    """The lower bound of every agent: says one sentence, calls nothing; in solo mode it stops at once."""
+    """The lower bound: repeats one sentence and calls nothing; in solo mode it stops at once."""
 
     name = "nop"
 
@@ -22,12 +22,11 @@ class NopAgent:
         self._says = STOP if solo else "I cannot help you with that."
 
     async def respond(self, history: Sequence[Message]) -> Message:
-        """Always the same sentence."""
         return _say(self._says)
 
 
 class OracleAgent:
-    """The upper bound of every agent: what it cannot solve, the task's own gold actions do not solve.
+    """The upper bound: if it fails a task, the task's own gold actions do not solve it.
 
     It asks the user for the user's gold actions; in solo mode it performs them too.
     """
@@ -53,11 +52,11 @@ class OracleAgent:
 
 
 class CaseOracle:
-    """The upper bound of every agent on a synthetic case: asks for a yes before it writes.
+    """The upper bound on a synthetic case: asks for a yes before it writes.
 
     Args:
         task: The case's task.
-        script: Its customer's script, which says to which of the customer's turns an action belongs.
+        script: Its customer's script, which assigns each action to a turn.
         writes: Names of the tools that change something.
     """
 
@@ -69,11 +68,10 @@ class CaseOracle:
         self._writes = writes
 
     async def respond(self, history: Sequence[Message]) -> Message:
-        """The next gold action of what was brought up, a request for a yes, or what came of it."""
         return self.reply(history)
 
     def reply(self, history: Sequence[Message]) -> Message:
-        """As `respond`, for callers that are not asynchronous."""
+        """The turn's next gold action, a request for a yes, or the outcome; needs no event loop."""
         place = last_turn(self._script, history)
         done = actions_done(history)
         if done < sum(turn.actions for turn in self._script.turns[: place + 1]):
@@ -85,7 +83,7 @@ class CaseOracle:
         return _say(f"{said} {NOTHING_CHANGED}" if self._changes_nothing(place) else said)
 
     def _changes_nothing(self, place: int) -> bool:
-        """Whether a turn has nothing to write, answer or refuse: its condition is not met."""
+        """Whether a turn has nothing to write, answer or refuse, because its condition is not met."""
         turns = self._script.turns
         begins = sum(turn.actions for turn in turns[:place])
         actions = self._task.actions[begins : begins + turns[place].actions]
@@ -95,12 +93,12 @@ class CaseOracle:
 
 
 def actions_done(history: Sequence[Message]) -> int:
-    """How many tool calls a trace holds, the agent's and the user's."""
+    """The number of tool calls in a trace, the agent's and the user's."""
     return sum(len(message.tool_calls or ()) for message in history)
 
 
 def last_turn(script: Script, history: Sequence[Message]) -> int:
-    """The place of the last of a script's turns that the customer has taken."""
+    """The place in the script of the customer's current turn."""
     place = 0
     for message in history:
         if message.role == "user":
@@ -110,19 +108,18 @@ def last_turn(script: Script, history: Sequence[Message]) -> int:
 
 
 def proposal(action: Action) -> str:
-    """What is about to be done, with a question for a yes."""
+    """The planned call, with a question for a yes."""
     arguments = ", ".join(f"{name} {spoken(value, ' and ')}" for name, value in action.arguments.items())
     return f"I would now use {action.name} with {arguments}. Do you confirm (yes/no)?"
 
 
 def outcome(turn: Turn) -> str:
-    """What came of a turn, once its actions are performed."""
+    """The outcome of a turn after its actions."""
     said = []
     if turn.done:
+        answers = [request.answer for request in turn.requests if request.answer]
         said.append("Everything that can be done about it is done.")
-        said += [
-            f"Here is what you asked for: {request.answer}." for request in turn.requests if request.answer
-        ]
+        said += [f"Here is what you asked for: {answer}." for answer in answers]
     if turn.refused:
         said.append(REFUSAL)
     return " ".join(said)

@@ -1,9 +1,9 @@
-"""The agent `chat` with adapters: the base model says which capability a task calls for.
+"""The agent `chat` with adapters: the base model decides which capability a task needs.
 
-It is asked with a letter for each label, in several orders in which each label stands once at each place: a
-model that likes the first letter, or the letter A, likes all labels equally so. What is averaged are
-probabilities among the letters, so an order in which the model would say something else altogether weighs no
-less and no more than others.
+The model answers with the letter of a label, once for each of several orders in which every label has every
+place once. So a preference for the first letter, or for the letter A, favours no label. The probabilities
+among the letters are averaged, so all orders weigh the same, even one that the model would not answer with a
+letter.
 """
 
 import math
@@ -18,18 +18,14 @@ from pytest_trace2evolve.records.protocols import Agent, FirstTokens
 LETTERS = string.ascii_uppercase
 
 EQUAL = 1e-9
-"""How close two shares must be to count as equal: sums in another order differ by so much."""
+"""Difference up to which two shares are equal: the order of a sum changes its last digits."""
 
 Order = tuple[str, ...]
-"""Labels in the order in which they are lettered."""
+"""Labels in the order of their letters."""
 
 
 def orders_of(names: Sequence[str], seed: int = 0) -> list[Order]:
-    """The rotations of a drawn order: as many as there are labels, each of which stands once at each place.
-
-    Args:
-        names: The capabilities; `NONE` is added.
-        seed: Of the drawn order.
+    """The rotations of a random order of the capabilities and `NONE`.
 
     Raises:
         ValueError: there are more labels than letters, or two of one name.
@@ -43,12 +39,12 @@ def orders_of(names: Sequence[str], seed: int = 0) -> list[Order]:
 
 
 def question(skills: Sequence[Skill], order: Order, opening: str) -> list[dict[str, str]]:
-    """The messages of one question, for a chat model that is to answer with a letter.
+    """The messages of one question, whose answer is a letter.
 
     Args:
-        skills: The choices, `NONE` aside.
-        order: The labels, lettered from A on.
-        opening: How the customer opens.
+        skills: The choices besides `NONE`.
+        order: The labels of the letters from A.
+        opening: The customer's first message.
     """
     texts = {skill.name: f"{skill.description} For instance: {skill.example}" for skill in skills}
     texts[NONE] = "None of the others is needed."
@@ -67,16 +63,16 @@ def routing_of(answers: Sequence[tuple[Order, Mapping[str, float]]]) -> Routing:
     """The routing that follows from a model's first tokens in each order.
 
     Args:
-        answers: Orders, each with the log-probabilities of the likeliest first tokens, by text.
+        answers: Orders with the log-probabilities of the likeliest first tokens, by text.
 
     Returns:
-        The label with the highest mean share; `NONE` if several share it, or the model named no letter.
+        The label with the highest mean share; `NONE` if several share it, or the model gave no letter.
 
     Raises:
-        ValueError: nothing was asked, or orders hold different labels.
+        ValueError: there are no answers, or their labels differ.
     """
     if not answers or len({frozenset(order) for order, _ in answers}) != 1:
-        raise ValueError("one order or more of the same labels is wanted")
+        raise ValueError("expected one or more orders of the same labels")
     labels = sorted(answers[0][0])
     shares = dict.fromkeys(labels, 0.0)
     silent = 0
@@ -97,8 +93,8 @@ def routing_of(answers: Sequence[tuple[Order, Mapping[str, float]]]) -> Routing:
 def _letter_shares(tokens: Mapping[str, float], count: int) -> list[float] | None:
     """The probabilities of the first `count` letters among themselves; None if no token is a letter.
 
-    A letter may come as several tokens, with a space before it or in lower case. A letter that does not come
-    is less likely than all that do: it gets what the least likely token has.
+    Several tokens may be the same letter, with a space or in lower case. A letter without a token is less
+    likely than all tokens: it gets the log-probability of the least likely one.
     """
     found = dict.fromkeys(LETTERS[:count], -math.inf)
     for text, logprob in tokens.items():
@@ -114,12 +110,12 @@ def _letter_shares(tokens: Mapping[str, float], count: int) -> list[float] | Non
     return [weight / sum(weights) for weight in weights]
 
 
-def _log_sum(one: float, other: float) -> float:
-    """log(exp(one) + exp(other))."""
-    top = max(one, other)
+def _log_sum(a: float, b: float) -> float:
+    """log(exp(a) + exp(b))."""
+    top = max(a, b)
     if top == -math.inf:
         return top
-    return top + math.log(math.exp(one - top) + math.exp(other - top))
+    return top + math.log(math.exp(a - top) + math.exp(b - top))
 
 
 class Router:
@@ -127,8 +123,8 @@ class Router:
 
     Args:
         model: The base model, without an adapter.
-        skills: The choices, `NONE` aside; without any, `NONE` is chosen and the model not asked.
-        seed: Of the order of labels.
+        skills: The choices besides `NONE`; without any, the choice is `NONE` and the model is not asked.
+        seed: The seed of the order of labels.
     """
 
     def __init__(self, model: FirstTokens, skills: Sequence[Skill], seed: int = 0) -> None:
@@ -137,11 +133,11 @@ class Router:
         self._orders = orders_of([skill.name for skill in skills], seed)
 
     async def route(self, opening: str) -> Routing:
-        """What a task calls for that opens so.
+        """The routing of a task with this opening.
 
         Raises:
             EndpointError: the endpoint gives no log-probabilities.
-            InfrastructureError: no answer could be had.
+            InfrastructureError: there was no answer.
         """
         answers: list[tuple[Order, Mapping[str, float]]] = []
         for order in self._orders:
@@ -153,12 +149,12 @@ class Router:
 
 
 class RoutedAgent:
-    """Decides at its first message, and leaves the conversation to the agent of its choice.
+    """Chooses an agent at its first message, and leaves the conversation to it.
 
     Args:
-        router: Decides.
-        agents: By capability, and by `NONE` the base model's.
-        each_turn: Whether it decides anew after each message of the customer.
+        router: Makes the choice.
+        agents: By capability, and for `NONE` the base model's.
+        each_turn: Whether to choose again after each message of the customer.
     """
 
     name = "chat"
@@ -170,11 +166,11 @@ class RoutedAgent:
         self._routing: Routing | None = None
 
     async def respond(self, history: Sequence[Message]) -> Message:
-        """The chosen agent's next message; it carries the `routing` if something was decided before it.
+        """The chosen agent's next message, with the `routing` if there was a choice before it.
 
         Raises:
             ParticipantError: the chosen agent's model answered with neither text nor a tool call.
-            InfrastructureError: no answer could be had.
+            InfrastructureError: there was no answer.
         """
         said = [message.text for message in history if message.role == "user" and message.text]
         decided = None

@@ -1,8 +1,8 @@
-"""The words that cases are made of, split into train and held-out, and the draws that choose among them.
+"""The vocabulary of cases, split into train and held-out, and the draws that choose from it.
 
-Lessons of training need more: a customer who was never seen before brings a name, a mailbox and a product
-that were never seen either. A model that sees only a few hundred names in all its training learns them by
-heart. So each lesson has words of its own, drawn from those of training or invented.
+Training lessons need more words: a model that sees only a few hundred names learns them by heart, and a new
+customer has a new name, a new mailbox and a new product. So each lesson has its own vocabulary, drawn from
+that of training or invented.
 """
 
 import functools
@@ -23,33 +23,28 @@ T = TypeVar("T")
 
 
 class Draws(Protocol):
-    """A source of choices: a seed, or hypothesis, which can shrink them.
-
-    The first option and the lowest number are the simplest.
-    """
+    """A source of choices: a seed, or Hypothesis, which shrinks towards the lowest number."""
 
     def number(self, low: int, high: int) -> int:
         """A whole number from `low` to `high`, both included."""
 
 
 class SeededDraws:
-    """Choices from a seed: the same seed gives the same ones, on any machine."""
+    """The same seed gives the same choices on any machine."""
 
     def __init__(self, seed: str) -> None:
         self._random = random.Random(seed)
 
     def number(self, low: int, high: int) -> int:
-        """A whole number from `low` to `high`, both included."""
         return self._random.randint(low, high)
 
 
 def one_of(draws: Draws, options: Sequence[T]) -> T:
-    """One of `options`."""
     return options[draws.number(0, len(options) - 1)]
 
 
 def some_of(draws: Draws, options: Sequence[T], count: int) -> list[T]:
-    """`count` different places of `options`, in the order in which they were drawn."""
+    """`count` options from different places, in the order of drawing."""
     left = list(options)
     return [left.pop(draws.number(0, len(left) - 1)) for _ in range(min(count, len(left)))]
 
@@ -66,7 +61,7 @@ class Kind(Record):
 
 
 class Vocabulary(Record):
-    """All words of one content; cities come with their state and the first two digits of their zip codes."""
+    """The words of one content; cities have a state and the first two digits of a zip code."""
 
     first_names: Some
     last_names: Some
@@ -86,7 +81,6 @@ class Vocabulary(Record):
 
 @functools.cache
 def vocabulary(content: Content) -> Vocabulary:
-    """The words of one content."""
     return Vocabulary.model_validate(read_content(content.value))
 
 
@@ -96,7 +90,7 @@ def read_content(name: str) -> dict[str, Any]:
 
 
 def find_foreign_mark(text: str, content: Content) -> str:
-    """A name, place, product or phrasing of `content` that a text holds; empty if it holds none."""
+    """A name, place, product or phrase of `content` in a text; empty if there is none."""
     lowered = " ".join(text.lower().split())
     for mark in _marks(content):
         if mark in lowered and _as_words(mark).search(lowered):
@@ -106,7 +100,7 @@ def find_foreign_mark(text: str, content: Content) -> str:
 
 @functools.cache
 def _marks(content: Content) -> tuple[str, ...]:
-    """What only cases of this content may hold, in lower case."""
+    """Texts, in lower case, that only cases of this content may contain."""
     words = vocabulary(content)
     phrases = [text for texts in words.phrases.values() for text in texts]
     marks = [mark for text in phrases for mark in _phrase_marks(text, content)]
@@ -114,10 +108,10 @@ def _marks(content: Content) -> tuple[str, ...]:
 
 
 def _phrase_marks(phrase: str, content: Content) -> Sequence[str]:
-    """The parts of a phrase, between its slots and in lower case, by which its content is recognised.
+    """The parts of a phrase, between its slots and in lower case, that identify its content.
 
-    These are parts of three words or more, or else parts of two words that no phrase of the other content
-    has. Fewer words are everybody's ("Hello.").
+    These are parts of at least three words, or else parts of two words that the other content lacks. Anybody
+    may say a single word ("Hello.").
     """
     around = f"{string.whitespace}.,:;?!"
     parts = [part.strip(around) for part in re.split(r"\{\w+\}", phrase.lower())]
@@ -129,50 +123,39 @@ def _phrase_marks(phrase: str, content: Content) -> Sequence[str]:
 
 @functools.cache
 def _other_phrases(content: Content) -> str:
-    """All phrases of the other contents, a line each, in lower case."""
+    """All phrases of the other contents, in lower case, a line each."""
     others = [vocabulary(other).phrases for other in Content if other is not content]
     return "\n".join(text.lower() for phrases in others for texts in phrases.values() for text in texts)
 
 
 @functools.cache
 def _as_words(mark: str) -> re.Pattern[str]:
-    """Finds a mark, or its plural, that no letter touches; signs, digits and underscores (of ids) may."""
+    """Matches a mark or its plural between anything but letters: ids hold digits and underscores."""
     return re.compile(rf"(?<![^\W\d_]){re.escape(mark)}s?(?![^\W\d_])")
 
 
 INVENTED = 0.5
-"""Share of names, places and mail domains of a lesson that are made up."""
+"""Share of invented names, places and mail domains in a lesson."""
 
 MIXED = 0.4
-"""Share of products of a lesson that are combined from two others."""
+"""Share of products in a lesson that combine two others."""
 
 PEOPLE, PLACES, GOODS = 6, 8, 16
-"""How many names, streets or cities, and products a lesson's store can draw from."""
+"""Sizes of a lesson's vocabulary: names, streets or cities, and products."""
 
 _CLUSTERS = ("br", "ch", "cl", "dr", "fl", "gr", "kh", "pr", "sh", "sk", "st", "th", "tr")
 _ONSETS = (*"bcdfghjklmnprstvwz", *_CLUSTERS)
 _VOWELS = (*"aaeeiioou", "ai", "ea", "ee", "io", "ou")
 _CODAS = ("", "", "", *"nrlstmkdx", "nd", "rt", "sk", "ng", "lin", "ton", "ez", "ov", "ard", "etti", "son")
 _MAIL = (
-    "mail",
-    "post",
-    "box",
-    "net",
-    "inbox",
-    "web",
-    "letter",
-    "home",
-    "city",
-    "line",
-    "hub",
-    "desk",
-    "blue",
+    *("mail", "post", "box", "net", "inbox", "web", "letter"),
+    *("home", "city", "line", "hub", "desk", "blue"),
 )
 
 
 @functools.cache
 def training_words() -> Vocabulary:
-    """The words of the training cases, and far more of each kind."""
+    """The words of the training cases, and many more of each kind."""
     known = vocabulary(Content.TRAIN)
     more = Vocabulary.model_validate({**read_content("world"), **read_content("phrases")})
     names = [name for name in Vocabulary.model_fields if name != "phrases"]
@@ -182,7 +165,7 @@ def training_words() -> Vocabulary:
 
 
 def lesson_words(random: random.Random) -> Vocabulary:
-    """The words of one lesson: some of those of training, some made of them, none that is held out."""
+    """The words of one lesson: from training, combined or invented, and never held out."""
     words = training_words()
     return words.model_copy(
         update={
@@ -205,7 +188,7 @@ def _held_out() -> frozenset[str]:
 
 
 def _invented(random: random.Random) -> str:
-    """A word that can be pronounced and is not held out."""
+    """A pronounceable word that is not held out."""
     while True:
         syllables = (
             random.choice(_ONSETS) + random.choice(_VOWELS) for _ in range(random.choice((1, 2, 2, 3)))
@@ -247,7 +230,6 @@ def _domain(random: random.Random, known: Sequence[str]) -> str:
 
 
 def _products(random: random.Random, known: Sequence[Kind]) -> tuple[Kind, ...]:
-    """Products of different names."""
     found: dict[str, Kind] = {}
     while len(found) < GOODS:
         kind = random.choice(known)
@@ -259,7 +241,7 @@ def _products(random: random.Random, known: Sequence[Kind]) -> tuple[Kind, ...]:
 
 
 def _mixed(random: random.Random, kind: Kind, other: Kind) -> Kind:
-    """A product with the first word of one name and the last of another, and an option of each kind."""
+    """A product with the first word of one name, the last of another, and an option of each."""
     options = {
         name: values
         for source in (kind, other)

@@ -1,6 +1,6 @@
-"""The expert: the gold actions, or what an agent that follows the policy does for a customer's intents.
+"""The expert: finds the gold actions, those of an agent that follows the policy.
 
-It works on the records themselves, by the policy's rules, and knows nothing of how a case was put together.
+It applies the policy's rules to the records, and does not know how a case was made.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,17 +38,17 @@ Tables = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Intent:
-    """One thing that a customer wants, as the expert sees it.
+    """One thing that a customer wants.
 
     Attributes:
-        tool: The write that would fulfil it; empty for a question.
+        tool: The write that fulfils it; empty for a question.
         arguments: That tool's arguments.
         order_id: The order that it is about; empty if it is about the profile.
-        answer: What must be said; empty if nothing must.
+        answer: Text that the agent must say; empty if none.
         seek: Whether the customer does not know the order's number.
-        survey: Whether all orders of the customer must be read to know which one is meant.
-        looks: Further orders that must be read.
-        details: What the customer can tell about it when asked.
+        survey: Whether only all orders of the customer show which one is meant.
+        other_orders: Further orders that must be read.
+        details: The customer's answers when asked.
     """
 
     tool: str = ""
@@ -57,13 +57,13 @@ class Intent:
     answer: str = ""
     seek: bool = False
     survey: bool = False
-    looks: tuple[str, ...] = ()
+    other_orders: tuple[str, ...] = ()
     details: Mapping[Slot, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Resolution:
-    """What the expert does for one intent; `refusal` says why the policy forbids it, empty if it does not."""
+    """What the expert does for one intent; `refusal` is the policy's reason against it, or empty."""
 
     actions: tuple[Action, ...]
     refusal: str = ""
@@ -74,12 +74,12 @@ class Expert:
 
     Args:
         tables: The store; it is not changed.
-        user_id: Who the customer is.
-        by_email: Whether they can be found by their email, or only by name and zip code.
+        user_id: The customer.
+        by_email: Whether their email identifies them, or their name and zip code.
     """
 
     def __init__(self, tables: Tables, user_id: str, *, by_email: bool) -> None:
-        # Of the records it only changes the status of orders.
+        # Only the status of orders changes.
         orders = {order_id: dict(order) for order_id, order in tables["orders"].items()}
         self._tables = {**tables, "orders": orders}
         self._user = self._tables["users"][user_id]
@@ -87,7 +87,7 @@ class Expert:
         self._seen: set[tuple[str, ...]] = set()
 
     def resolve(self, intent: Intent) -> Resolution:
-        """Identify the customer if that is not done, read what must be known, then act or refuse."""
+        """Identify the customer once, read the necessary records, then act or refuse."""
         actions = [*self._identify(), *self._read(intent)]
         refusal = self._refusal(intent)
         if intent.tool and not refusal:
@@ -103,7 +103,7 @@ class Expert:
         return self._once("find_user_id_by_name_zip", **name, zip=zip_code)
 
     def _read(self, intent: Intent) -> Iterator[Action]:
-        # Whose an order is stands in the customer's record; without it an order could be anybody's.
+        # Only the customer's record shows which orders are theirs.
         yield from self._once("get_user_details", user_id=self._user["user_id"])
         for order_id in self._orders_to_read(intent):
             if order_id in self._user["orders"]:
@@ -118,8 +118,8 @@ class Expert:
         if intent.survey:
             return list(own)
         if intent.seek and intent.order_id in own:
-            return [*own[: own.index(intent.order_id) + 1], *intent.looks]
-        return [*filter(None, [intent.order_id]), *intent.looks]
+            return [*own[: own.index(intent.order_id) + 1], *intent.other_orders]
+        return [*filter(None, [intent.order_id]), *intent.other_orders]
 
     def _once(self, tool: str, **arguments: str) -> Iterator[Action]:
         record = (tool, *arguments.values())
@@ -165,16 +165,15 @@ class Expert:
         if intent.tool == MODIFY_PAYMENT:
             return float(order["payment_history"][0]["amount"])
         products = self._tables["products"]
-        return float(
-            sum(
-                products[item["product_id"]]["variants"][new]["price"] - item["price"]
-                for item, new in _exchanges(intent, order)
-            )
+        prices = (
+            products[item["product_id"]]["variants"][new]["price"] - item["price"]
+            for item, new in _exchanges(intent, order)
         )
+        return float(sum(prices))
 
 
 def _exchanges(intent: Intent, order: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], str]]:
-    """The items that are to be exchanged, each with the id of the new one."""
+    """The items to exchange, each with the id of the new one."""
     items = {item["item_id"]: item for item in order["items"]}
     for old, new in zip(intent.arguments["item_ids"], intent.arguments["new_item_ids"], strict=True):
         yield items[old], new

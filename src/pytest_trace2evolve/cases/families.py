@@ -1,7 +1,9 @@
 """The families of cases: six kinds of pressure, and one family for each capability of TRACE.
 
-Each makes a customer's turns on a scene, the simplest draw first. The order of draws is part of a case.
+Each writes a customer's turns on a scene, with the simplest draw first. The order of draws is part of a case.
 """
+
+from dataclasses import replace
 
 from pytest_trace2evolve.cases.content import one_of
 from pytest_trace2evolve.cases.scene import Scene, Sketch, UserTurn, address_text, method_text, product_names
@@ -29,7 +31,7 @@ def indirect_address_change(scene: Scene) -> Sketch:
     """The customer mentions a move; that the parcel must go elsewhere is for the agent to see."""
     order = scene.order(one_of(scene.draws, ("pending", "pending", "processed")))
     scene.store.surroundings(scene.user)
-    new = scene.store.address(besides=[order["address"], scene.user["address"]])
+    new = scene.store.address(exclude=[order["address"], scene.user["address"]])
     says = scene.say("moved", product=order["items"][0]["name"], address=address_text(new))
     turns = [UserTurn(scene.opening(says), [scene.ship_to(order, new, known=False)])]
     if scene.chance():
@@ -54,7 +56,7 @@ def missing_order_id(scene: Scene) -> Sketch:
 
 
 def policy_edge(scene: Scene) -> Sketch:
-    """What is asked for lies just inside or just outside of the policy."""
+    """The request is just inside or just outside of the policy."""
     edges = (_late_cancellation, _other_reason, _early_return, _refund_elsewhere, _sold_out, _second_change)
     return one_of(scene.draws, edges)(scene)
 
@@ -118,7 +120,7 @@ def _sold_out(scene: Scene) -> Sketch:
 
 
 def _second_change(scene: Scene) -> Sketch:
-    """Items of an order can be changed once: afterwards it can neither be changed again nor cancelled."""
+    """Items of an order can be changed once; afterwards it can neither be changed again nor cancelled."""
     order = scene.order("pending")
     scene.store.surroundings(scene.user)
     item = scene.one_item(order)
@@ -168,14 +170,14 @@ def multi_intent_message(scene: Scene) -> Sketch:
     ]
     intents.append(scene.send_back(second, items))
     if scene.chance():
-        new = scene.store.address(besides=[scene.user["address"]])
+        new = scene.store.address(exclude=[scene.user["address"]])
         says.append(scene.say("also", request=scene.say("profile", address=address_text(new))))
         intents.append(scene.live_at(new))
     return Sketch(scene, [UserTurn(scene.opening(*says), intents)])
 
 
 def structured_data_reasoning(scene: Scene) -> Sketch:
-    """The wanted variant follows from a product's data: the cheapest that can be had and keeps an option."""
+    """The right variant follows from a product's data: the cheapest available one that keeps an option."""
     order = scene.order(one_of(scene.draws, ("pending", "delivered")))
     scene.store.surroundings(scene.user)
     item = scene.one_item(order)
@@ -186,7 +188,7 @@ def structured_data_reasoning(scene: Scene) -> Sketch:
 
 
 def cheapest_sibling(scene: Scene, item: Data, kept: str) -> str:
-    """Make sure that the question has exactly one answer, and traps next to it; returns that answer's id."""
+    """Give the question exactly one answer, with traps next to it; returns the answer's id."""
     others = [variant for variant in scene.variants(item).values() if variant["item_id"] != item["item_id"]]
     siblings = [variant for variant in others if variant["options"][kept] == item["options"][kept]]
     if not siblings:  # another variant gets the value that must be kept, and a new value of another option
@@ -196,7 +198,7 @@ def cheapest_sibling(scene: Scene, item: Data, kept: str) -> str:
         others[0]["options"] = {**item["options"], name: value}
         siblings = others[:1]
     for place, sibling in enumerate(siblings):
-        # The last is the cheapest of all, and it is not available if there are others.
+        # The last one is the cheapest, and unavailable if there are others.
         sibling["price"] = round(item["price"] * (0.9 - 0.1 * place), 2)
         sibling["available"] = place == 0 or place < len(siblings) - 1
     available = [sibling for sibling in siblings if sibling["available"]]
@@ -204,11 +206,11 @@ def cheapest_sibling(scene: Scene, item: Data, kept: str) -> str:
 
 
 def multi_step_task_completion(scene: Scene) -> Sketch:
-    """Two or three things to do, told one after another; the work is done when all of them are."""
+    """Two or three requests, one after another; the work is done when all of them are."""
     first = scene.order("pending")
     second = scene.order("delivered")
     scene.store.surroundings(scene.user)
-    new = scene.store.address(besides=[first["address"], scene.user["address"]])
+    new = scene.store.address(exclude=[first["address"], scene.user["address"]])
     items = scene.part_of(second)
     turns = [
         UserTurn(
@@ -227,7 +229,7 @@ def multi_step_task_completion(scene: Scene) -> Sketch:
 
 
 def precondition_verification(scene: Scene) -> Sketch:
-    """What is right depends on a status that the customer does not know, or gets wrong."""
+    """The right action depends on a status that the customer does not know, or gets wrong."""
     order = scene.order(one_of(scene.draws, ("pending", "delivered")), 1)
     scene.store.surroundings(scene.user)
     [item] = order["items"]
@@ -266,26 +268,26 @@ def tool_calling_precision(scene: Scene) -> Sketch:
 
 
 def account_address_inference(scene: Scene) -> Sketch:
-    """The address to use stands in the account or in another order, not in what the customer says."""
-    elsewhere = scene.store.address(besides=[scene.user["address"]])
+    """The address to use is in the account or in another order, not in the customer's words."""
+    elsewhere = scene.store.address(exclude=[scene.user["address"]])
     order = scene.order("pending", address=elsewhere)
     if scene.chance():
-        third = scene.store.address(besides=[elsewhere, scene.user["address"]])
+        third = scene.store.address(exclude=[elsewhere, scene.user["address"]])
         other = scene.order(one_of(scene.draws, ("processed", "delivered")), address=third)
         scene.store.surroundings(scene.user)
         says = scene.say("same_address", order=order["order_id"], other=other["order_id"])
-        intent = scene.ship_to(order, other["address"], looks=(other["order_id"],))
+        intent = scene.ship_to(order, other["address"], other_orders=(other["order_id"],))
     else:
         scene.store.surroundings(scene.user)
         says = scene.say("home_address", order=order["order_id"])
         intent = scene.ship_to(order, scene.user["address"])
     # Asked for the address, the customer says the same again: they have none to give.
-    told = {slot: says if slot == "address" else text for slot, text in intent.details.items()}
-    return Sketch(scene, [UserTurn(scene.opening(says), [scene.with_details(intent, told)])])
+    details = {slot: says if slot == "address" else text for slot, text in intent.details.items()}
+    return Sketch(scene, [UserTurn(scene.opening(says), [replace(intent, details=details)])])
 
 
 def conditional_detail_retrieval(scene: Scene) -> Sketch:
-    """A figure of the order decides what is to be done, or is what the customer wants to know."""
+    """A figure of the order decides what to do, or answers the customer's question."""
     order = scene.order("delivered")
     scene.store.surroundings(scene.user)
     item = scene.one_item(order)
@@ -330,12 +332,12 @@ def cross_order_ambiguity(scene: Scene) -> Sketch:
         intent = scene.send_back(order, order["items"])
         says = scene.say("return_product", products=product["name"])
     details = {slot: which if slot == "order" else text for slot, text in intent.details.items()}
-    intent = scene.with_details(intent, details, survey=True)
+    intent = replace(intent, details=details, survey=True)
     return Sketch(scene, [UserTurn(scene.opening(says, which), [intent])])
 
 
 def cancelled_order_tracking(scene: Scene) -> Sketch:
-    """One order is cancelled already: it must not be touched again, nor be mistaken for the other one."""
+    """One order is already cancelled: it must not be touched, nor be mistaken for the other one."""
     gone = scene.order("cancelled")
     if scene.chance():
         scene.store.surroundings(scene.user)
@@ -345,7 +347,7 @@ def cancelled_order_tracking(scene: Scene) -> Sketch:
     order = scene.order("pending")
     scene.store.surroundings(scene.user)
     says = scene.say("cancelled_too", order=order["order_id"], other=gone["order_id"])
-    intent = scene.with_details(scene.cancel(order), looks=(gone["order_id"],))
+    intent = replace(scene.cancel(order), other_orders=(gone["order_id"],))
     turns = [UserTurn(scene.opening(says), [intent])]
     amount = float(order["payment_history"][0]["amount"])
     if written_one_way(amount) and scene.chance():
@@ -355,5 +357,5 @@ def cancelled_order_tracking(scene: Scene) -> Sketch:
 
 
 def written_one_way(amount: float) -> bool:
-    """Whether an agent cannot write an amount with fewer digits than another would."""
+    """Whether an amount in dollars has one usual spelling: its last cent is not 0."""
     return round(amount * 100) % 10 != 0

@@ -1,10 +1,10 @@
-"""A scene: one customer, their orders, and the sentences in which they speak. Families draw cases on it.
+"""A scene: one customer, their orders, and their sentences. Families draw cases on it.
 
-A family's sketch becomes a case: the expert finds the gold actions, and all becomes one τ² task.
+A family's sketch becomes a case: the expert adds the gold actions, and the whole becomes one τ² task.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from pytest_trace2evolve.cases.content import Draws, Vocabulary, one_of, some_of
@@ -37,13 +37,13 @@ from pytest_trace2evolve.utils.canonical import digest
 
 
 class Scene:
-    """What a family of cases is made on.
+    """The material of one case.
 
-    The order of draws is part of a case: a seed gives the same case only as long as it stays the same.
+    The order of draws is part of a case: a seed gives the same case only while the order stays the same.
 
     Args:
         methods: Kinds of payment method that the customer must have.
-        words: More words of the content than cases are made of; None: only those.
+        words: The vocabulary; None: that of the content.
 
     Attributes:
         store: The records.
@@ -66,13 +66,13 @@ class Scene:
         self._said: dict[str, str] = {}
 
     def say(self, phrase: str, **slots: object) -> str:
-        """A phrasing of this content with its slots filled; the same phrase keeps its wording in a case."""
+        """A phrase with its slots filled; it keeps its drawn wording throughout a case."""
         if phrase not in self._said:
             self._said[phrase] = one_of(self.draws, self.store.words.phrases[phrase])
         return self._said[phrase].format(**slots)
 
     def chance(self) -> bool:
-        """A drawn yes or no; no is the simpler."""
+        """A drawn yes or no; no is simpler."""
         return self.draws.number(0, 1) == 1
 
     def order(self, status: str, items: int = 0, *, payment: str = "", address: Data | None = None) -> Data:
@@ -110,14 +110,14 @@ class Scene:
     def _details(
         self, order: Data, *, known: bool = True, item: Data | None = None, **more: str
     ) -> dict[Slot, str]:
-        """What the customer can tell of an order; without its number they name an item of it."""
+        """What the customer knows about an order; without its number they name an item."""
         name = (item or order["items"][0])["name"]
         where = "order" if known else "order_unknown"
         details = {Slot.ORDER: self.say(where, order=order["order_id"], product=name)}
         return details | {Slot(slot): text for slot, text in more.items()}
 
     def cancel(self, order: Data, *, reason: str = "", known: bool = True) -> Intent:
-        """To cancel an order; `reason` is one of the tool's, empty draws one, "other" is none of them."""
+        """To cancel an order; `reason` is one of the tool's or "other"; empty draws one of the tool's."""
         meant = reason or one_of(self.draws, REASONS)
         said = self.say(f"reason_{meant.replace(' ', '_')}")
         arguments = {"order_id": order["order_id"], "reason": meant}
@@ -127,7 +127,7 @@ class Scene:
     def send_back(
         self, order: Data, items: Sequence[Data], *, method: Data | None = None, known: bool = True
     ) -> Intent:
-        """To return items of an order; the refund goes where it came from, or to `method`."""
+        """To return items of an order; the refund goes to `method`, by default the one that paid."""
         paid = self.paid_by(order)
         target = method or paid
         said = self.say("original") if target is paid else self.say("refund_to", method=method_text(target))
@@ -145,7 +145,7 @@ class Scene:
         return self.say("return", products=product_names(items), order=order["order_id"])
 
     def swap(self, order: Data, changes: Mapping[str, str], *, method: Data | None = None) -> Intent:
-        """To change items, by id, for others: in a delivered order an exchange, in another a modification."""
+        """To change items for others, by id: an exchange if the order is delivered, else a modification."""
         target = method or self.paid_by(order)
         arguments = {
             "order_id": order["order_id"],
@@ -165,17 +165,22 @@ class Scene:
         return Intent(tool, arguments, order["order_id"], details=details)
 
     def ship_to(
-        self, order: Data, address: Data, *, known: bool = True, looks: tuple[str, ...] = ()
+        self, order: Data, address: Data, *, known: bool = True, other_orders: tuple[str, ...] = ()
     ) -> Intent:
         """To ship an order elsewhere."""
         details = self._details(order, known=known, address=f"{address_text(address)}.")
         arguments = {"order_id": order["order_id"], **address}
         return Intent(
-            MODIFY_ADDRESS, arguments, order["order_id"], seek=not known, looks=looks, details=details
+            MODIFY_ADDRESS,
+            arguments,
+            order["order_id"],
+            seek=not known,
+            other_orders=other_orders,
+            details=details,
         )
 
     def pay_with(self, order: Data, method: Data) -> Intent:
-        """To pay for an order otherwise."""
+        """To pay for an order with another method."""
         arguments = {"order_id": order["order_id"], "payment_method_id": method["id"]}
         details = self._details(order, payment=f"{method_text(method)}.")
         return Intent(MODIFY_PAYMENT, arguments, order["order_id"], details=details)
@@ -185,24 +190,8 @@ class Scene:
         details = {Slot.ADDRESS: f"{address_text(address)}."}
         return Intent(MODIFY_PROFILE, {"user_id": self.user["user_id"], **address}, details=details)
 
-    def with_details(
-        self,
-        intent: Intent,
-        details: Mapping[Slot, str] | None = None,
-        *,
-        survey: bool = False,
-        looks: tuple[str, ...] = (),
-    ) -> Intent:
-        """An intent with other details, for which further orders must be read."""
-        return replace(
-            intent,
-            details=intent.details if details is None else details,
-            survey=survey or intent.survey,
-            looks=looks or intent.looks,
-        )
-
     def ask(self, order: Data, answer: object) -> Intent:
-        """To be told something about an order."""
+        """To learn something about an order."""
         return Intent(order_id=order["order_id"], answer=str(answer), details=self._details(order))
 
     def variants(self, item: Data) -> dict[str, Data]:
@@ -231,14 +220,14 @@ class Scene:
         return one_of(self.draws, order["items"])
 
     def part_of(self, order: Data) -> list[Data]:
-        """Some of an order's items, at least one, in the order in which they were bought."""
+        """Some of an order's items, at least one, in their own order."""
         count = self.draws.number(1, len(order["items"]))
         chosen = some_of(self.draws, order["items"], count)
         return [item for item in order["items"] if item in chosen]
 
 
 def product_names(items: Sequence[Data]) -> str:
-    """The names of items' products as a customer lists them, after a first "the"."""
+    """The names of items' products as a customer lists them after a first "the"."""
     return " and the ".join(item["name"] for item in items)
 
 
@@ -344,8 +333,8 @@ def _turn(scene: Scene, turn: UserTurn, resolutions: Sequence[Resolution]) -> Tu
 
 
 def _about(scene: Scene, intent: Intent) -> tuple[str, ...]:
-    """The ids that may occur when an agent asks for a yes: the order, its items, and what is wanted."""
-    ids = [scene.user["user_id"], intent.order_id, *intent.looks]
+    """The ids that an agent may name when it asks for a yes: the order, its items, and the new ones."""
+    ids = [scene.user["user_id"], intent.order_id, *intent.other_orders]
     if order := scene.store.tables["orders"].get(intent.order_id):
         ids += [item["item_id"] for item in order["items"]]
         ids += [item["product_id"] for item in order["items"]]

@@ -1,7 +1,7 @@
-"""Generated records of a store, in the shape of τ² retail's database: products, customers and orders.
+"""Generated records of a store in the schema of τ² retail: products, customers and orders.
 
-What a case is about is drawn. What only fills a record (ids, house numbers, prices) comes from one drawn
-seed, so that hypothesis shrinks what matters.
+The subject of a case is drawn. What only fills a record (ids, house numbers, prices) comes from one drawn
+seed, so that Hypothesis shrinks what matters.
 """
 
 import itertools
@@ -26,8 +26,8 @@ class StoreBuilder:
     """Makes records that fit each other.
 
     Attributes:
-        tables: `products`, `users` and `orders` by their ids, as far as they are made.
-        words: The content that names, products and phrasings come from.
+        tables: `products`, `users` and `orders` by their ids.
+        words: The vocabulary of names, products and phrases.
     """
 
     def __init__(self, draws: Draws, content: Content, words: Vocabulary | None = None) -> None:
@@ -40,7 +40,7 @@ class StoreBuilder:
         self._important: set[str] = set()
 
     def product(self, kind: Kind | None = None) -> Data:
-        """A product of a kind that the store does not have yet, or of the given one.
+        """A new product, by default of a kind that the store does not have.
 
         If the store has all kinds, one of its products that no important order holds.
         """
@@ -71,12 +71,12 @@ class StoreBuilder:
         return product
 
     def _price(self, kind: Kind) -> float:
-        """A price whose last digit is not 0, so that it is written in one way only."""
+        """A price whose last digit is not 0, so that it has one usual spelling."""
         cents = self._filling.randrange(100 * kind.prices[0], 100 * kind.prices[1])
         return (cents - cents % 10 + self._filling.randint(1, 9)) / 100
 
-    def address(self, besides: Sequence[Data] = ()) -> Data:
-        """An address other than those of `besides`."""
+    def address(self, exclude: Sequence[Data] = ()) -> Data:
+        """An address that is not in `exclude`."""
         while True:
             city, state, prefix = self._filling.choice(self.words.cities)
             flat = f"Suite {self._filling.randint(100, 999)}" if self._filling.random() < 0.5 else ""
@@ -88,11 +88,11 @@ class StoreBuilder:
                 "state": state,
                 "zip": f"{prefix}{self._filling.randint(100, 999)}",
             }
-            if address not in besides:
+            if address not in exclude:
                 return address
 
     def customer(self, methods: Sequence[str] = ()) -> Data:
-        """A customer with the given kinds of payment method, and at random others."""
+        """A customer with the given kinds of payment method, and others at random."""
         free = [name for name in self.words.first_names if name not in self._used_names]
         first = one_of(self.draws, free or self.words.first_names)
         last = one_of(self.draws, self.words.last_names)
@@ -124,11 +124,10 @@ class StoreBuilder:
         """An order of a customer.
 
         Args:
-            user: Whose it is; the order is entered there.
-            status: Its status.
+            user: The customer, whose record gets the order's id.
             items: Product and item id of each item.
-            payment: Id of the payment method; empty for the customer's first.
-            address: Where it goes; None for the customer's address.
+            payment: Id of the payment method; empty: the customer's first.
+            address: The shipping address; None: the customer's own.
         """
         order_id = self._digits("#W", 7)
         bought = [_order_item(product, item_id) for product, item_id in items]
@@ -168,8 +167,8 @@ class StoreBuilder:
         return one_of(self.draws, list(variants))
 
     def surroundings(self, user: Data, most: int = 2) -> None:
-        """Further orders of the customer, and further customers with an order each: beside the point."""
-        # A customer who names a product must mean one order.
+        """Distractors: up to `most` further orders of the customer, and as many other customers."""
+        # A product that the customer names must identify one order.
         self._important = set(self.tables["products"])
         for _ in range(self.draws.number(0, most)):
             status = one_of(self.draws, ("delivered", "pending", "processed"))
@@ -177,7 +176,7 @@ class StoreBuilder:
         for _ in range(self.draws.number(0, most)):
             other = self.customer()
             self.order(other, one_of(self.draws, ("pending", "delivered")), self.some_items(1))
-        # An agent must not find the order that matters by its place.
+        # The place of an order must not show that it matters.
         for customer in self.tables["users"].values():
             self._filling.shuffle(customer["orders"])
 

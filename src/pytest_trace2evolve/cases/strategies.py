@@ -1,7 +1,6 @@
 """Hypothesis strategies of cases and stores, for property tests of agents.
 
-A failing case shrinks: to the first family and wording, one customer, one order and one item if the failure
-still occurs with them.
+A failing case shrinks towards the first family and wording, one customer, one order and one item.
 """
 
 from typing import Any
@@ -35,9 +34,9 @@ def cases(*families: str, content: str = "heldout") -> st.SearchStrategy[Case]:
     """Cases of some families.
 
     Args:
-        families: Their names; none named: the six of pressure.
-        content: Whose words the cases are made of, "train" or "heldout". What an agent was trained on shows
-            only that it remembers.
+        families: Their names; none: the six of pressure.
+        content: The vocabulary, "train" or "heldout". Words that an agent was trained on show only that it
+            remembers.
 
     Raises:
         ValueError: there is no such family or content.

@@ -1,8 +1,7 @@
-"""The teacher: an agent that serves a case with given habits, using only what it was told and what it read.
+"""The teacher: an agent that serves a case with given habits.
 
-The embedded model learns from its dialogues. It knows what the customer wants beforehand, so it need not
-understand them. It says and writes nothing that could not be known from the conversation so far, except where
-it lacks a habit and guesses.
+The embedded model learns from its dialogues. The teacher knows in advance what the customer wants, so it need
+not understand them. It uses only what the conversation has shown so far, unless it lacks a habit and guesses.
 """
 
 import functools
@@ -37,12 +36,12 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Rule(Record):
-    """One rule that a candidate's instruction may hold.
+    """One rule that a candidate's instruction may contain.
 
     Attributes:
-        sets: By habit, how often it is kept under this rule.
-        wordings: How the rule is written in training.
-        unseen: How it is written where following it is measured on words never seen.
+        sets: The share at which this rule keeps a habit, by habit.
+        wordings: Its wordings in training.
+        unseen: Wordings that training never shows, for measurements.
     """
 
     sets: dict[str, Share]
@@ -51,13 +50,13 @@ class Rule(Record):
 
 
 class Frames(Record):
-    """Words around the rules of a prompt."""
+    """The text around the rules of a prompt."""
 
     intros: tuple[str, ...]
 
 
 class Rulebook(Record):
-    """All habits, with how often each is kept if no rule mentions it, and all rules."""
+    """All habits, with the share at which each is kept if no rule mentions it, and all rules."""
 
     habits: dict[str, Share]
     rules: dict[str, Rule]
@@ -71,11 +70,11 @@ def rulebook() -> Rulebook:
 
 
 Habits = Mapping[str, bool]
-"""Which habits a teacher keeps in one dialogue."""
+"""Whether a teacher keeps each habit in one dialogue."""
 
 
 def draw_habits(rules: Iterable[str], random: random.Random) -> Habits:
-    """Which habits are kept under the given rules, each drawn at its share; a later rule wins."""
+    """Habits drawn at their shares under the given rules; a later rule wins."""
     book = rulebook()
     shares = dict(book.habits)
     for name in rules:
@@ -84,7 +83,6 @@ def draw_habits(rules: Iterable[str], random: random.Random) -> Habits:
 
 
 def every_habit() -> Habits:
-    """The habits of a teacher without a flaw."""
     return dict.fromkeys(rulebook().habits, True)
 
 
@@ -101,7 +99,7 @@ _FOLLOWS_FROM_ANSWERS = frozenset(
         "a refund goes to the original payment method or a gift card",
     }
 )
-"""Refusals that follow from what the customer answers."""
+"""Refusals that depend on the customer's answers."""
 
 _DONE = {
     CANCEL: "cancelled",
@@ -113,23 +111,23 @@ _DONE = {
 }
 
 AGAIN = 0.5
-"""How often a teacher that repeats calls repeats one."""
+"""The chance that a teacher without the habit `once` repeats a call."""
 
 Talk = Generator[Message, Message, Any]
-"""Yields messages and receives what came back."""
+"""Yields messages and receives the replies."""
 
 
 class Teacher:
     """Serves one simulation of a case.
 
     Args:
-        sketch: The case's sketch: what the customer wants, and the records.
-        habits: What is done well in this dialogue.
-        random: Chooses among wordings, and among wrong answers.
+        sketch: The customer's turns and the records.
+        habits: The habits of this dialogue.
+        random: Chooses among wordings and among wrong answers.
         family: The kind of case.
 
     Attributes:
-        decided: By the number of a message among the teacher's, from 1 on, the habits that decided it.
+        decided: The habits that decided a message, by its number among the teacher's from 1.
     """
 
     name = "teacher"
@@ -153,11 +151,10 @@ class Teacher:
         self._talk = self._serve()
 
     async def respond(self, history: Sequence[Message]) -> Message:
-        """The next message."""
         return self.reply(history)
 
     def reply(self, history: Sequence[Message]) -> Message:
-        """As `respond`, for callers that are not asynchronous."""
+        """The next message, for callers without an event loop."""
         last = history[-1]
         if last.role == "user":
             self._heard += f" {last.content or ''}"
@@ -187,9 +184,9 @@ class Teacher:
             yield from self._read_account()
 
     def _turn(self, place: int) -> Talk:
-        """Serve one turn of the customer; returns what they answer to the closing message."""
+        """Serve one turn of the customer; returns their answer to the closing message."""
         turn, refusals = self._turns[place], self._refusals[place]
-        # Without the habit `complete` only the first of several requests is served, and no later turn.
+        # Without the habit `complete` only the first request of the first turn is sure to be served.
         certain = 0 if place else 1
         outcomes: list[str] = []
         for number, (intent, refusal) in enumerate(zip(turn.intents, refusals, strict=True)):
@@ -204,9 +201,9 @@ class Teacher:
         return reply
 
     def _intent(self, turn: UserTurn, intent: Intent, refusal: str) -> Talk:
-        """Serve one request; returns what came of it, in words."""
+        """Serve one request; returns the outcome as text."""
         if self._conditional and not self._keeps("inspect"):
-            # Without a look at the order it is assumed to be on its way.
+            # The order is not read, and its status is a guess.
             arguments = {"order_id": intent.order_id, "reason": "no longer needed"}
             intent, refusal = Intent(CANCEL, arguments, intent.order_id, details={Slot.REASON: ""}), ""
         if self._needs_account(turn, intent):
@@ -220,15 +217,15 @@ class Teacher:
             yield from self._read_order(order_id)
         if order_id and order_id not in self._user["orders"] and order_id in self._read_records:
             return _refused("the order is another customer's")
-        if intent.looks and self._keeps("account_needed"):
-            for other in intent.looks:
+        if intent.other_orders and self._keeps("account_needed"):
+            for other in intent.other_orders:
                 yield from self._read_order(other)
         if not intent.tool:
             return _answer(self._order(order_id), intent.answer)
         return (yield from self._change(intent, refusal))
 
     def _change(self, intent: Intent, refusal: str) -> Talk:
-        """Ask for what is unknown and for a yes, then write; returns what came of it, in words."""
+        """Ask for what is unknown and for a yes, then write; returns the outcome as text."""
         arguments = dict(intent.arguments)
         if "new_item_ids" in arguments:
             yield from self._compare_variants(intent, arguments)
@@ -253,7 +250,7 @@ class Teacher:
             and not self._was_told_address(intent)
             and not self._read_address(intent)
         ):
-            # An address that was looked up nowhere: only the order's own is known.
+            # No record with the new address was read: only the order's own is known.
             arguments |= self._order(intent.order_id)["address"]
         if self._keeps("confirm"):
             reply = yield _say(_proposal(intent.tool, arguments, self._tables))
@@ -265,19 +262,19 @@ class Teacher:
         return _done(intent.tool, intent.order_id if self._keeps("number") else "")
 
     def _compare_variants(self, intent: Intent, arguments: dict[str, Any]) -> Talk:
-        """Read the products of items; without the habit `compare` any of their variants will do."""
+        """Read the products of items; without the habit `compare` choose any of their variants."""
         items = {item["item_id"]: item for item in self._order(intent.order_id)["items"]}
         chosen = []
         for old, new in zip(arguments["item_ids"], arguments["new_item_ids"], strict=True):
             product = self._tables["products"][items[old]["product_id"]]
             yield from self._read("get_product_details", product_id=product["product_id"])
-            told = all(value in self._heard for value in product["variants"][new]["options"].values())
+            known = all(value in self._heard for value in product["variants"][new]["options"].values())
             others = [item_id for item_id in product["variants"] if item_id != old]
-            chosen.append(new if told or self._keeps("compare") else self._random.choice(others))
+            chosen.append(new if known or self._keeps("compare") else self._random.choice(others))
         arguments["new_item_ids"] = chosen
 
     def _seek(self, intent: Intent) -> Talk:
-        """Find an order by what is in it: the first that fits, or with the habit `survey` the best of all."""
+        """Find an order by its items: the first that fits, or with the habit `survey` the best of all."""
         yield from self._read_account()
         products = self._tables["products"].values()
         asked = {product["name"] for product in products if product["name"] in self._heard}
@@ -291,7 +288,7 @@ class Teacher:
         return intent.order_id
 
     def _needs_account(self, turn: UserTurn, intent: Intent) -> bool:
-        """Whether the account holds something that is still unknown."""
+        """Whether the account holds a necessary fact that is still unknown."""
         if self._account_is_read():
             return False
         if intent.tool == MODIFY_PAYMENT:
@@ -303,12 +300,12 @@ class Teacher:
         return (unknown or len(turn.intents) > 1) and self._keeps("account_needed")
 
     def _reads(self, intent: Intent) -> bool:
-        """Whether the order is read; if no argument depends on it, only the habit `inspect` demands it."""
+        """Whether to read the order; if no argument depends on it, only the habit `inspect` requires it."""
         blind = intent.tool == CANCEL or (intent.tool == MODIFY_ADDRESS and self._was_told_address(intent))
         return not blind or self._keeps("inspect")
 
     def _keeps(self, habit: str) -> bool:
-        """Whether a habit is kept, noted as a reason for the next message."""
+        """Whether a habit is kept; recorded as a reason for the next message."""
         self.decided.setdefault(self._sent, []).append(habit)
         return self._habits[habit]
 
@@ -319,9 +316,9 @@ class Teacher:
         return str(intent.arguments.get("address1", "")) in self._heard
 
     def _read_address(self, intent: Intent) -> bool:
-        """Whether a record that holds the address to use was read."""
-        if intent.looks:
-            return not self._read_records.isdisjoint(intent.looks)
+        """Whether a record with the new address was read."""
+        if intent.other_orders:
+            return not self._read_records.isdisjoint(intent.other_orders)
         return self._account_is_read()
 
     def _account_is_read(self) -> bool:
@@ -337,13 +334,13 @@ class Teacher:
         yield from self._read("get_order_details", order_id=order_id)
 
     def _read(self, tool: str, **arguments: str) -> Talk:
-        """Read a record that was not read yet."""
+        """Read a record once."""
         [record] = arguments.values()
         if record in self._read_records:
             return
         self._read_records.add(record)
         yield from self._call(tool, **arguments)
-        # Not noted as a reason: that would be one for nearly every message.
+        # Not recorded as a reason: it would be one of nearly every message.
         if not self._habits["once"] and self._random.random() < AGAIN:
             yield from self._call(tool, **arguments)
 
@@ -366,20 +363,20 @@ def _done(tool: str, order_id: str) -> str:
     return f"{f'Order {order_id}' if order_id else 'Your order'} is {_DONE[tool]}."
 
 
-def _answer(order: Data, wanted: str) -> str:
-    """The answer to a question about an order; nothing wanted: the condition was not met."""
-    if not wanted:
+def _answer(order: Data, figure: str) -> str:
+    """The answer to a question about an order; without a figure, the condition was not met."""
+    if not figure:
         return "Then everything stays as it is."
-    if order["fulfillments"] and wanted == order["fulfillments"][0]["tracking_id"][0]:
-        return f"The tracking number is {wanted}."
+    if order["fulfillments"] and figure == order["fulfillments"][0]["tracking_id"][0]:
+        return f"The tracking number is {figure}."
     for item in order["items"]:
-        if str(item["price"]) == wanted:
-            return f"You paid {wanted} dollars for the {item['name']}."
-    return f"You paid {wanted} dollars in total."
+        if str(item["price"]) == figure:
+            return f"You paid {figure} dollars for the {item['name']}."
+    return f"You paid {figure} dollars in total."
 
 
 def _proposal(tool: str, arguments: Mapping[str, Any], tables: Tables) -> str:
-    """What is about to be done, with a question for a yes."""
+    """The planned change, with a question for a yes."""
     return f"I will {_change_text(tool, arguments, tables)}. Do you confirm (yes/no)?"
 
 

@@ -1,7 +1,7 @@
-"""The prompts of a judge of capabilities, and which of its answers can be trusted.
+"""The prompts of a judge of capabilities, and the readers of its answers.
 
 An answer is checked against the trace: a label that cites no message of the agent, contradicts another one or
-was not asked for is lost. Lost labels enter no figure; nothing is ever filled in.
+was not requested is lost. Lost labels enter no figure and are never filled in.
 """
 
 import contextlib
@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from random import Random
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
+from pytest_trace2evolve.judges.chat import StrictModel, response_format
 from pytest_trace2evolve.records.capability import Capability, CapabilityName, Label, Presence
 from pytest_trace2evolve.records.message import Message
 
@@ -22,10 +23,10 @@ PROMPT_VERSION = "1"
 """Raised whenever a text below changes; recorded with every report."""
 
 MAX_PROPOSALS = 10
-"""Capabilities of one discovery run, and of a report."""
+"""Capabilities of one discovery and of a report."""
 
 MAX_RESULT = 1_500
-"""Characters of a tool's result that a judge is shown."""
+"""Characters of a tool's result in a judge's prompt."""
 
 _DISCOVER = """\
 You study conversations of a customer-service agent that calls tools. You are given its policy and numbered
@@ -52,75 +53,44 @@ mean the same thing. Answer with groups: each given name stands in exactly one g
 name is the best one of it."""
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class _Proposal(_Strict):
+class _Proposal(StrictModel):
     name: CapabilityName
     definition: Annotated[str, Field(min_length=1)]
     tasks: list[str]
 
 
-class _Proposals(_Strict):
+class _Proposals(StrictModel):
     capabilities: list[_Proposal]
 
 
-class _GivenLabel(_Strict):
+class _GivenLabel(StrictModel):
     capability: str
     presence: Presence
     message: int | None
     reason: str
 
 
-class _Labels(_Strict):
+class _Labels(StrictModel):
     labels: list[_GivenLabel]
 
 
-class _Groups(_Strict):
+class _Groups(StrictModel):
     groups: list[list[str]]
 
 
 def proposals_format() -> dict[str, Any]:
-    """The `response_format` of a discovery."""
-    return _response_format("capabilities", _Proposals)
+    return response_format("capabilities", _Proposals)
 
 
 def labels_format() -> dict[str, Any]:
-    """The `response_format` of a trace's labels."""
-    response_format = _response_format("labels", _Labels)
-    label = response_format["json_schema"]["schema"]["properties"]["labels"]["items"]
+    labels = response_format("labels", _Labels)
+    label = labels["json_schema"]["schema"]["properties"]["labels"]["items"]
     label["properties"]["presence"] = {"type": "string", "enum": ["present", "lacking", "na"]}
-    return response_format
+    return labels
 
 
 def groups_format() -> dict[str, Any]:
-    """The `response_format` of a merge."""
-    return _response_format("groups", _Groups)
-
-
-def _response_format(name: str, model: type[BaseModel]) -> dict[str, Any]:
-    """The schema without references and without keywords that strict endpoints reject."""
-    schema = model.model_json_schema()
-    definitions = schema.pop("$defs", {})
-    dropped = ("title", "description", "pattern", "maxLength", "minLength")
-
-    def inlined(value: Any) -> Any:
-        if isinstance(value, list):
-            return [inlined(item) for item in value]
-        if not isinstance(value, dict):
-            return value
-        if "$ref" in value:
-            return inlined(definitions[value["$ref"].rpartition("/")[2]])
-        return {
-            key: {name: inlined(one) for name, one in inner.items()}
-            if key == "properties"
-            else inlined(inner)
-            for key, inner in value.items()
-            if key not in dropped
-        }
-
-    return {"type": "json_schema", "json_schema": {"name": name, "strict": True, "schema": inlined(schema)}}
+    return response_format("groups", _Groups)
 
 
 def discovery_messages(
@@ -130,8 +100,8 @@ def discovery_messages(
 
     Args:
         policy: The domain's.
-        traces: Tasks' ids, whether they passed, and their traces.
-        known: Capabilities whose names are to be used if they fit.
+        traces: Task id, whether it passed, and trace.
+        known: Capabilities whose names are preferred.
     """
     shown = [
         f'<conversation task="{task}" outcome="{"passed" if passed else "failed"}">\n{conversation(trace)}\n'
@@ -160,7 +130,7 @@ def _messages(instruction: str, policy: str, parts: Iterable[str]) -> list[dict[
 
 
 def _capabilities(capabilities: Sequence[Capability], tag: str) -> str:
-    lines = [f"- {one.name}: {one.description}" for one in capabilities]
+    lines = [f"- {capability.name}: {capability.description}" for capability in capabilities]
     return "\n".join([f"<{tag}>", *lines, f"</{tag}>"])
 
 
@@ -182,7 +152,7 @@ def conversation(trace: Sequence[Message]) -> str:
 
 
 def read_proposals(content: str | None, tasks: Iterable[str]) -> list[Capability]:
-    """The capabilities that an answer proposes; none if it is no answer. Unknown tasks are dropped."""
+    """The capabilities that an answer proposes, without unknown tasks; none if the answer is invalid."""
     known = set(tasks)
     found: dict[str, Capability] = {}
     for proposal in (_entries(content, "capabilities", _Proposal) or [])[:MAX_PROPOSALS]:
@@ -193,7 +163,7 @@ def read_proposals(content: str | None, tasks: Iterable[str]) -> list[Capability
 
 
 def _entries(content: str | None, key: str, kind: type[M]) -> list[M] | None:
-    """The valid entries of an answer, an invalid one costing no other; None if there is none."""
+    """The valid entries of an answer; None if there is none."""
     try:
         listed = json.loads(content or "")[key]
     except (ValueError, TypeError, KeyError, RecursionError):
@@ -206,7 +176,7 @@ def _entries(content: str | None, key: str, kind: type[M]) -> list[M] | None:
 
 
 def read_groups(content: str | None, names: Sequence[str]) -> list[list[str]]:
-    """The groups of an answer; every name alone if they are no partition of the names."""
+    """The groups of an answer; every name alone if they are not a partition of the names."""
     try:
         groups = [group for group in _Groups.model_validate_json(content or "").groups if group]
     except ValidationError:
@@ -219,12 +189,9 @@ def read_groups(content: str | None, names: Sequence[str]) -> list[list[str]]:
 def merged(
     proposals: Sequence[Capability], groups: Sequence[Sequence[str]], known: Iterable[str] = ()
 ) -> list[Capability]:
-    """One capability per group, with the tasks of all and the other names; the most often proposed first.
+    """One capability per group, with the tasks of all its proposals; the most often proposed first.
 
-    Args:
-        proposals: The proposals of all discoveries.
-        groups: Names of the same capability.
-        known: Names that stand for a group wherever they are in it.
+    `groups` hold the names of one capability each, in which the names in `known` come first.
     """
     known = frozenset(known)
     by_name: dict[str, list[Capability]] = {}
@@ -245,11 +212,11 @@ def merged(
 def read_labels(
     content: str | None, trace_id: str, trace: Sequence[Message], capabilities: Sequence[Capability]
 ) -> list[Label]:
-    """One label per capability, in their order; lost if the answer gives none that can be trusted."""
+    """One label per capability, in their order; lost if the answer gives no trustworthy one."""
     answered = _entries(content, "labels", _GivenLabel)
     labels = []
     for capability in capabilities:
-        given = [one for one in answered or () if one.capability == capability.name]
+        given = [label for label in answered or () if label.capability == capability.name]
         why = _distrusted(given, trace) if answered is not None else _OUTSIDE_SCHEMA
         if why:
             found: dict[str, Any] = {"presence": Presence.LOST, "why": why}
@@ -266,7 +233,7 @@ _OUTSIDE_SCHEMA = "the judge's answer is outside its schema"
 
 
 def _distrusted(given: Sequence[_GivenLabel], trace: Sequence[Message]) -> str:
-    """Why the labels that a judge gave of one capability cannot be trusted; empty if one can."""
+    """Why a judge's labels of one capability cannot be trusted; empty if they can."""
     if not given:
         return "the judge said nothing of it"
     if len(given) > 1:

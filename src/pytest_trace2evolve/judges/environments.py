@@ -1,4 +1,4 @@
-"""The prompt by which a model writes the environment of a capability, and the reader of its answer."""
+"""The prompt for a model that writes the environment of a capability, and the reader of its answer."""
 
 import importlib.resources
 import json
@@ -24,14 +24,9 @@ def synthesis_messages(
     tables: dict[str, Any],
     failures: Sequence[tuple[str, Sequence[Message]]],
 ) -> list[dict[str, str]]:
-    """The first request.
+    """The first request, about a target's policy, tools and a sample of its records (`tables`).
 
-    Args:
-        capability: What is to be trained.
-        policy: The target's policy.
-        tools: The target's tools.
-        tables: A sample of the target's records.
-        failures: Traces that lack the capability, each with the reason.
+    `failures` are traces that lack the capability, each with the reason.
     """
     instruction = importlib.resources.files("pytest_trace2evolve.judges") / "environments.md"
     parts = [
@@ -50,7 +45,7 @@ def synthesis_messages(
 
 
 def revision_messages(source: str, problems: Sequence[str]) -> list[dict[str, str]]:
-    """The further messages of each later round: the last module, and its problems."""
+    """The further messages of a later round: the last module and its problems."""
     found = "\n".join(f"- {problem}" for problem in problems)
     return [
         {"role": "assistant", "content": f"```python\n{source}\n```"},
@@ -63,7 +58,7 @@ def revision_messages(source: str, problems: Sequence[str]) -> list[dict[str, st
 
 
 def read_module(content: str | None) -> str:
-    """The module of an answer: its longest code block, or all of it; empty if it holds none."""
+    """The module in an answer: its longest code block, or the whole answer; empty if there is none."""
     text = (content or "").replace("\r\n", "\n").replace("\r", "\n")
     blocks = _FENCE.findall(text)
     found = max(blocks, key=len) if blocks else (text if "def scenario" in text else "")

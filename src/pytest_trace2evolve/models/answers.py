@@ -1,7 +1,7 @@
 """Models that store their answers, and models that only return stored ones.
 
-The key of an answer is the digest of its request as it is sent, and of its trial: requests that differ in
-anything a model can see have different answers. Secrets are not part of it.
+The key of an answer is the digest of its trial and of its request as sent, without secrets: requests that
+differ in anything a model can see have different keys.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -20,25 +20,16 @@ Messages = Sequence[Mapping[str, Any]]
 Tools = Sequence[ToolSchema]
 
 COMPLETE_REASONS = frozenset({None, "stop", "tool_calls", "function_call"})
-"""Finish reasons of a completion that nothing cut short."""
+"""Finish reasons of a complete answer."""
 
 
 def answer_key(request: Mapping[str, Any], trial: int) -> str:
-    """The key of an answer, wherever it was made.
-
-    Args:
-        request: The request's body, including the seed if there is one.
-        trial: The simulation's trial: two trials are two draws, even if no seed tells them apart.
-    """
+    """The key of an answer at any endpoint. Two trials are two draws, even without a seed in the request."""
     return digest([trial, request])
 
 
 class KeyedRequests:
-    """Computes the keys of one model's requests.
-
-    Attributes:
-        model: The model's name.
-    """
+    """Computes the keys of one model's requests."""
 
     def __init__(self, settings: ModelSettings) -> None:
         self.model = settings.model
@@ -47,11 +38,11 @@ class KeyedRequests:
         self._endpoint = str(recorded.get("weights") or recorded.get("endpoint", ""))
 
     def key(self, messages: Messages, tools: Tools, trial: int, tool_choice: str = "auto") -> str:
-        """The key of a request; it does not depend on the endpoint."""
+        """The key of a request at any endpoint."""
         return answer_key(request_body(self._settings, messages, tools, trial, tool_choice), trial)
 
     def at_endpoint(self, key: str) -> str:
-        """The same key for this endpoint only: a cache must not mix two endpoints."""
+        """A key for this endpoint only: a cache must not mix endpoints."""
         return digest_text(f"{key} {self._endpoint}")
 
 
@@ -59,12 +50,10 @@ class StoredModel:
     """A model whose answers are stored.
 
     Args:
-        model: Answers what is not stored yet.
-        settings: The model's settings.
-        side: Whose model it is.
+        model: Answers new requests.
         cache: Answers of earlier runs, used instead of asking; complete answers are added.
-        record: All answers of this run. A repeated request gets the recorded answer again, so that the run
-            goes as its playback will.
+        record: All answers of this run. A repeated request gets the recorded answer, so that a playback
+            repeats the run.
         place: A part of the cache; parts share no answers.
     """
 
@@ -103,9 +92,10 @@ class StoredModel:
             return _completion(recorded, cached=True)
         cache_key = self._requests.at_endpoint(f"{key} {self._place}" if self._place else key)
         cached = self._cache.get(cache_key) if self._cache else None
-        answer = cached or await _ask(
-            self._model, self._settings.model, self._side, messages, tools, trial, tool_choice
-        )
+        answer = cached
+        if answer is None:
+            call = self._model.complete(messages, tools, trial=trial, tool_choice=tool_choice)
+            answer = await _answer(call, self._settings.model, self._side, trial)
         if self._cache is not None and cached is None and _is_complete(answer.completion):
             self._cache.put(cache_key, answer)
         if self._record is not None:
@@ -123,10 +113,9 @@ class JournaledModel:
     """A model in one simulation: its answers are written to a journal before they are used.
 
     Args:
-        model: Answers what the journal does not hold.
+        model: Answers new requests.
         requests: Computes the keys of its requests.
-        side: Whose model it is.
-        journal: The simulation's journal; answers that it holds are returned, marked `cached`.
+        journal: The simulation's journal; answers from it are marked `cached`.
         before_use: Called before an answer is used.
     """
 
@@ -160,17 +149,18 @@ class JournaledModel:
         if kept is not None and kept.answer is not None:
             await self._before_use()
             return _completion(kept.answer, cached=True)
-        answer = await _ask(self._model, self._name, self._side, messages, tools, trial, tool_choice)
+        call = self._model.complete(messages, tools, trial=trial, tool_choice=tool_choice)
+        answer = await _answer(call, self._name, self._side, trial)
         self._journal.add(JournalEntry(request, answer))
         await self._before_use()
         return _completion(answer, cached=answer.completion is not None and answer.completion.cached)
 
 
 class _RequestDigests:
-    """Digests of successive requests of a conversation, each of which mostly repeats the one before.
+    """Digests of the successive requests of a conversation, each of which mostly repeats the last one.
 
-    A digest depends on the request alone; what the last request held is not digested again, since a whole
-    request takes a tenth of a millisecond.
+    A digest depends on the request alone. Repeated messages are not digested again, since a whole request
+    takes a tenth of a millisecond.
     """
 
     def __init__(self, requests: KeyedRequests) -> None:
@@ -194,10 +184,7 @@ class _RequestDigests:
 
 
 class JournaledTokens:
-    """The first tokens of a model in one simulation, written to a journal before they are used.
-
-    The arguments are those of `JournaledModel`.
-    """
+    """As `JournaledModel`, for the first tokens of a model."""
 
     def __init__(
         self,
@@ -227,8 +214,7 @@ class PlayedModel:
     """A model that returns a cassette's answers and asks no endpoint.
 
     Args:
-        settings: The settings that the cassette was recorded with.
-        side: Whose model it is.
+        settings: The settings of the recording.
         answers: The recorded answers by their keys.
         name: The cassette's name, for messages.
     """
@@ -257,13 +243,11 @@ class PlayedModel:
         return _completion(answer, cached=True)
 
 
-async def _ask(
-    model: Model, name: str, side: Side, messages: Messages, tools: Tools, trial: int, tool_choice: str
-) -> Answer:
+async def _answer(call: Awaitable[Completion], name: str, side: Side, trial: int) -> Answer:
     """A model's answer, or its refusal of a conversation that is too long."""
     answer = Answer.model_construct(trial=trial, side=side, model=name)
     try:
-        completion = await model.complete(messages, tools, trial=trial, tool_choice=tool_choice)
+        completion = await call
     except ContextWindowError as error:
         return answer.model_copy(update={"context_window": str(error)})
     return answer.model_copy(update={"completion": completion})
@@ -276,7 +260,7 @@ def _completion(answer: Answer, *, cached: bool) -> Completion:
 
 
 def _is_complete(completion: Completion | None) -> bool:
-    """Whether a completion is worth keeping for other runs: it says something, and nothing cut it short."""
+    """Whether other runs may use a completion: it is not empty, and nothing cut it short."""
     if completion is None or completion.finish_reason not in COMPLETE_REASONS:
         return False
     return bool(completion.tool_calls or (completion.content and not completion.content.isspace()))

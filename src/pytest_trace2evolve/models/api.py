@@ -1,7 +1,4 @@
-"""The chat-completions API as JSON: the body of a request, and what an endpoint's answer says.
-
-Imports no client library.
-"""
+"""The chat-completions API as JSON, without a client library: bodies of requests, readers of answers."""
 
 import json
 import math
@@ -22,10 +19,10 @@ from pytest_trace2evolve.records.protocols import ToolSchema
 from pytest_trace2evolve.utils.canonical import is_deeper, storable_text
 
 MAX_DIGITS = 4_000
-"""Digits of a whole number that is read; Python reads at most 4,300."""
+"""Digits of an integer; Python parses at most 4,300."""
 
 MAX_CONTAINERS = 500_000
-"""Lists and objects of an answer, including brackets in texts. Each takes 200 bytes of memory and more, and
+"""Lists and objects of an answer, including brackets in texts. Each takes at least 200 bytes of memory, and
 an answer within the byte limit could hold five million."""
 
 _EMPTY_ANSWER: Mapping[str, Any] = {"choices": [{"message": {}}]}
@@ -41,17 +38,11 @@ def request_body(
     """The complete body of a chat-completions request, including the model's name and the seed."""
     request: dict[str, Any] = {"model": settings.model, "messages": list(messages)}
     if tools:
-        request["tools"] = [
-            {
-                "type": "function",
-                "function": {
-                    "name": tool.name,
-                    "description": tool.description,
-                    "parameters": tool.parameters,
-                },
-            }
+        functions = [
+            {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
             for tool in tools
         ]
+        request["tools"] = [{"type": "function", "function": function} for function in functions]
         request["tool_choice"] = tool_choice
     if settings.temperature is not None:
         request["temperature"] = settings.temperature
@@ -63,32 +54,26 @@ def request_body(
 
 
 def read_body(body: bytes) -> Any:
-    """JSON from an endpoint, whatever a model wrote into it.
+    """JSON from an endpoint, whatever a model wrote into it. Raises `ValueError` if it is not JSON.
 
     Bytes that are not text become U+FFFD, and numbers with too many digits become infinite. An answer that is
-    nested too deeply, or holds too many lists and objects, reads as one in which the model said nothing.
-
-    Raises:
-        ValueError: it is not JSON.
+    nested too deeply, or holds too many lists and objects, reads as an empty one.
     """
     if body.count(b"{") + body.count(b"[") > MAX_CONTAINERS:
         return _EMPTY_ANSWER
     try:
         text = body.decode(json.detect_encoding(body), "replace")
-        record = json.loads(text, parse_int=_whole_number)
+        record = json.loads(text, parse_int=_bounded_int)
     except RecursionError:
         return _EMPTY_ANSWER
     return _EMPTY_ANSWER if is_deeper(record, MAX_DEPTH) else record
 
 
 def read_completion(record: Any, seconds: float) -> Completion:
-    """A completion from whatever JSON the endpoint sent.
+    """A completion from any JSON. Raises `ValueError` if it holds no message.
 
     Faults inside a message are the model's: a call without a name gets an empty one, so that its tool is not
-    found, and content that is not text is left out.
-
-    Raises:
-        ValueError: it holds no message.
+    found, and content that is not text is dropped.
     """
     choice = _inside(record, "choices", 0)
     message = _inside(choice, "message")
@@ -115,7 +100,7 @@ def read_first_tokens(record: Any) -> dict[str, float] | None:
     return found or None
 
 
-def _whole_number(digits: str) -> int | float:
+def _bounded_int(digits: str) -> int | float:
     return int(digits) if len(digits) <= MAX_DIGITS else math.inf
 
 

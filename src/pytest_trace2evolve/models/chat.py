@@ -1,8 +1,8 @@
 """A chat model behind any OpenAI-compatible endpoint, shared by many simulations.
 
-Network failures (rate limits, 5xx, hang-ups, broken bodies, silence) are retried with backoff; a request that
-fails every time is an `InfrastructureError` of one simulation. A failure that no retry can fix (a rejected
-key, an unknown model) is an `EndpointError` of the whole run.
+Network failures (rate limits, 5xx, hang-ups, broken bodies, silence) are retried with backoff; a request
+that fails every time is an `InfrastructureError` of one simulation. A permanent failure (a rejected key, an
+unknown model) is an `EndpointError` of the whole run.
 """
 
 import asyncio
@@ -32,16 +32,16 @@ RETRY_STATUSES = frozenset({408, 409, 425, 429})
 """Client-error statuses that are retried; so is every status from 500."""
 
 FATAL_STATUSES = frozenset({401, 402, 403, 404})
-"""Statuses that every further request would get too."""
+"""Statuses that every further request would get."""
 
 FATAL_CODES = frozenset({"insufficient_quota", "invalid_api_key", "model_not_found"})
-"""Codes in an error's body that mean the same, whatever its status."""
+"""Codes in an error's body that mean the same with any status."""
 
 TOO_LARGE = 413
 """The status of a request that has too many bytes."""
 
 POOL_SIZE = 8
-"""Connections per pool. A pool scans all its connections at each request: many small ones are cheaper."""
+"""Connections per pool. A pool scans all its connections at each request, so many small ones are cheaper."""
 
 TOP_LOGPROBS = 20
 """Tokens whose log-probabilities are requested; the API's maximum."""
@@ -49,7 +49,7 @@ TOP_LOGPROBS = 20
 NOT_CONNECTED = (httpx2.ConnectError, httpx2.ConnectTimeout)
 
 MAX_CONNECT_ATTEMPTS = 3
-"""Failed connections after which an endpoint that never answered counts as unreachable."""
+"""Failed connections after which an endpoint that never answered is unreachable."""
 
 T = TypeVar("T")
 
@@ -58,8 +58,7 @@ class ChatModel:
     """One model; safe to share by all simulations of one event loop.
 
     Args:
-        settings: Which model, and how it is asked.
-        meter: Counts every good answer and says when a request may be sent; None counts nothing.
+        meter: Counts every good answer and decides when a request may be sent; None counts nothing.
 
     Raises:
         EndpointError: the variable that should hold the key is empty, or the base URL is not a URL.
@@ -68,12 +67,12 @@ class ChatModel:
     def __init__(self, settings: ModelSettings, meter: Meter | None = None) -> None:
         self.settings = settings
         self._meter = meter
-        # The kinds of request that it has answered: without tools (False), with tools (True).
+        # The kinds of requests answered so far: without tools (False), with tools (True).
         self._answered: set[bool] = set()
         self._reached = False
         key = settings.key()
         base_url, auth = _split_credentials(settings)
-        # An endpoint may echo them anywhere: in answers, in errors, in headers that the client logs.
+        # An endpoint may echo them in answers, in errors and in headers that the client logs.
         self._secrets = Secrets.of(settings.endpoint() or None, key, settings.extra_body)
         self._stop_log_guard = self._secrets.guard_logs()
         limits = httpx2.Limits(
@@ -84,7 +83,7 @@ class ChatModel:
             openai.AsyncOpenAI(
                 api_key=key,
                 base_url=base_url,
-                max_retries=0,  # the client's own retries would hide what they cost
+                max_retries=0,  # the client's own retries would hide their cost
                 http_client=bounded_client(
                     limits=limits,
                     timeout=httpx2.Timeout(settings.timeout, connect=10.0),
@@ -156,7 +155,7 @@ class ChatModel:
             pause: float | None = None
             try:
                 async with asyncio.timeout(self.settings.timeout):
-                    # Not `chat.completions.create`: walking the request's types costs more than all the rest.
+                    # Not `chat.completions.create`: walking the request's types costs more than the rest.
                     response = await next(self._next_client).post(
                         "/chat/completions", cast_to=httpx2.Response, body=request
                     )

@@ -1,4 +1,4 @@
-"""What models cost: a table that the user writes, in US dollars per million tokens.
+"""Prices of models: a table that the user writes, in US dollars per million tokens.
 
 # prices.toml
 ["gpt-4.1"]

@@ -1,4 +1,4 @@
-"""Which model a simulation asks, and how patiently. Imports no client library."""
+"""The settings of a model and of its retries, without a client library."""
 
 import os
 import random
@@ -41,7 +41,7 @@ class Retries:
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """Which model is asked, where, and how.
+    """A model, its endpoint and its parameters.
 
     Attributes:
         model: Its name at the endpoint.
@@ -50,11 +50,11 @@ class ModelSettings:
         key_var: The environment variable that holds the key.
         temperature: None leaves it out of the request, as some models demand.
         seed: Sent with each request, plus the trial's number; None sends no seed.
-        timeout: Seconds after which one attempt of a call is given up.
-        price: What it costs; None if unknown.
+        timeout: Seconds of one attempt of a call.
+        price: Its price; None if unknown.
         folder: The model's folder if a local server of this run serves it, else None.
         adapter: The folder of the LoRA adapter that it uses there.
-        weights: Digest of the folder, followed by `+` and the adapter's; recorded instead of a local server's
+        weights: Digest of the folder, with `+` and the adapter's; recorded instead of a local server's
             address, which changes with each run.
         token: The local server's token; None until the server has been started.
         url_option, timeout_option: The options that set `base_url` and `timeout`, for error messages; empty
@@ -90,11 +90,7 @@ class ModelSettings:
         return (self.weights or "").partition("+")[0]
 
     def key(self) -> str:
-        """The API key.
-
-        Raises:
-            EndpointError: the variable that should hold it is empty.
-        """
+        """The API key. Raises `EndpointError` if the variable that should hold it is empty."""
         key = self.token or os.environ.get(self.key_var)
         if not key:
             raise EndpointError(
@@ -103,15 +99,11 @@ class ModelSettings:
         return key
 
     def endpoint(self) -> str | None:
-        """The base URL: `base_url`, else OPENAI_BASE_URL; None means the client's own default."""
+        """The base URL: `base_url`, else OPENAI_BASE_URL; None means the client's default."""
         return os.environ.get("OPENAI_BASE_URL") if self.base_url is None else self.base_url
 
     def require_url(self) -> None:
-        """Check that the base URL, if there is one, can be asked.
-
-        Raises:
-            EndpointError: it cannot.
-        """
+        """Raise `EndpointError` if there is a base URL and it is not valid."""
         url = self.endpoint()
         if not url:
             return
@@ -131,7 +123,7 @@ class ModelSettings:
         )
 
     def recorded(self) -> dict[str, object]:
-        """The settings that evidence records: those that can change a trace, without secrets."""
+        """The settings in evidence: those that can change a trace, without secrets."""
         kept: dict[str, object] = {
             "temperature": self.temperature,
             "seed": self.seed,
@@ -144,7 +136,7 @@ class ModelSettings:
 
     @classmethod
     def from_recorded(cls, model: str | None, recorded: Mapping[str, object]) -> Self:
-        """Settings that record as `recorded`; they are not meant for asking an endpoint.
+        """Settings whose `recorded()` is the given one, not for an endpoint.
 
         Raises:
             ValueError: a value has the wrong type; names it.

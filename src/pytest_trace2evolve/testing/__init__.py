@@ -1,4 +1,4 @@
-"""Test doubles for users of this package: an OpenAI-compatible server that plays scripted parts.
+"""Test doubles for users of this package: an OpenAI-compatible server with scripted answers.
 
     from pytest_trace2evolve.testing import ChatServer, Reply
 

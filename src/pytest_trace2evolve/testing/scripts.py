@@ -1,4 +1,4 @@
-"""Scripts that play whole conversations: agents that solve every task, and the user of τ²'s tasks."""
+"""Scripts of whole conversations: agents that solve every task, and the user of τ²'s tasks."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,11 +22,11 @@ def gold_script(tasks: Mapping[str, Task], scenarios: Mapping[str, str]) -> Scri
 
     Args:
         tasks: The tasks by id.
-        scenarios: The text of each task's scenario as the user's prompt holds it.
+        scenarios: The text of each task's scenario in the user's prompt.
 
-    A request whose system prompt holds a `<scenario>` is the user's. The user names its task in its first
-    message; the agent reads it there. A request whose prompt ends with a `<ticket>` is of solo mode: the
-    agent knows its task by the ticket, and plays the first of several tasks that share one.
+    A request with a `<scenario>` in its system prompt is the user's. The user names its task in its first
+    message, where the agent reads it. A request whose prompt ends with a `<ticket>` is of solo mode: the
+    ticket identifies the task, the first one if several share it.
     """
 
     def reply(request: ChatRequest) -> Reply:
@@ -70,7 +70,7 @@ def _agent(request: ChatRequest, tasks: Mapping[str, Task]) -> Reply:
 
 
 def _solo_agent(request: ChatRequest, tasks: Mapping[str, Task]) -> Reply:
-    """The next gold action of either side; `done` has no text, so the last action says what must be said."""
+    """The next gold action of either side; the last one carries the final text, since `done` has none."""
     ticket = request.system.rpartition("<ticket>\n")[2].removesuffix("\n</ticket>")
     task = next((task for task in tasks.values() if task.ticket == ticket), None)
     step = _calls_of_model(request)
@@ -90,7 +90,7 @@ def _said_by_user(messages: Sequence[Wire]) -> list[str]:
 
 
 def _calls_of_model(request: ChatRequest) -> int:
-    """How many tool calls the model that is asked has made."""
+    """The number of tool calls that the model has made."""
     own = [message for message in request.messages if message["role"] == "assistant"]
     return sum(len(message.get("tool_calls") or ()) for message in own)
 
@@ -100,7 +100,7 @@ def _call(action: Action, content: str | None = None) -> Reply:
 
 
 _READS = ("find_", "get_", "list_", "calculate")
-"""How the names of tools begin that change nothing."""
+"""Prefixes of the names of tools that change nothing."""
 
 _WHO = (
     "I'd be happy to help you with that! To get started, I need to verify your identity. Could you please "
@@ -121,15 +121,13 @@ _QUESTIONS = {
 
 
 def case_script(tasks: Iterable[Task]) -> Script:
-    """A script that solves every synthetic case as a talkative model would, for the agent alone.
-
-    The customer follows the case's own script.
+    """A script that solves every synthetic case like a talkative model, for the agent alone.
 
     Args:
         tasks: The cases' tasks; those without a customer's script are ignored.
 
-    A conversation's case is known by the customer's opening, and by who they are if several open alike.
-    The answer to a request follows from its messages alone.
+    The customer's opening identifies the case, with their identity if several open alike. The answer to a
+    request follows from its messages alone.
 
     Raises:
         CaseError: a customer's script is damaged.
@@ -153,25 +151,23 @@ def case_script(tasks: Iterable[Task]) -> Script:
 
 
 def _progress(messages: Sequence[Wire], customer: Customer) -> tuple[int, int]:
-    """The customer's present turn, and how many messages the agent has sent since it began."""
+    """The customer's current turn, and the number of the agent's messages in it."""
     place = sent = 0
     opened = False
     for message in messages:
         if message["role"] == "user":
             opened = True
-            later = range(place + 1, len(customer.turns))
-            begun = next(
-                (turn for turn in later if message.get("content") == customer.turns[turn].says), None
-            )
-            if begun is not None:
-                place, sent = begun, 0
+            for turn in range(place + 1, len(customer.turns)):
+                if message.get("content") == customer.turns[turn].says:
+                    place, sent = turn, 0
+                    break
         elif message["role"] == "assistant" and opened:
             sent += 1
     return place, sent
 
 
 def _plan(task: Task, customer: Customer, place: int) -> Iterator[Reply]:
-    """What the agent says and does in one turn, a message each."""
+    """The agent's messages in one turn."""
     turn = customer.turns[place]
     start = sum(earlier.actions for earlier in customer.turns[:place])
     if place == 0:
@@ -200,5 +196,6 @@ def _proposal(action: Action) -> str:
 
 
 def _outcome(turn: Turn) -> str:
-    answers = [f"Here is what you asked for: **{one.answer}**." for one in turn.requests if one.answer]
-    return "\n\n".join([*answers, _REFUSAL if turn.refused else _CLOSING])
+    answers = [request.answer for request in turn.requests if request.answer]
+    lines = [f"Here is what you asked for: **{answer}**." for answer in answers]
+    return "\n\n".join([*lines, _REFUSAL if turn.refused else _CLOSING])

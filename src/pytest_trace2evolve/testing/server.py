@@ -1,7 +1,7 @@
-"""An OpenAI-compatible server on loopback, in a thread of its own, whose answers come from a script.
+"""An OpenAI-compatible server on loopback, in its own thread, with answers from a script.
 
-It speaks HTTP through h11, the parser under the openai client: a server framework would not let it hang up in
-the middle of a body.
+It speaks HTTP through h11, the parser under the openai client: a server framework could not hang up in the
+middle of a body.
 """
 
 import asyncio
@@ -19,41 +19,33 @@ from typing import Any, Self
 import h11
 
 CHARACTERS_A_TOKEN = 4
-"""What the server counts as a token, so that usage is deterministic."""
+"""Characters of one token in `usage`."""
 
 DRIP_SECONDS = 0.2
 """Pause between the bytes of a slow body."""
 
 HELD_SECONDS = 0.005
-"""How often a request that is held asks whether it may be answered."""
+"""How often a held request checks whether it may be answered."""
 
 JSON = "application/json"
 
 
 class Fault(StrEnum):
-    """One way in which an API fails a caller."""
+    """A failure of an API."""
 
-    RATE_LIMIT = "rate_limit"
-    """429, with `Retry-After`."""
-    SERVER_ERROR = "server_error"
-    """500 with an error body."""
-    OVERLOADED = "overloaded"
-    """503 without a body."""
-    BROKEN_BODY = "broken_body"
-    """200 whose body is cut in the middle of its JSON."""
-    NOT_JSON = "not_json"
-    """200 with a page of HTML."""
-    HANG_UP = "hang_up"
-    """The connection closes without an answer."""
-    HANG_UP_HALFWAY = "hang_up_halfway"
-    """The connection closes in the middle of the body."""
-    SLOW = "slow"
-    """The body comes byte by byte, slower than any patience."""
+    RATE_LIMIT = "rate_limit"  # 429, with `Retry-After`
+    SERVER_ERROR = "server_error"  # 500 with an error body
+    OVERLOADED = "overloaded"  # 503 without a body
+    BROKEN_BODY = "broken_body"  # 200 with half of the JSON
+    NOT_JSON = "not_json"  # 200 with a page of HTML
+    HANG_UP = "hang_up"  # the connection closes without an answer
+    HANG_UP_HALFWAY = "hang_up_halfway"  # the connection closes in the middle of the body
+    SLOW = "slow"  # the body comes byte by byte, slower than any timeout
 
 
 @dataclass(frozen=True)
 class Misbehaviour:
-    """One fault, and the seconds that a rate limit asks a caller to wait."""
+    """One fault, with the seconds of a rate limit's `Retry-After`."""
 
     fault: Fault
     retry_after: float | None = None
@@ -64,9 +56,9 @@ class FaultPlan:
     """Draws a misbehaviour for each request, from a seed.
 
     Attributes:
-        rates: The chance of each fault, a request; their sum is at most 1.
+        rates: The chance of each fault per request; the sum is at most 1.
         seed: Equal seeds give equal draws in the order of requests.
-        retry_after: Seconds that a rate limit asks for.
+        retry_after: Seconds of a rate limit's `Retry-After`.
     """
 
     rates: Mapping[Fault, float]
@@ -80,7 +72,7 @@ class FaultPlan:
         self._random = random.Random(self.seed)
 
     def draw(self) -> Misbehaviour | None:
-        """The next request's misbehaviour; None if it is served well."""
+        """The next request's misbehaviour; None for a good answer."""
         chance = self._random.random()
         for fault, rate in self.rates.items():
             chance -= rate
@@ -91,7 +83,7 @@ class FaultPlan:
 
 @dataclass(frozen=True)
 class ChatRequest:
-    """One request for a chat completion; names of headers are in lower case."""
+    """A request for a chat completion; names of headers are in lower case."""
 
     model: str
     messages: list[dict[str, Any]]
@@ -108,14 +100,14 @@ class ChatRequest:
 
 @dataclass(frozen=True)
 class Reply:
-    """What the script answers: text, tool calls as (name, arguments), or both.
+    """A script's answer: text, tool calls as (name, arguments), or both.
 
-    Arguments given as text are sent unchanged, so that a script can send broken JSON.
+    Arguments given as text are sent unchanged, so a script can send broken JSON.
 
     Attributes:
-        first_tokens: Log-probabilities of the likeliest first tokens, by text; sent if there are any.
-        message: The whole message to send, of any shape; None makes it of the other fields.
-        error: Status and message of an error to answer with instead.
+        first_tokens: Log-probabilities of the likeliest first tokens, by text; empty: not sent.
+        message: The whole message, of any shape; None: made of the other fields.
+        error: Status and message of an error to send instead.
         headers: Further headers of the answer.
     """
 
@@ -132,7 +124,7 @@ Script = Callable[[ChatRequest], Reply]
 
 @dataclass
 class Count:
-    """What the server has done so far. Only whole, good answers count as served."""
+    """The server's work so far. Only complete, good answers count as served."""
 
     attempts: int = 0
     served: int = 0
@@ -150,11 +142,11 @@ class ChatServer:
     Args:
         script: Answers each request.
         latency: Seconds before an answer.
-        faults: Draws misbehaviours; None serves everything well. It is an attribute, and may be replaced.
-        keys: Accepted keys; None accepts any.
-        models: Known model names; None knows all. `/v1/models` lists none of them, as some endpoints do.
+        faults: Draws misbehaviours; None: never. The attribute of this name may be replaced.
+        keys: Accepted keys; None: any.
+        models: Known model names; None: any. `/v1/models` lists none of them, like some endpoints.
         requests_per_second: A rate limit over all callers; above it requests get 429.
-        tools: Whether the models take tools; if not, requests with tools get 400.
+        tools: Whether the models accept tools; if not, requests with tools get 400.
     """
 
     def __init__(
@@ -188,19 +180,15 @@ class ChatServer:
 
     @property
     def base_url(self) -> str:
-        """What an OpenAI client takes as its base URL."""
+        """The base URL for an OpenAI client."""
         return f"http://127.0.0.1:{self.port}/v1"
 
     def hold(self) -> None:
-        """Answer nothing until `release`. Requests are read, kept and counted as attempts meanwhile."""
+        """Answer nothing until `release`. Meanwhile requests are read, kept and counted as attempts."""
         self.release(0)
 
     def release(self, answers: int | None = None) -> None:
-        """Answer again.
-
-        Args:
-            answers: Hold again after so many answers; None: never.
-        """
+        """Answer again; hold again after `answers` answers, None: never."""
         with self._lock:
             self._answers_left = math.inf if answers is None else answers
 
@@ -271,7 +259,7 @@ class ChatServer:
             return await connection.send(429, _error("Rate limit reached."), [("retry-after-ms", wait)])
         self.requests.append(record)
         while connection.reader.at_eof() or not self._may_answer():
-            if connection.reader.at_eof():  # the client has gone, and takes no answer from another one
+            if connection.reader.at_eof():  # the client has gone, and must not use up an answer
                 return False
             await asyncio.sleep(HELD_SECONDS)
         misbehaviour = self.faults.draw() if self.faults else None
@@ -302,7 +290,7 @@ class ChatServer:
             return True
 
     def _reject(self, headers: Mapping[str, str], record: Any) -> tuple[int, str] | None:
-        """The status and message with which a request is rejected; None for one that is fine."""
+        """The status and message of a rejection; None if the request is valid."""
         key = headers.get("authorization", "").removeprefix("Bearer ")
         if self._keys is not None and key not in self._keys:
             return 401, "Incorrect API key provided."
@@ -326,7 +314,7 @@ class ChatServer:
 
 
 class _Connection:
-    """One client's connection, with h11's state of it."""
+    """One client's connection."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -334,7 +322,7 @@ class _Connection:
         self._state = h11.Connection(h11.SERVER)
 
     async def read(self) -> tuple[h11.Request, bytes] | None:
-        """The next request and its body; None if the client hung up."""
+        """The next request and its body; None if the client has hung up."""
         head: h11.Request | None = None
         body = bytearray()
         while True:
@@ -360,7 +348,7 @@ class _Connection:
     async def send(
         self, status: int, body: object, headers: Collection[tuple[str, str]] = (), kind: str = JSON
     ) -> bool:
-        """Send a whole answer: bytes unchanged, anything else as JSON. True: the connection may stay."""
+        """Send a complete answer: bytes unchanged, anything else as JSON. True: keep the connection."""
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         self._begin(status, len(content), kind, headers)
         self.writer.write(self._state.send(h11.Data(data=content)) or b"")
@@ -373,7 +361,7 @@ class _Connection:
         self.writer.write(self._state.send(h11.Response(status_code=status, headers=fields)) or b"")
 
     async def misbehave(self, how: Misbehaviour, reply: dict[str, Any]) -> bool:
-        """Fail in the given way; False if the connection is to be closed."""
+        """Fail in the given way; False: close the connection."""
         content = json.dumps(reply).encode()
         half = len(content) // 2
         match how.fault:
@@ -406,14 +394,7 @@ def _error(message: str) -> dict[str, Any]:
 
 
 def _completion(reply: Reply, model: str, number: int, size: int) -> dict[str, Any]:
-    """A reply as the API sends it.
-
-    Args:
-        reply: The script's reply.
-        model: The model that was asked.
-        number: Number of the request.
-        size: Bytes of the request.
-    """
+    """A reply in the API's format, to request `number` of `size` bytes."""
     calls = [
         {
             "id": f"call_{number}_{position}",

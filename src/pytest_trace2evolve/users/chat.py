@@ -1,4 +1,4 @@
-"""The simulated user: a model that plays a task's scenario by the benchmark's own guidelines."""
+"""The simulated user: a model that plays a task's scenario under the benchmark's own guidelines."""
 
 import textwrap
 from collections.abc import Sequence
@@ -57,13 +57,7 @@ class ChatUser:
         self._trial = trial
 
     async def respond(self, history: Sequence[Message]) -> Message:
-        """The model's next message, as the user's.
-
-        Raises:
-            ParticipantError: the model answered with neither text nor a tool call, or the endpoint refuses
-                the conversation after the model wrote what not every endpoint takes back.
-            InfrastructureError: no answer could be had.
-        """
+        """The model's next message, as the user's. Raises as `complete_message`."""
         messages = [self._system, *(_from_user_side(message) for message in history if _is_visible(message))]
         return await complete_message(
             self._model, messages, self._tools, history, role="user", trial=self._trial
@@ -71,14 +65,14 @@ class ChatUser:
 
 
 def _is_visible(message: Message) -> bool:
-    """The agent's tool calls and their results stay with the agent."""
+    """Whether the user sees a message: the agent's tool calls and their results stay with the agent."""
     if message.role == "tool":
         return message.requestor == "user"
     return message.role == "user" or not message.tool_calls
 
 
 def _from_user_side(message: Message) -> dict[str, Any]:
-    """A message as the user's model takes it, which speaks as the assistant."""
+    """A message as the user's model sees it: that model speaks as the assistant."""
     if message.role == "tool":
         return to_wire(message)
     return to_wire(message, "assistant" if message.role == "user" else "user")

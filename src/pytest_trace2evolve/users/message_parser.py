@@ -202,8 +202,7 @@ _LEAD = re.compile(r"^\W*(?:to|in order to|since|as|because|once|after|before|no
 _ASKING = re.compile(
     r"\?|\b(?:could|can|would|will) you\b|\b(?:may|can|could) i (?:please )?(?:have|ask|know|get)\b"
     rf"|\b(?:please|kindly|once you|also|could|^)\s*(?:also |first |just )*"
-    rf"(?:{_TELLING}|provid|send|state|enter|supply|reply|respond|verify|type|say|answer|clarify"
-    rf"|describe)\b"
+    rf"(?:{_TELLING}|provid|send|state|enter|supply|reply|respond|verify|type|say|answer|clarify|describe)\b"
     r"|\b(?:i|we)(?:'ll|'d| will| would| do)? (?:just |also |still |first )*(?:need"
     r"|require)\b(?! to (?:authenticate|verify|check|look|locate|find|identify))"
     r"|\blet me know\b|\btell me\b|\bprovide me\b|\b(?:is|are) (?:also )?(?:needed|required)\b|\bplease\W*$"
@@ -235,8 +234,7 @@ _CONSENT = re.compile(
     r"\bconfirm|\bproceed\b|\bgo ahead\b|\b(?:shall|should|may|can) (?:i|we)\b|\bready (?:to|for)\b"
     r"|\bwould you like (?:me |us )?to\b|\bwould you like that\b|\bdo (?:you|i) (?:want|wish|have your)\b"
     r"|\bdo you (?:agree|approve|consent|accept)\b|\b(?:i|we) have your (?:ok|okay|permission|approval"
-    r"|consent)\b"
-    r"|\byour (?:explicit )?(?:approval|consent|permission|go-ahead|ok|okay)\b"
+    r"|consent)\b|\byour (?:explicit )?(?:approval|consent|permission|go-ahead|ok|okay)\b"
     r"|\bare you (?:sure|ok|okay|happy|fine|good)\b|\bif you(?:'d| would) like (?:me |us )?to\b"
     r"|\b(?:is|are|was|does|do|did) (?:that|this|these|those|it|everything|all)\b.*"
     r"\b(?:correct|right|ok|okay|fine|good|accurate|acceptable|work|sound|look)\b"
@@ -245,8 +243,7 @@ _CONSENT = re.compile(
 )
 _LOOK = (
     r"(?:look|check|search|find|list|show|see|pull|retrieve|tell|give|explain|calculate|help|assist"
-    r"|verify|review"
-    r"|provide)"
+    r"|verify|review|provide)"
 )
 _OFFER = re.compile(rf"\b(?:me|us|i|we) (?:to )?(?:please )?{_LOOK}\b|\bhelp (?:you )?(?:to )?{_LOOK}\b")
 _DO_THAT = re.compile(r"\bdo (?:that|so|this)\b")
@@ -287,8 +284,7 @@ _REFUSAL = re.compile(
     r"|(?:doesn't|does not|don't|do not|didn't|won't|will not) (?:\w+ )?(?:allow|permit|support|offer"
     r"|qualify|let)"
     r"|against (?:our|the|my)\b.{0,20}polic|(?:must|have to|need to|has to) (?:be )?(?:decline|refuse"
-    r"|reject)"
-    r"|(?:be|is|are|was) (?:declined|refused|rejected|prohibited|forbidden)|i (?:decline|refuse)"
+    r"|reject)|(?:be|is|are|was) (?:declined|refused|rejected|prohibited|forbidden)|i (?:decline|refuse)"
     r"|unfortunately|ineligible|unavailable|no longer be|out of stock|sold out|outside (?:of )?(?:our"
     r"|the|my)"
     r"|sorry,? (?:but|no)|(?:i'm|i am|we're|we are) afraid|regret(?:fully| to)|not something (?:i|we)"
@@ -306,10 +302,8 @@ _HARMLESS = re.compile(
 
 _DONE = (
     r"(?:cancel|return|exchang|modif|chang|updat|process|complet|submitt|refund|done|set|request|initiat"
-    r"|placed"
-    r"|applied|credited|charged|switch|swap|replac|redirect|rerout|regist|arrang|finali[sz]|fulfil"
-    r"|resolv|recorded"
-    r"|moved|made|handled|taken care|sorted|started|ship)"
+    r"|placed|applied|credited|charged|switch|swap|replac|redirect|rerout|regist|arrang|finali[sz]|fulfil"
+    r"|resolv|recorded|moved|made|handled|taken care|sorted|started|ship)"
 )
 _LIGHT = r"(?:now |all |already |been |also |both |successfully |just |being |fully )*"
 _CLOSING = re.compile(
@@ -333,24 +327,20 @@ _EVERYTHING = re.compile(
 _ONGOING = re.compile(
     r"\b(?:one moment|a moment|one second|moment please|hold on|please hold|hang tight|bear with|stand by"
     r"|(?:let me|allow me to|i'll|i will|i'm going to|i am going to|we'll|we will|let's) (?:now |just "
-    r"|quickly |then "
-    r"|first |next |go ahead and |proceed to |start |begin )*"
+    r"|quickly |then |first |next |go ahead and |proceed to |start |begin )*"
     r"(?:check|look|find|pull|see|verify|review|process|proceed|handle|take care|work|get|do|retrieve"
     r"|search|cancel"
     r"|return|exchange|modify|change|update|initiate|submit|start|begin|go|turn|move|continue|arrange)\w*"
     r"|i(?:'m| am) (?:now |currently )?(?:checking|looking|processing|working|pulling|retrieving"
-    r"|verifying|reviewing)"
-    r"|next,|working on)\b"
+    r"|verifying|reviewing)|next,|working on)\b"
 )
 _REQUEST = re.compile(
     r"\b(?:how|what) (?:can|may|could|should|shall|do) (?:i|we|you) (?:\w+ )?(?:help|assist|do|need|want"
     r"|wish|like)\b"
-    r"|\bwhat (?:would you like|do you (?:need|want|wish)|you(?:'d| would) like|you (?:need|want)"
-    r"|exactly)\b"
+    r"|\bwhat (?:would you like|do you (?:need|want|wish)|you(?:'d| would) like|you (?:need|want)|exactly)\b"
     r"|\bhow (?:would you|you(?:'d| would)) like to\b|\bmore (?:details?|information|about)\b"
     r"|\b(?:clarify|rephrase|repeat|describe|elaborate|explain)\b.*\b(?:request|issue|need|want|that"
-    r"|problem|what|you)\b"
-    r"|\b(?:your|the) (?:request|issue|problem|question|concern)\b.*\?"
+    r"|problem|what|you)\b|\b(?:your|the) (?:request|issue|problem|question|concern)\b.*\?"
 )
 
 _TO_COME = re.compile(r"\b(?:receive|follow-up|instructions|send you|sent to your|notif)\b")
@@ -371,8 +361,7 @@ _SLOTS: tuple[tuple[Slot, "re.Pattern[str]"], ...] = tuple(
             Slot.ORDER,
             (
                 r"\border'?s? (?:ids?|numbers?|no\b|#|confirmation|reference)|\b(?:which"
-                r"|what)\b.{0,25}\borders?\b"
-                r"|\bids? (?:of|for) (?:the|your|each) (?:\w+ )?orders?\b"
+                r"|what)\b.{0,25}\borders?\b|\bids? (?:of|for) (?:the|your|each) (?:\w+ )?orders?\b"
             ),
         ),
         (Slot.REASON, rf"\breasons?\b|\bwhy\b|{_BOTH_REASONS.pattern}"),
@@ -389,8 +378,7 @@ _SLOTS: tuple[tuple[Slot, "re.Pattern[str]"], ...] = tuple(
             Slot.OPTIONS,
             (
                 r"\b(?:options?|variants?|versions?|colou?rs?|sizes?|replacements?|new items?"
-                r"|specifications?|which one"
-                r"|models?|preferences?|features?)\b|\bwhat\b.*\binstead\b"
+                r"|specifications?|which one|models?|preferences?|features?)\b|\bwhat\b.*\binstead\b"
             ),
         ),
         (Slot.ITEMS, r"\b(?:items?|products?)\b"),

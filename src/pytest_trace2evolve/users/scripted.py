@@ -1,7 +1,7 @@
-"""The scripted customer: says what its script says, in answer to what the agent says; no model, no memory.
+"""The scripted customer: answers the agent from its script, without a model and without memory.
 
-What it says next follows from the trace alone, so the same seed and the same agent give the same
-conversation. However an agent behaves, the conversation ends.
+The next message follows from the trace alone, so the same seed and the same agent give the same conversation.
+However an agent behaves, the conversation ends.
 """
 
 import random
@@ -14,30 +14,30 @@ from pytest_trace2evolve.records.task import After, Script, Slot, Turn
 from pytest_trace2evolve.users.message_parser import ParsedMessage, parse_message
 
 TRANSFER = "###TRANSFER###"
-"""What a customer says who is handed over; it ends a simulation, as in τ²."""
+"""The message of a customer who is handed over; it ends a simulation, as in τ²."""
 
 MAX_IDLE = 3
-"""Messages of one turn in a row that ask, grant and refuse nothing, after which the customer moves on."""
+"""Messages in a row that ask, grant and refuse nothing, after which the customer moves on."""
 
 MAX_SAME = 3
-"""How often in one turn the customer gives the same answer; asked once more, they move on."""
+"""How often the customer gives the same answer in one turn; asked once more, they move on."""
 
 _NEEDED = frozenset({Slot.EMAIL, Slot.NAME, Slot.ORDER, Slot.ADDRESS})
-"""What an agent may need before it can do anything at all."""
+"""What an agent may need before it can do anything."""
 
 _SAID_BEFORE = frozenset({Slot.ITEMS, Slot.OPTIONS, Slot.ADDRESS, Slot.ORDER})
-"""What a customer without details on it has told with their request, as far as they know it."""
+"""What a customer without details has said with their request, as far as they know it."""
 
 
 @dataclass
 class _State:
-    """The state of a conversation; `start` resets what belongs to one turn.
+    """The state of one turn.
 
     Attributes:
-        place: The place of the turn.
-        sent: How many messages the customer sent.
-        confirmed: Whether the customer said yes in this turn.
-        answered: The requests of this turn whose answer the agent has told.
+        place: The place of the turn in the script.
+        sent: How many messages the customer has sent in the conversation.
+        confirmed: Whether the customer said yes.
+        answered: The requests whose answer the agent has given.
         insisted: How often the customer insisted.
         idle: How many messages in a row led nowhere.
         given: How often the customer gave an answer.
@@ -52,28 +52,23 @@ class _State:
     given: Counter[str] = field(default_factory=Counter)
 
     def start(self, place: int) -> None:
+        """Begin another turn."""
         self.place, self.confirmed, self.insisted, self.idle = place, False, 0, 0
         self.answered, self.given = set(), Counter()
 
 
 class ScriptedUser:
-    """A customer who follows a script, in one simulation.
-
-    Args:
-        script: What the customer knows, wants and says.
-        seed: Chooses among the wordings of replies.
-    """
+    """A customer who follows a script, in one simulation; `seed` chooses among the wordings of replies."""
 
     def __init__(self, script: Script, *, seed: int = 0) -> None:
         self._script = script
         self._seed = seed
 
     async def respond(self, history: Sequence[Message]) -> Message:
-        """The customer's next message: a function of what the agent said so far."""
         return self.reply(history)
 
     def reply(self, history: Sequence[Message]) -> Message:
-        """As `respond`, for callers that are not asynchronous."""
+        """The customer's next message: a function of what the agent has said so far."""
         state, reply = _State(), self._script.turns[0].says
         for text in _said_to_customer(history):
             reply = self._reply(state, parse_message(text), text)
@@ -109,14 +104,14 @@ class ScriptedUser:
         return self._wait(state, turn)
 
     def _to_proposal(self, state: _State, turn: Turn, heard: ParsedMessage, text: str) -> str:
-        """Yes, unless the proposal names a record that nothing the customer asked for is about."""
+        """Yes, unless the proposal names a record that no request of the customer is about."""
         details = self._details(turn, heard.asks)
         if heard.ids - {record for request in turn.requests for record in request.about}:
             return self._answer(state, turn, "wrong", [turn.says, *details])
         if heard.choice:
-            # A bare yes does not say which of the two is meant.
+            # A bare yes does not say which of the two.
             details = [turn.says, *details]
-        # An offer to look something up is no proposal of what was asked for.
+        # An offer to look something up does not propose what was asked for.
         state.confirmed = state.confirmed or not heard.offer
         state.given[text] += 1
         if state.given[text] > MAX_SAME:
@@ -124,7 +119,7 @@ class ScriptedUser:
         return self._answer(state, turn, "yes", details, limit=MAX_SAME * (1 + len(turn.requests)))
 
     def _to_question(self, state: _State, turn: Turn, heard: ParsedMessage) -> str:
-        """What is known of it; otherwise the request again, if that is what was asked for."""
+        """The details; without any, the request again if the agent asked for it."""
         details = self._details(turn, heard.asks)
         if details:
             return self._answer(state, turn, "", details)
@@ -133,7 +128,7 @@ class ScriptedUser:
         return self._answer(state, turn, "unknown", [])
 
     def _to_refusal(self, state: _State, turn: Turn, heard: ParsedMessage) -> str:
-        """Insist, then accept it; if something can be done and is not yet, wait for that."""
+        """Insist, then accept; wait if something can be done and is not yet."""
         if state.insisted < len(turn.insists):
             state.insisted += 1
             return turn.insists[state.insisted - 1]
@@ -143,7 +138,7 @@ class ScriptedUser:
         return self._next(state, After.REFUSED)
 
     def _to_closing(self, state: _State, turn: Turn, heard: ParsedMessage) -> str:
-        """One thing done may not be all that was asked for: wait, unless the agent says it is, or idles."""
+        """Move on; after one of several requests, wait until the agent says that all are done, or idles."""
         several = len(turn.requests) > 1
         if several and not heard.everything and state.idle < MAX_IDLE - 1:
             return self._wait(state, turn)
@@ -158,7 +153,7 @@ class ScriptedUser:
     def _answer(
         self, state: _State, turn: Turn, reply: str, details: Sequence[str], limit: int = MAX_SAME
     ) -> str:
-        """A reply and details, unless they were given too often: then the agent does not listen."""
+        """A reply and details; given too often, move on, because the agent does not listen."""
         answer = " ".join([reply, *details])
         state.given[answer] += 1
         if state.given[answer] > limit:
@@ -172,11 +167,11 @@ class ScriptedUser:
         return len(questions) == len(turn.requests) and state.answered.issuperset(questions)
 
     def _outcome(self, state: _State, turn: Turn) -> After:
-        """What came of a turn of which the agent has not said that it is over."""
+        """The outcome of a turn that the agent has not closed."""
         return After.DONE if state.confirmed or self._all_answered(state, turn) else After.REFUSED
 
     def _next(self, state: _State, outcome: After) -> str:
-        """The next turn that fits what came of this one, or else the end."""
+        """The next turn that fits the outcome of this one, or else the end."""
         for place, turn in enumerate(self._script.turns):
             if place > state.place and turn.after in (After.ANYTHING, outcome):
                 state.start(place)
@@ -184,22 +179,19 @@ class ScriptedUser:
         return f"{self._wording('giving_up' if outcome is After.REFUSED else 'bye', state)} {STOP}"
 
     def _details(self, turn: Turn, asked: Collection[Slot]) -> list[str]:
-        """What the customer can tell of what was asked for, each thing once."""
-        details: dict[str, None] = {}
-        for slot in sorted(asked):
-            for source in (self._script.identity, *(request.details for request in turn.requests)):
-                if slot in source:
-                    details[source[slot]] = None
-        return list(details)
+        """What the customer knows of what the agent asked for, each thing once."""
+        sources = (self._script.identity, *(request.details for request in turn.requests))
+        details = [source[slot] for slot in sorted(asked) for source in sources if slot in source]
+        return list(dict.fromkeys(details))
 
     def _wording(self, reply: str, state: _State) -> str:
         wordings: tuple[str, ...] = getattr(self._script.replies, reply)
-        # A generator for each message: it must not matter how often the trace was read before.
+        # A new generator for each message: the trace is read again before each.
         return random.Random(f"{self._seed}/{state.sent}/{reply}").choice(wordings)
 
 
 def _said_to_customer(history: Sequence[Message]) -> Iterator[str]:
-    """What the agent said to the customer since they opened, empty messages included."""
+    """The agent's messages to the customer after the opening, including empty ones."""
     opened = False
     for message in history:
         opened = opened or message.role == "user"

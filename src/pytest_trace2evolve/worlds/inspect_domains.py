@@ -1,6 +1,6 @@
-"""What the provider `inspect_evals` needs to know of each τ² domain: where its parts are, what its tools do.
+"""The τ² domains of the provider `inspect_evals`: where their parts are, and the types of their tools.
 
-The types of tools come from upstream's toolkits; the port does not carry them.
+The types come from upstream's toolkits; the port does not carry them.
 """
 
 import functools
@@ -16,10 +16,10 @@ class Toolkit:
     Attributes:
         module, name: Its class.
         wrappers, wrapper_list: The module of its tool wrappers, and the name of their list.
-        wrapper_prefix: What the port puts before a wrapper's name.
+        wrapper_prefix: The port's prefix of a wrapper's name.
         database: Its database file.
-        tools: What each offered tool does.
-        hidden: What each tool does that can be called and is not offered: banking's discoverable ones.
+        tools: The types of the offered tools.
+        hidden: The types of the tools that can be called but are not offered: banking's discoverable ones.
         generic_writers: Generic tools that change a database.
         record_tools: Tools that return a record as a dictionary.
         sorted_tools: Tools whose answer upstream sorts by its keys.
@@ -39,12 +39,10 @@ class Toolkit:
 
     @functools.cached_property
     def callable(self) -> frozenset[str]:
-        """Names of all tools that can be called."""
         return frozenset(self.tools | self.hidden)
 
     @functools.cached_property
     def writers(self) -> frozenset[str]:
-        """Names of the tools that can change a database."""
         types = self.tools | self.hidden
         return self.generic_writers.union(name for name, kind in types.items() if kind is ToolType.WRITE)
 
@@ -147,8 +145,7 @@ TELECOM = Domain(
             "check_app_permissions can_send_mms check_payment_request",
             write="set_network_mode_preference toggle_airplane_mode reseat_sim_card toggle_data "
             "toggle_roaming toggle_data_saver_mode set_apn_settings reset_apn_settings toggle_wifi "
-            "toggle_wifi_calling "
-            "connect_vpn disconnect_vpn grant_app_permission reboot_device make_payment",
+            "toggle_wifi_calling connect_vpn disconnect_vpn grant_app_permission reboot_device make_payment",
         ),
     ),
 )

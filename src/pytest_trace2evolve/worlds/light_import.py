@@ -1,10 +1,9 @@
-"""Imports τ²'s toolkits from `inspect_evals` without the agent framework around them.
+"""Imports τ²'s toolkits from `inspect_evals` without its agent framework.
 
-`import inspect_evals.tau2` runs all of `inspect_ai`, which takes about a second. The toolkits use a handful
-of its names, none of which does anything outside an Inspect run. So the toolkits' own files run here as
-private modules, and what they import from `inspect_ai` are stand-ins. Nothing enters `sys.modules`: the
-ordinary import still works next to it. It is the fallback for a release whose toolkits need more than the
-stand-ins.
+`import inspect_evals.tau2` imports all of `inspect_ai`, which takes about a second. The toolkits use a few
+of its names, none of which does anything outside an Inspect run. So their files run here as private modules,
+with stand-ins for those names. Nothing enters `sys.modules`, so the ordinary import still works: it is the
+fallback for a release whose toolkits need more.
 """
 
 import builtins
@@ -13,7 +12,7 @@ import importlib.machinery
 import importlib.util
 import threading
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -24,29 +23,25 @@ from pytest_trace2evolve.utils.optional import quiet_import
 
 
 class ToolError(Exception):
-    """Stands in for `inspect_ai.tool.ToolError`, with which a tool reports that it failed."""
+    """Stand-in for the error of a tool."""
 
 
 class StoreModel(BaseModel):
-    """Stands in for `inspect_ai.util.StoreModel`, the base class of toolkits; only its fields are read."""
+    """Stand-in for the base class of toolkits; only its fields are read."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True, defer_build=True)
-
-
-def _unchanged(function: Callable[..., Any]) -> Callable[..., Any]:
-    return function
 
 
 _FRAMEWORK = "inspect_ai"
 _STAND_INS: Mapping[str, Any] = {
     "inspect_ai.model": SimpleNamespace(Content=object, ContentText=object),
-    "inspect_ai.tool": SimpleNamespace(Tool=object, ToolError=ToolError, tool=_unchanged),
+    "inspect_ai.tool": SimpleNamespace(Tool=object, ToolError=ToolError, tool=lambda function: function),
     "inspect_ai.util": SimpleNamespace(StoreModel=StoreModel, store_as=None),
 }
 
 
 def import_toolkits(names: Sequence[str]) -> list[ModuleType]:
-    """Import modules of one package: all of them without the framework, or else all of them with it.
+    """Import modules of one package, all of them without the framework or else all of them with it.
 
     Raises:
         ImportError: a module does not exist, or fails to import in both ways.
@@ -78,7 +73,7 @@ def _private_modules(package: str) -> "_PrivateModules":
 
 
 class _PrivateModules:
-    """Modules of a package that are kept out of `sys.modules`; no `__init__` file of the package is run."""
+    """Modules of a package that stay out of `sys.modules`; no `__init__` file of the package runs."""
 
     def __init__(self, package: str) -> None:
         spec = importlib.util.find_spec(package)
@@ -106,9 +101,8 @@ class _PrivateModules:
         assert code is not None
         module = ModuleType(name)
         module.__file__ = str(path)
-        vars(module)["__builtins__"] = (
-            self._builtins
-        )  # the import statements of a module call its `__import__`
+        # The import statements of a module call its own `__import__`.
+        vars(module)["__builtins__"] = self._builtins
         exec(code, vars(module))
         return module
 

@@ -8,7 +8,8 @@ sessions then costs as much as they wrote, not as much as there is.
 import contextlib
 import functools
 import json
-from collections.abc import ItemsView, Iterator, Mapping, MutableMapping, MutableSequence, ValuesView
+from collections import UserDict
+from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from typing import Any, get_args
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -66,156 +67,74 @@ def _plain(value: Any) -> Any:
         return value.model_dump(warnings=False)
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | OverlayList):
+    if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return value
 
 
 def equal(mine: Any, theirs: Any) -> bool:
     """Whether two values are equal for tau2's database hash; overlays compare only what was written."""
-    if isinstance(mine, OverlayDict | OverlayList | OverlayDatabase):
+    if isinstance(mine, OverlayDict | OverlayDatabase):
         return mine.same_as(theirs)
     return fingerprint(mine) == fingerprint(theirs)
 
 
-class OverlayDict(MutableMapping[str, Any]):
+class OverlayDict(UserDict[str, Any]):
     """A table of records by key, over a shared table that it never changes."""
 
     def __init__(self, base: dict[str, Any], mode: WriteMode) -> None:
+        super().__init__()
+        self.data = dict(base)
         self._base = base
         self._mode = mode
-        self._own: dict[str, Any] = {}
-        self._deleted: set[str] = set()
+        self._written: set[str] = set()
 
     def __getitem__(self, key: str) -> Any:
-        if key in self._own:
-            return self._own[key]
-        if key in self._deleted:
-            raise KeyError(key)
-        record = self._base[key]
-        if self._mode.on:
-            record = self._own[key] = clone(record)
+        record = self.data[key]
+        if self._mode.on and key not in self._written:
+            record = self[key] = clone(record)
         return record
 
     def __setitem__(self, key: str, value: Any) -> None:
-        self._own[key] = value
+        self.data[key] = value
+        self._written.add(key)
 
     def __delitem__(self, key: str) -> None:
-        if key not in self:
-            raise KeyError(key)
-        self._own.pop(key, None)
-        if key in self._base:
-            self._deleted.add(key)
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._own or (key in self._base and key not in self._deleted)
-
-    def __iter__(self) -> Iterator[str]:
-        for key in self._base:
-            if key not in self._deleted:
-                yield key
-        for key in list(self._own):
-            if key not in self._base or key in self._deleted:  # put back after deletion: it comes last
-                yield key
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
+        del self.data[key]
+        self._written.add(key)
 
     def items(self) -> ItemsView[str, Any]:
-        """Key and record pairs."""
-        return _Items(self)
+        """Key and record pairs; without a copy to make, those of the plain table, which are much faster."""
+        return super().items() if self._mode.on else self.data.items()
 
     def values(self) -> ValuesView[Any]:
-        """Records."""
-        return _Values(self)
-
-    def scan(self) -> Iterator[tuple[str, Any]]:
-        """Key and record pairs; much faster than looking up each key if the session only reads."""
-        if self._mode.on or self._deleted:
-            yield from ((key, self[key]) for key in self)
-            return
-        for key, record in self._base.items():
-            yield key, self._own.get(key, record)
-        yield from ((key, record) for key, record in self._own.items() if key not in self._base)
+        """Records, as `items`."""
+        return super().values() if self._mode.on else self.data.values()
 
     def is_changed(self) -> bool:
         """Whether a record was written or deleted."""
-        return bool(self._own or self._deleted)
+        return bool(self._written)
 
     def same_as(self, other: object) -> bool:
         """Whether both views hold equal records; only records that may differ are compared."""
         if not isinstance(other, OverlayDict):
             return False
-        keys = self._own.keys() | other._own.keys() | self._deleted | other._deleted
+        keys = self._written | other._written
         if self._base is not other._base:
-            keys |= {key for key, record in self._base.items() if other._base.get(key) is not record}
-            keys |= other._base.keys() - self._base.keys()
-        for key in keys:
-            if (key in self) != (key in other):
-                return False
-            if key in self and fingerprint(self._peek(key)) != fingerprint(other._peek(key)):
-                return False
-        return True
+            keys |= self.keys() | other.keys()
+        return all(self._has_same(key, other) for key in keys)
 
-    def _peek(self, key: str) -> Any:
-        return self._own[key] if key in self._own else self._base[key]
-
-
-class _Items(ItemsView[str, Any]):
-    _mapping: OverlayDict
-
-    def __iter__(self) -> Iterator[tuple[str, Any]]:
-        return self._mapping.scan()
-
-
-class _Values(ValuesView[Any]):
-    _mapping: OverlayDict
-
-    def __iter__(self) -> Iterator[Any]:
-        return (record for _, record in self._mapping.scan())
-
-
-class OverlayList(MutableSequence[Any]):
-    """A list of records over a shared list that it never changes."""
-
-    def __init__(self, base: list[Any], mode: WriteMode) -> None:
-        self._mode = mode
-        self._items = list(base)
-        self._shared = {id(item) for item in base if type(item) not in _ATOMS}
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self[position] for position in range(*index.indices(len(self._items)))]
-        item = self._items[index]
-        if self._mode.on and id(item) in self._shared:
-            item = self._items[index] = clone(item)
-        return item
-
-    def __setitem__(self, index: Any, value: Any) -> None:
-        self._items[index] = value
-
-    def __delitem__(self, index: Any) -> None:
-        del self._items[index]
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def insert(self, index: int, value: Any) -> None:
-        """Insert a record before `index`."""
-        self._items.insert(index, value)
-
-    def same_as(self, other: object) -> bool:
-        """Whether both views hold equal records in the same order."""
-        if not isinstance(other, OverlayList) or len(self._items) != len(other._items):
-            return False
-        return all(
-            mine is theirs or fingerprint(mine) == fingerprint(theirs)
-            for mine, theirs in zip(self._items, other._items, strict=True)
-        )
+    def _has_same(self, key: str, other: "OverlayDict") -> bool:
+        if key not in self or key not in other:
+            return key not in self and key not in other
+        mine, theirs = self.data[key], other.data[key]
+        return mine is theirs or fingerprint(mine) == fingerprint(theirs)
 
 
 class OverlayDatabase:
     """A database model seen through overlays: its tables by attribute, nested tables included.
+
+    Lists of records are copied at once: they are short in all domains.
 
     Attributes:
         kind: The class of the database model.
@@ -242,11 +161,9 @@ class OverlayDatabase:
 def _overlay(value: Any, mode: WriteMode) -> Any:
     if isinstance(value, dict):
         return OverlayDict(value, mode)
-    if isinstance(value, list):
-        return OverlayList(value, mode)
     if isinstance(value, BaseModel):
         return OverlayDatabase(value, mode)
-    return value
+    return clone(value)
 
 
 Database = OverlayDatabase | BaseModel

@@ -30,35 +30,33 @@ _BUILT_IN = {
 }
 
 _BENCHMARK = "τ²"
-"""Stands for the providers that carry τ²'s own domains; no provider has this name."""
+"""Stands for the providers of τ²'s own domains; no provider has this name."""
 
 ENTRY_POINTS = "trace2evolve.worlds"
-"""Entry-point group in which an installed package offers a provider: its name and a `WorldFactory`."""
+"""Entry-point group of providers in installed packages: a name and a `WorldFactory`."""
 
 
 class Worlds:
     """Opens worlds, each (provider, domain) once.
 
     Args:
-        extra: Further providers by name, from the hook `pytest_t2e_worlds`, or a callable that is asked for
-            them when the first world is opened.
+        extra: Further providers by name, from the hook `pytest_t2e_worlds`, or a callable that returns them;
+            it is called when the first world is opened.
     """
 
     def __init__(
         self, extra: Mapping[str, WorldFactory] | Callable[[], Mapping[str, WorldFactory]] | None = None
     ) -> None:
-        self._given = extra
+        self._get_extra = extra if callable(extra) else lambda: extra or {}
         self._open: dict[WorldName, World] = {}
         self._code: dict[WorldName, Code] = {}
         self._extended: dict[tuple[str, str, tuple[Path, ...]], World] = {}
 
     @functools.cached_property
     def _extra(self) -> Mapping[str, WorldFactory]:
-        given = self._given
-        return (given() if callable(given) else given) or {}
+        return self._get_extra()
 
     def providers(self) -> list[str]:
-        """Names of all known providers."""
         return sorted({*_BUILT_IN, *self._extra, *_installed()})
 
     def open(self, provider: str, domain: str) -> World:
@@ -81,11 +79,7 @@ class Worlds:
         files: tuple[Path, ...],
         further: Callable[[], Mapping[str, Sequence[Task]]],
     ) -> World:
-        """The world of a domain with the tasks of some files added to its own; they are read once.
-
-        Raises:
-            WorldError: as for `open`.
-        """
+        """The world of a domain with the tasks of some files added to its own; they are read once."""
         key = (provider, domain, files)
         if key not in self._extended:
             self._extended[key] = with_tasks(self.open(provider, domain), further())
@@ -94,11 +88,8 @@ class Worlds:
     def code(self, provider: str, domain: str) -> Code:
         """The code behind the tools of a domain's world.
 
-        A world may declare an attribute `fingerprint`. Otherwise the definitions that its factory refers to
-        count.
-
-        Raises:
-            WorldError: as for `open`.
+        That is the world's attribute `fingerprint` if it has one, else the definitions that its factory
+        refers to.
         """
         from pytest_trace2evolve.evidence.identity import code_of
 
@@ -109,15 +100,14 @@ class Worlds:
         return self._code[key]
 
     def is_built_in(self, provider: str) -> bool:
-        """Whether a provider is one of this package; the project or an installed package may replace it."""
+        """Whether a provider is this package's own, and nothing else replaces it."""
         return provider in _BUILT_IN and provider not in self._extra and provider not in _installed()
 
     def interface(self, provider: str, domain: str) -> WorldName:
         """Whose tools a world has: equal for worlds in which an agent's calls mean the same.
 
-        The providers `inspect_evals` and `tau2` carry the same τ² domains, and the support world has the
-        tools of τ² retail. Any other world, and every world of a provider of the project or of an installed
-        package, has tools of its own.
+        `inspect_evals` and `tau2` have the same τ² domains, and the support world has the tools of τ² retail.
+        Any other world, and every world of a further provider, has tools of its own.
         """
         if self.is_built_in(provider):
             if provider in ("inspect_evals", "tau2"):
@@ -138,11 +128,7 @@ class Worlds:
 
 
 def registered() -> dict[str, str]:
-    """The providers that no hook registers, with their owners.
-
-    Raises:
-        ConfigError: a name is registered twice.
-    """
+    """The built-in and installed providers, with their owners. Raises `ConfigError` if two share a name."""
     own = dict.fromkeys(_BUILT_IN, "pytest-trace2evolve")
     return own | {name: described(point) for name, point in _installed().items()}
 
@@ -165,8 +151,8 @@ def with_tasks(world: World, further: Mapping[str, Sequence[Task]]) -> World:
 class _ExtendedWorld:
     def __init__(self, world: World, further: Mapping[str, Sequence[Task]]) -> None:
         self._world = world
-        named = {task.id: task for split in further.values() for task in split}
-        self._tasks = ChainMap(named, cast(MutableMapping[str, Task], world.tasks()))
+        added = {task.id: task for split in further.values() for task in split}
+        self._tasks = ChainMap(added, cast(MutableMapping[str, Task], world.tasks()))
         self._further = {name: [task.id for task in split] for name, split in further.items()}
 
     def __getattr__(self, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""What an agent in a retail world must keep to: one declaration for all worlds of τ² retail's interface."""
+"""The rules that an agent in a retail world must keep, for all worlds with τ² retail's interface."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ _OUR_OWN = (
     *("policy", "policies", "prices", "pricing", "notes", "catalog", "catalogue", "website"),
     *("terms", "opening hours"),
 )
-"""What an agent may have changed that is nothing of the customer's."""
+"""What an agent may say that the store changed: nothing of the customer's."""
 
 RETAIL_RULES = Rules(
     identify=frozenset({"find_user_id_by_email", "find_user_id_by_name_zip"}),
@@ -125,7 +125,7 @@ RETAIL_RULES = Rules(
         ),
     ),
 )
-"""The rules of τ² retail's policy that a trace can be held against."""
+"""The rules of τ² retail's policy that can be checked in a trace."""
 
 RULES: Mapping[str, Rules] = {"retail": RETAIL_RULES}
 """Rules of τ² domains by name; a domain that is not here declares none."""

@@ -18,15 +18,15 @@ class ToolkitSession(WorldSession):
     """One private copy of a domain: the agent's toolkit, the user's toolkit and their databases.
 
     Args:
-        agent, user: Toolkits whose `db` attribute is an overlay (or a private copy); `user` may be None. Both
-            are attributes.
-        tools: Names of the tools offered to each side.
+        agent: Toolkit whose `db` attribute is an overlay or a private copy.
+        user: As `agent`, or None.
+        tools: Names of the callable tools of each side.
         writers: Names of the tools that can change a database.
-        functions: Tools that are no methods of a toolkit, by name; they touch no database.
+        functions: Tools that are not methods of a toolkit, by name; they touch no database.
         record_tools: Names of the tools that return a record as a dictionary.
         sorted_tools: Names of the tools whose answer upstream sorts by its keys, and the toolkit does not.
         mode: The write mode of the overlays.
-        sync: Copies what one toolkit did to the other; called after each call.
+        sync: Copies the changes of one toolkit to the other; called after each call.
         solo: Whether the agent may call the user's tools.
     """
 
@@ -37,7 +37,7 @@ class ToolkitSession(WorldSession):
         user: Any = None,
         tools: Mapping[Requestor, frozenset[str]],
         writers: frozenset[str] = frozenset(),
-        functions: Mapping[str, Callable[..., Any]],
+        functions: Mapping[str, Callable[..., Any]] | None = None,
         record_tools: frozenset[str] = frozenset(),
         sorted_tools: frozenset[str] = frozenset(),
         mode: WriteMode,
@@ -48,7 +48,7 @@ class ToolkitSession(WorldSession):
         self.user = user
         self._tools = tools
         self._writers = writers
-        self._functions = functions
+        self._functions = functions or {}
         self._record_tools = record_tools
         self._sorted_tools = sorted_tools
         self._mode = mode
@@ -74,9 +74,11 @@ class ToolkitSession(WorldSession):
         try:
             result = self._invoke(name, arguments, requestor)
             self.sync()
-            return self._answer(name, result)
+            if name in self._sorted_tools:
+                result = dict(sorted(result.items()))
+            return ToolResult(content=render(result, is_record=name in self._record_tools))
         except Exception as error:
-            # An argument with half a surrogate pair may stand in the text, which no record can hold.
+            # The text may quote an argument with half a surrogate pair, which no record can hold.
             text = f"Error: {error}".encode("utf-8", "replace").decode()
             return ToolResult(content=text, error=True)
 
@@ -84,7 +86,7 @@ class ToolkitSession(WorldSession):
         try:
             self._invoke(action.name, action.arguments, action.requestor)
         except Exception:
-            return  # tau2's evaluator ignores it too: a gold action that fails leaves the world as it is
+            return  # as in tau2's evaluator: a gold action that fails leaves the world unchanged
 
     def check(self, assertion: Assertion) -> bool:
         """Whether the assertion's function returns the value it must return.
@@ -101,7 +103,7 @@ class ToolkitSession(WorldSession):
         return result == assertion.assert_value
 
     def sync(self) -> None:
-        """Copy what one toolkit did to the other, if the domain needs it.
+        """Copy the changes of one toolkit to the other, if the domain needs it.
 
         Raises:
             WorldError: the two databases contradict each other.
@@ -133,11 +135,6 @@ class ToolkitSession(WorldSession):
             return function(**arguments)
         with self._mode.writing():
             return function(**arguments)
-
-    def _answer(self, name: str, result: Any) -> ToolResult:
-        if name in self._sorted_tools:
-            result = dict(sorted(result.items()))
-        return ToolResult(content=render(result, is_record=name in self._record_tools))
 
     def _toolkit(self, side: Requestor) -> Any:
         return self.user if side == "user" else self.agent

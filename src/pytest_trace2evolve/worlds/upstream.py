@@ -1,7 +1,7 @@
-"""τ² domains as upstream's own package `tau2` carries them (sierra-research/tau2-bench).
+"""τ² domains of upstream's own package `tau2` (sierra-research/tau2-bench).
 
 `tau2` needs Python 3.12 or later and is not on PyPI, so it is no extra of ours. It is imported when a world
-is made, and its log is switched off then; `loguru.logger.enable("tau2")` switches it on again.
+is made, with its log switched off; `loguru.logger.enable("tau2")` switches it on again.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ from pytest_trace2evolve.worlds.toolkit import ToolkitSession
 PROVIDER = "tau2"
 
 _OPTIONS: dict[str, dict[str, Any]] = {
-    # Upstream's default retrieval calls an embedding service when the domain is opened, and needs a sandbox.
+    # Upstream's default retrieval calls an embedding service at the start, and needs a sandbox.
     "banking_knowledge": {"retrieval_variant": "grep_only"},
 }
 
@@ -41,7 +41,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 class UpstreamWorld(World):
     """One τ² domain of upstream's `tau2`.
 
-    Banking is opened with the `grep_only` retrieval, the one that needs no service. All methods that read the
+    Banking is opened with the `grep_only` retrieval, which needs no service. All methods that read the
     domain's data files raise `WorldError` if that fails.
 
     Raises:
@@ -66,7 +66,6 @@ class UpstreamWorld(World):
         return LazyTasks([task.model_dump(mode="json", exclude_unset=True) for task in tasks])
 
     def tasks(self) -> Mapping[str, Task]:
-        """Every task of the domain by its id, those outside the base split too."""
         return self._tasks
 
     def splits(self) -> Mapping[str, Sequence[str]]:
@@ -77,11 +76,7 @@ class UpstreamWorld(World):
         return splits or {"base": list(self._tasks)}
 
     def policy(self, *, solo: bool = False) -> str:
-        """The policy text as upstream's environment holds it.
-
-        Raises:
-            WorldError: solo mode, and the domain has none.
-        """
+        """The policy as upstream's environment holds it. Raises `WorldError` if there is no solo mode."""
         text: str = (self._solo_environment if solo else self._environment).get_policy()
         return text
 
@@ -98,7 +93,7 @@ class UpstreamWorld(World):
         return [ToolSchema.model_validate(tool.openai_schema["function"]) for tool in offered]
 
     def tool_types(self) -> Mapping[str, ToolType]:
-        """What each offered tool does; a name that both sides have is of the user's type, as upstream's."""
+        """The types of the offered tools; of a name that both sides have the user's, as upstream."""
         return self._types
 
     @functools.cached_property
@@ -111,15 +106,12 @@ class UpstreamWorld(World):
         }
 
     def rules(self) -> Rules | None:
-        """What every agent in the domain must keep to; None if nothing is declared."""
         return RULES.get(self.domain)
 
     def has_tool(self, name: str) -> bool:
-        """Whether the agent or the user can call a tool of this name, offered or discoverable."""
         return name in self._mutating
 
     def changes_state(self, name: str) -> bool:
-        """Whether a tool can change a database, by upstream's mark on it."""
         return self._mutating.get(name, False)
 
     @functools.cached_property
@@ -159,20 +151,18 @@ class UpstreamWorld(World):
             user=user,
             tools=self._callable,
             writers=self._writers,
-            functions={},
             mode=mode,
             sync=self._sync,
             solo=solo,
         )
 
     def data_digest(self) -> str:
-        """Digest of the initial databases' content."""
         databases = {id(toolkit.db): toolkit.db for toolkit in self._toolkits.values()}
         return digest([database.model_dump(mode="json") for database in databases.values()])
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """Digest of the sources of the domain's toolkits; a release that does not change them keeps it."""
+        """Digest of the sources of the toolkits; it changes only with a release that changes them."""
         sources: list[Any] = [*map(type, self._toolkits.values()), quiet_import("tau2.environment.toolkit")]
         return digest(
             {
@@ -247,13 +237,12 @@ class UpstreamSession(ToolkitSession):
 
     Banking logs calls of discoverable tools in its database. Upstream lets it log a tool that only reads if
     the task's gold actions call it: then the reading counts, and any other does no harm. A session does not
-    know its task, so every call is logged, and what no gold action called is dropped when two sessions are
-    compared.
+    know its task. So it logs every call, and drops those that no gold action made when it is compared.
 
     Args:
         initial: The databases that the session starts from, by side.
         hidden_readers: The agent's discoverable tools that only read.
-        parts: As of `ToolkitSession`.
+        parts: As for `ToolkitSession`.
     """
 
     def __init__(
@@ -285,10 +274,10 @@ class UpstreamSession(ToolkitSession):
             del log[key]
 
     def _merge(self, data: InitializationData) -> None:
-        """Start anew from the initial databases with `data` merged into them; upstream's code validates.
+        """Start again from the initial databases with `data` merged into them; upstream's code validates.
 
-        Upstream then lets both sides work on the one merged database. Here each side keeps its own, since
-        telecom breaks otherwise; no task of a benchmark domain can tell the difference.
+        Upstream then lets both sides share the merged database. Here each side keeps its own, since telecom
+        breaks otherwise; no task of a benchmark domain can tell the difference.
         """
         if data.agent_data is not None:
             self._merge_side("assistant", self.agent, data.agent_data)

@@ -1,5 +1,7 @@
 """Environment of `account_address_inference`: an address is found where it is recorded and copied in full."""
 
+from dataclasses import replace
+
 from pytest_trace2evolve.cases.content import one_of
 from pytest_trace2evolve.cases.scene import Scene
 from pytest_trace2evolve.cases.store import Data
@@ -58,13 +60,13 @@ class AccountAddressInference(SupportGenerator):
         scene.store.surroundings(scene.user, self.distractors)
         if kind == "named":
             says = scene.say("same_address", order=order["order_id"], other=other["order_id"])
-            wish = scene.ship_to(order, third, looks=(other["order_id"],))
+            wish = scene.ship_to(order, third, other_orders=(other["order_id"],))
         elif kind == "street":
             # Which order goes there is found by reading one order after another.
             owned = [order_id for order_id in scene.user["orders"] if order_id != order["order_id"]]
-            looks = tuple(owned[: owned.index(other["order_id"]) + 1])
+            read = tuple(owned[: owned.index(other["order_id"]) + 1])
             says = scene.say("ship_to", order=order["order_id"], address=third["address1"])
-            wish = scene.ship_to(order, third, looks=looks)
+            wish = scene.ship_to(order, third, other_orders=read)
         elif self.difficulty <= STREET_NAMED_UNTIL:
             says = scene.say("ship_to", order=order["order_id"], address=home["address1"])
             wish = scene.ship_to(order, home)
@@ -73,7 +75,7 @@ class AccountAddressInference(SupportGenerator):
             wish = scene.ship_to(order, home)
         # Asked for the address, the customer repeats the request: they have no address to give.
         details = {slot: says if slot is Slot.ADDRESS else text for slot, text in wish.details.items()}
-        wish = scene.with_details(wish, details)
+        wish = replace(wish, details=details)
         return one_request(scene, scene.opening(says), wish, reads_account=True)
 
     def grade_trajectory(self, trajectory: Trajectory, solved: bool) -> float:

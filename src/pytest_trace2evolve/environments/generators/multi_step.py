@@ -110,7 +110,7 @@ class MultiStepTaskCompletion(SupportGenerator):
 def _draw_request(scene: Scene, kind: str) -> tuple[str, Intent]:
     """One request: how the customer says it, and what it is."""
     if kind == "profile":
-        new = scene.store.address(besides=[scene.user["address"]])
+        new = scene.store.address(exclude=[scene.user["address"]])
         return scene.say("profile", address=address_text(new)), scene.live_at(new)
     order = scene.order("delivered" if kind == "return" else "pending", 1)
     if kind == "return":
@@ -119,7 +119,7 @@ def _draw_request(scene: Scene, kind: str) -> tuple[str, Intent]:
         return says, scene.send_back(order, [item])
     if kind == "cancel":
         return scene.say("cancel", order=order["order_id"]), scene.cancel(order)
-    new = scene.store.address(besides=[order["address"], scene.user["address"]])
+    new = scene.store.address(exclude=[order["address"], scene.user["address"]])
     says = scene.say("ship_to", order=order["order_id"], address=address_text(new))
     return says, scene.ship_to(order, new)
 

@@ -1,6 +1,7 @@
 """Environment of `structured_data_reasoning`: what is right follows from several records or fields."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from pytest_trace2evolve.cases.content import one_of, some_of
@@ -157,7 +158,7 @@ def _draw_orders(scene: Scene, distractors: int) -> Draft:
         wish = scene.send_back(order, order["items"][:1])
         says = scene.say("return_product", products=product["name"])
     details = {slot: which if slot is Slot.ORDER else text for slot, text in wish.details.items()}
-    return one_request(scene, scene.opening(says, which), scene.with_details(wish, details, survey=True))
+    return one_request(scene, scene.opening(says, which), replace(wish, details=details, survey=True))
 
 
 def _deciding_records(task: Task) -> list[str]:

@@ -1,8 +1,7 @@
-"""The tool `calculate`: what Python makes of a sum, evaluated without `eval` and in bounded time.
+"""The tool `calculate`: Python's arithmetic without `eval`, in bounded time.
 
-An agent writes the expression. Numbers that grow without bound are rejected before they are evaluated: a
-tower such as 9**9**9 would not end. The bound on whole numbers and all texts of errors are those of the
-toolkit that `inspect_evals` carries.
+An agent writes the expression, so a power such as 9**9**9 is rejected before it is computed. The bound on
+integers and all texts of errors are those of the toolkit of `inspect_evals`.
 """
 
 import ast
@@ -20,11 +19,11 @@ def evaluate(expression: str) -> str:
     """The value of an arithmetic expression, rounded to cents, as text.
 
     Raises:
-        ValueError: it is no arithmetic, or has no value; the text says why.
-        TypeError, AttributeError: it is no text.
+        ValueError: it is not arithmetic, or has no value; the message says why.
+        TypeError, AttributeError: it is not text.
     """
     for character in expression:
-        # A plain `in` of text: what is no text at all fails here as it does in the reference.
+        # A plain `in`: anything but text fails here with the reference's own error.
         if character not in "0123456789+-*/(). ":
             raise ValueError("Invalid characters in expression")
     try:
@@ -81,8 +80,7 @@ def _power(base: Number, exponent: Number) -> Number:
     value = base**exponent
     if isinstance(value, complex):
         raise ValueError("Cannot evaluate expression: the result is a complex number")
-    power: Number = value
-    return power
+    return value
 
 
 def _has_too_many_bits(base: Number, exponent: Number) -> bool:

@@ -1,8 +1,8 @@
-"""The shape of a retail database, as τ² retail has it.
+"""The schema of a retail database, as in τ² retail.
 
-Names of models and the order of their fields are part of the interface: errors show the first to tools and
-tasks, and a model reads a record in the second. Numbers are finite, unknown fields of a record are dropped,
-as τ² drops them, and unknown tables are errors.
+Names of models and the order of their fields are part of the interface: errors quote the names, and a model
+reads a record in the order of its fields. Numbers are finite. Unknown fields of a record are dropped, as in
+τ², and unknown tables are errors.
 """
 
 from collections.abc import Mapping
@@ -15,13 +15,11 @@ from pytest_trace2evolve.utils.reading import problem_in
 
 
 class Shape(BaseModel):
-    """Base of all parts of a database."""
-
     model_config = ConfigDict(allow_inf_nan=False)
 
 
 class Variant(Shape):
-    """One item that can be bought: a product in one choice of options."""
+    """An item for sale: a product in one choice of options."""
 
     item_id: str
     options: dict[str, str]
@@ -30,23 +28,17 @@ class Variant(Shape):
 
 
 class Product(Shape):
-    """A product and its variants by item id."""
-
     name: str
     product_id: str
-    variants: dict[str, Variant]
+    variants: dict[str, Variant]  # by item id
 
 
 class UserName(Shape):
-    """A customer's name."""
-
     first_name: str
     last_name: str
 
 
 class UserAddress(Shape):
-    """A postal address."""
-
     address1: str
     address2: str
     city: str
@@ -56,8 +48,6 @@ class UserAddress(Shape):
 
 
 class CreditCard(Shape):
-    """A payment method: a card."""
-
     source: Literal["credit_card"]
     id: str
     brand: str
@@ -65,16 +55,12 @@ class CreditCard(Shape):
 
 
 class GiftCard(Shape):
-    """A payment method: a balance held by the store."""
-
     source: Literal["gift_card"]
     id: str
-    balance: float
+    balance: float  # held by the store
 
 
 class Paypal(Shape):
-    """A payment method: an account elsewhere."""
-
     source: Literal["paypal"]
     id: str
 
@@ -83,8 +69,6 @@ PaymentMethod = CreditCard | GiftCard | Paypal
 
 
 class User(Shape):
-    """A customer."""
-
     user_id: str
     name: UserName
     address: UserAddress
@@ -94,15 +78,11 @@ class User(Shape):
 
 
 class OrderFulfilment(Shape):
-    """A shipment."""
-
     tracking_id: list[str]
     item_ids: list[str]
 
 
 class OrderItem(Shape):
-    """One position of an order."""
-
     name: str
     product_id: str
     item_id: str
@@ -111,15 +91,13 @@ class OrderItem(Shape):
 
 
 class OrderPayment(Shape):
-    """A payment or a refund."""
-
     transaction_type: Literal["payment", "refund"]
     amount: float
     payment_method_id: str
 
 
 class Order(Shape):
-    """An order; a null field says that this has not happened to it."""
+    """An order; a null field means that this has not happened to it."""
 
     order_id: str
     user_id: str

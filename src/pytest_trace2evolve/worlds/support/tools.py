@@ -1,11 +1,11 @@
-"""The agent's tools: what a model reads about each, what each does to a session's records, its errors.
+"""The agent's tools: schemas, behaviour and errors.
 
-Names and parameters of the tools, their results, texts of errors, the order of checks and what stays changed
-when a later check fails are the interface of τ² retail; a property test compares them with the toolkit that
-`inspect_evals` carries. So arguments are used unchecked: one of a wrong type fails where and as it fails
-there. Descriptions are ours.
+The interface is that of τ² retail: names, parameters, results, texts of errors, the order of checks, and what
+stays changed if a later check fails. A property test compares it with the toolkit of `inspect_evals`. So
+arguments are not validated: a wrong type fails where it fails there. Descriptions are ours.
 """
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -47,7 +47,6 @@ TOOL_TYPES: Mapping[str, ToolType] = MappingProxyType(
         "transfer_to_human_agents": ToolType.GENERIC,
     }
 )
-"""What each tool does, by its name."""
 
 _PARAMETERS = {
     "expression": "Numbers with + - * / and parentheses.",
@@ -77,7 +76,8 @@ CancelReason = Literal["no longer needed", "ordered by mistake"]
 _CANCEL_REASONS = frozenset(get_args(CancelReason))
 
 
-def tool_schemas() -> list[ToolSchema]:
+@functools.cache
+def tool_schemas() -> tuple[ToolSchema, ...]:
     """The tools as a model sees them: described by their docstrings, every parameter required."""
     schemas = []
     for name in TOOL_TYPES:
@@ -95,19 +95,17 @@ def tool_schemas() -> list[ToolSchema]:
         }
         description = " ".join(function.__doc__.split())
         schemas.append(ToolSchema(name=name, description=description, parameters=parameters))
-    return schemas
+    return tuple(schemas)
 
 
 def _parameter_schema(parameter: inspect.Parameter) -> dict[str, Any]:
-    text = {"type": "string", "description": _PARAMETERS[parameter.name]}
-    if parameter.annotation is str:
-        return text
-    return {"type": "array", "items": {"type": "string"}, "description": _PARAMETERS[parameter.name]}
+    text = {"type": "string"}
+    kind = text if parameter.annotation is str else {"type": "array", "items": text}
+    return {**kind, "description": _PARAMETERS[parameter.name]}
 
 
+# Made inside functions of their names, as in the reference: errors quote `calculate.<locals>.execute`.
 def calculate() -> Callable[[str], str]:
-    """Makes the tool inside a function of its name, as the reference does: Python's errors say so."""
-
     def execute(expression: str) -> str:
         """Work out an arithmetic expression."""
         return evaluate(expression)
@@ -116,8 +114,6 @@ def calculate() -> Callable[[str], str]:
 
 
 def transfer_to_human_agents() -> Callable[[str], str]:
-    """Makes the tool, as `calculate`."""
-
     def execute(summary: str) -> str:
         """Hand the customer to a human agent."""
         return "Transfer successful"
@@ -128,11 +124,8 @@ def transfer_to_human_agents() -> Callable[[str], str]:
 class RetailAgentTools:
     """The tools over the database of one session.
 
-    Python names the class and the method in its error about missing or unknown arguments, and an agent reads
-    that error: hence the name, the order of parameters, and one class for all tools.
-
-    Args:
-        db: The session's own view of a database.
+    An agent reads Python's errors about missing and unknown arguments, which quote class, method and
+    parameters: hence the name, the order of parameters, and one class for all tools.
     """
 
     calculate = staticmethod(calculate())
@@ -205,9 +198,7 @@ class RetailAgentTools:
         self, order_id: str, address1: str, address2: str, city: str, state: str, country: str, zip: str
     ) -> str:
         """Change the shipping address of a pending order."""
-        order = self._order(order_id)
-        if "pending" not in order.status:
-            raise ValueError("Non-pending order cannot be modified")
+        order = self._open_order(order_id)
         order.address = UserAddress(
             address1=address1, address2=address2, city=city, country=country, state=state, zip=zip
         )
@@ -230,8 +221,8 @@ class RetailAgentTools:
         order.payment_history.append(_payment(direction, abs(difference), payment_method_id))
         _book(method, -difference)
         if variant is not None:
-            # Every item gets the price and the options of the last new one: τ² retail does so, and so do the
-            # gold databases of its tasks. An item may occur again once this very change brought it in.
+            # Every item gets the price and the options of the last new one, as in τ² retail and the gold
+            # databases of its tasks. This very change may bring in an item that it replaces next.
             for item_id, new_item_id in zip(item_ids, new_item_ids, strict=True):
                 item = _first(order, item_id)
                 item.item_id, item.price, item.options = new_item_id, variant.price, variant.options
@@ -240,9 +231,7 @@ class RetailAgentTools:
 
     def modify_pending_order_payment(self, order_id: str, payment_method_id: str) -> str:
         """Pay a pending order with another payment method."""
-        order = self._order(order_id)
-        if "pending" not in order.status:
-            raise ValueError("Non-pending order cannot be modified")
+        order = self._open_order(order_id)
         method = self._payment_method(order.user_id, payment_method_id)
         history = order.payment_history
         if len(history) != 1 or history[0].transaction_type != "payment":
@@ -253,7 +242,7 @@ class RetailAgentTools:
         _require_balance(method, amount, "Insufficient gift card balance to pay for the order")
         history += [_payment("payment", amount, payment_method_id), _payment("refund", amount, old_id)]
         _book(method, -amount)
-        # Looked up only now: an order whose own payment method is gone fails with all of the above done.
+        # Looked up last: an order whose own payment method is gone fails with all of the above done.
         _book(self._payment_method(order.user_id, old_id), amount)
         return order.model_dump_json()
 
@@ -308,6 +297,12 @@ class RetailAgentTools:
     def _order(self, order_id: str) -> Order:
         return _find(self.db.orders, order_id, "Order not found")
 
+    def _open_order(self, order_id: str) -> Order:
+        order = self._order(order_id)
+        if "pending" not in order.status:  # or "pending (item modified)"
+            raise ValueError("Non-pending order cannot be modified")
+        return order
+
     def _user(self, user_id: str) -> User:
         return _find(self.db.users, user_id, "User not found")
 
@@ -320,10 +315,9 @@ class RetailAgentTools:
     def _price_difference(
         self, order: Order, item_ids: Sequence[str], new_item_ids: Sequence[str], *, may_stay: bool
     ) -> tuple[float, Variant | None]:
-        """What the new items cost more, in dollars, and the last of them.
+        """The price difference in dollars, and the last new variant.
 
-        Args:
-            may_stay: Whether an item may be exchanged for itself.
+        `may_stay`: whether an item may be exchanged for itself.
         """
         difference, variant = 0.0, None
         for item_id, new_item_id in zip(item_ids, new_item_ids, strict=True):
@@ -349,7 +343,7 @@ def _first(order: Order, item_id: str) -> OrderItem:
 
 
 def _require_items(order: Order, item_ids: Sequence[str], message: str) -> None:
-    """Raises, naming the item at `{}`, if the order holds an item less often than it is asked for."""
+    """Raise, with the item at `{}`, if the order holds an item less often than requested."""
     held = [item.item_id for item in order.items]
     for item_id in item_ids:
         if item_ids.count(item_id) > held.count(item_id):
@@ -362,7 +356,7 @@ def _require_balance(method: PaymentMethod, amount: float, message: str) -> None
 
 
 def _book(method: PaymentMethod, amount: float) -> None:
-    """Adds an amount, which may be negative, to a gift card's balance; other methods hold none."""
+    """Add an amount, which may be negative, to a gift card's balance; other methods hold none."""
     if isinstance(method, GiftCard):
         method.balance = round(method.balance + amount, 2)
 

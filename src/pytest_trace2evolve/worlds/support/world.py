@@ -49,7 +49,8 @@ class SupportWorld(World):
         if domain != DOMAIN:
             raise WorldError(f"provider {PROVIDER!r} has no domain {domain!r}; it has {DOMAIN}")
         self.domain = domain
-        self._stores = _Stores(RetailDB.read(store or {}))
+        self._store = RetailDB.read(store or {})
+        self._merged_stores = _MergedStores()
 
     def tasks(self) -> Mapping[str, Task]:
         """No tasks: a suite names the files that its tasks are in."""
@@ -60,26 +61,18 @@ class SupportWorld(World):
         return {}
 
     def policy(self, *, solo: bool = False) -> str:
-        """The text the agent must follow.
-
-        Raises:
-            WorldError: solo mode, which the domain does not have.
-        """
+        """The text that the agent must follow. Raises `WorldError` for solo mode, which the domain lacks."""
         if solo:
             raise WorldError(f"domain {self.domain!r} has no solo mode")
         return _read_text("policy.md")
 
     def guidelines(self) -> str:
-        """How a model that plays the customer is to behave."""
+        """The instructions for a model that plays the customer."""
         return _read_text("guidelines.md")
 
     def tools(self, requestor: Requestor) -> Sequence[ToolSchema]:
         """The agent's tools; the user has none."""
-        return self._schemas if requestor == "assistant" else []
-
-    @functools.cached_property
-    def _schemas(self) -> Sequence[ToolSchema]:
-        return tool_schemas()
+        return tool_schemas() if requestor == "assistant" else []
 
     def tool_types(self) -> Mapping[str, ToolType]:
         return TOOL_TYPES
@@ -91,18 +84,14 @@ class SupportWorld(World):
         return name in _WRITERS
 
     def open(self, *, solo: bool = False) -> "SupportSession":
-        return SupportSession(self._stores, solo=solo)
+        return SupportSession(self._store, self._merged_stores, solo=solo)
 
     def data_digest(self) -> str:
         """Digest of the store's content, in its whole shape: optional fields count as null."""
-        return self._digest
-
-    @functools.cached_property
-    def _digest(self) -> str:
-        return digest(self._stores.store.model_dump())
+        return digest(self._store.model_dump())
 
     def rules(self) -> Rules:
-        """What every agent in it must keep to: the policy is that of retail in other words."""
+        """The rules of τ² retail: this domain's policy states them in other words."""
         return RETAIL_RULES
 
     def version(self) -> str:
@@ -113,26 +102,21 @@ class SupportWorld(World):
 class SupportSession(ToolkitSession):
     """One private copy of a store."""
 
-    def __init__(self, stores: "_Stores", *, solo: bool) -> None:
+    def __init__(self, store: RetailDB, merged_stores: "_MergedStores", *, solo: bool) -> None:
         mode = WriteMode()
-        self._stores = stores
-        self._is_new = True
+        self._store = store
+        self._merged_stores = merged_stores
         super().__init__(
-            agent=RetailAgentTools(OverlayDatabase(stores.store, mode)),
+            agent=RetailAgentTools(OverlayDatabase(store, mode)),
             tools=_OFFERED,
             writers=_WRITERS,
-            functions={},
             sorted_tools=_SORTED,
             mode=mode,
             solo=solo,
         )
 
     def check(self, assertion: Assertion) -> bool:
-        """Never a value: the world has no functions for assertions.
-
-        Raises:
-            WorldError: always.
-        """
+        """Always raises `WorldError`: the world has no functions for assertions."""
         raise WorldError(
             f"domain 'support' has no assertion {assertion.func_name!r}, nor any other; its tasks are scored "
             "by their gold actions: take it out of 'env_assertions'"
@@ -142,38 +126,36 @@ class SupportSession(ToolkitSession):
         return super()._function(call) if call.func_name in TOOL_TYPES else None
 
     def _merge(self, data: InitializationData) -> None:
-        if self._is_new and not data.user_data and not self.agent.db.is_changed():
-            self.agent.db = OverlayDatabase(self._stores.merged(data), self._mode)
-        else:
+        if data.user_data or self.agent.db.is_changed():
             super()._merge(data)
-        self._is_new = False
+        else:
+            self._store = self._merged_stores.get(self._store, data)
+            self.agent.db = OverlayDatabase(self._store, self._mode)
 
 
-class _Stores:
-    """A store, and those made of it with the initialization data of the latest tasks.
+class _MergedStores:
+    """Stores with the initialization data of the latest tasks merged into them.
 
     Data are recognised by object identity, so they must not be changed in place.
     """
 
-    def __init__(self, store: RetailDB) -> None:
-        self.store = store
-        self._merged: OrderedDict[int, tuple[InitializationData, RetailDB]] = OrderedDict()
+    def __init__(self) -> None:
+        self._merged: OrderedDict[tuple[int, int], tuple[RetailDB, InitializationData, RetailDB]] = (
+            OrderedDict()
+        )
 
-    def merged(self, data: InitializationData) -> RetailDB:
-        """The store with the data merged into it.
-
-        Raises:
-            WorldError: the data do not fit.
-        """
-        if id(data) not in self._merged:
-            view = OverlayDatabase(self.store, WriteMode())
+    def get(self, store: RetailDB, data: InitializationData) -> RetailDB:
+        """The store with the data merged into it. Raises `WorldError` if the data do not fit."""
+        key = id(store), id(data)
+        if key not in self._merged:
+            view = OverlayDatabase(store, WriteMode())
             merge(view, data.agent_data or {})
             tables: dict[str, Any] = {name: dict(table.items()) for name, table in vars(view).items()}
-            self._merged[id(data)] = (data, RetailDB.model_construct(**tables))
+            self._merged[key] = store, data, RetailDB.model_construct(**tables)
             if len(self._merged) > _KEPT_STORES:
                 self._merged.popitem(last=False)
-        self._merged.move_to_end(id(data))
-        return self._merged[id(data)][1]
+        self._merged.move_to_end(key)
+        return self._merged[key][-1]
 
 
 @functools.cache
