@@ -6,6 +6,16 @@ from pytest_trace2evolve.records.rules import Promise, Reading, Rules, Writing
 
 _CHANGING = ("modif", "chang", "updat", "switch", "swap", "replac", "exchang", "upgrad")
 _OPEN = frozenset({"pending", "pending (item modified)"})
+_DELIVERED = frozenset({"delivered"})
+_ITEMS_CHANGED = frozenset({"pending (item modified)", "exchange requested"})
+
+_ITEM_TOOLS = frozenset({"modify_pending_order_items", "exchange_delivered_order_items"})
+_REFUND_TOOLS = _ITEM_TOOLS | {
+    "cancel_pending_order",
+    "return_delivered_order_items",
+    "modify_pending_order_payment",
+}
+_ADDRESS_TOOLS = frozenset({"modify_user_address", "modify_pending_order_address"})
 _OUR_OWN = (
     *("policy", "policies", "prices", "pricing", "notes", "catalog", "catalogue", "website"),
     *("terms", "opening hours"),
@@ -36,16 +46,13 @@ RETAIL_RULES = Rules(
             table="orders", argument="order_id", named=("pay", "card", "charg"), statuses=_OPEN
         ),
         "return_delivered_order_items": Writing(
-            table="orders",
-            argument="order_id",
-            named=("return", "refund"),
-            statuses=frozenset({"delivered"}),
+            table="orders", argument="order_id", named=("return", "refund"), statuses=_DELIVERED
         ),
         "exchange_delivered_order_items": Writing(
             table="orders",
             argument="order_id",
             named=("exchang", "replac", "swap", "switch"),
-            statuses=frozenset({"delivered"}),
+            statuses=_DELIVERED,
         ),
         "modify_user_address": Writing(table="users", argument="user_id", named=("address",)),
     },
@@ -63,13 +70,13 @@ RETAIL_RULES = Rules(
             statuses=frozenset({"return requested"}),
         ),
         Promise(
-            tools=frozenset({"exchange_delivered_order_items", "modify_pending_order_items"}),
+            tools=_ITEM_TOOLS,
             verbs=("exchanged",),
             nouns=("exchange", "exchanges"),
-            statuses=frozenset({"exchange requested", "pending (item modified)"}),
+            statuses=_ITEMS_CHANGED,
         ),
         Promise(
-            tools=frozenset({"modify_user_address", "modify_pending_order_address"}),
+            tools=_ADDRESS_TOOLS,
             verbs=("updated", "changed", "modified"),
             nouns=("address change", "address update"),
             about=("address", "addresses"),
@@ -81,41 +88,23 @@ RETAIL_RULES = Rules(
             unless=("difference", "this modification", "this exchange", "this change", "refund"),
         ),
         Promise(
-            tools=frozenset({"modify_pending_order_items", "exchange_delivered_order_items"}),
+            tools=_ITEM_TOOLS,
             verbs=("updated", "changed", "modified", "swapped", "upgraded"),
             about=("item", "items"),
-            statuses=frozenset({"pending (item modified)", "exchange requested"}),
+            statuses=_ITEMS_CHANGED,
         ),
         Promise(
-            tools=frozenset(
-                {
-                    "cancel_pending_order",
-                    "return_delivered_order_items",
-                    "exchange_delivered_order_items",
-                    "modify_pending_order_items",
-                    "modify_pending_order_payment",
-                }
-            ),
+            tools=_REFUND_TOOLS,
             verbs=("refunded",),
             nouns=("refund",),
             statuses=frozenset({"cancelled", "return requested", "exchange requested"}),
         ),
         Promise(
-            tools=frozenset(
-                {
-                    "modify_pending_order_items",
-                    "modify_pending_order_address",
-                    "modify_pending_order_payment",
-                    "modify_user_address",
-                    "exchange_delivered_order_items",
-                    "return_delivered_order_items",
-                    "cancel_pending_order",
-                }
-            ),
+            tools=_REFUND_TOOLS | _ADDRESS_TOOLS,
             verbs=("updated", "changed", "modified", "swapped", "upgraded", "switched", "replaced"),
             nouns=("change", "changes", "modification", "modifications", "update", "updates", "upgrade"),
             unless=_OUR_OWN,
-            statuses=frozenset({"pending (item modified)", "exchange requested"}),
+            statuses=_ITEMS_CHANGED,
             vague=True,
         ),
         Promise(
