@@ -16,7 +16,6 @@ from tests.session.test_live import SOLVED, live, traces
 
 ONE = "suites/desk.toml::heldout::close"
 _RECORDED: list[str] = []
-WORKERS = [["-p", "no:xdist"], ["-n2"]]
 
 
 def said(project: DeskProject) -> list[tuple[str, int, list[tuple[object, ...]], object]]:

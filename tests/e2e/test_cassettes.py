@@ -199,11 +199,15 @@ def test_equal_requests_get_equal_answers_while_recording(project: DeskProject) 
         number = time.perf_counter_ns()
         return Reply(f"{reply.content} ({number})") if reply.content else reply
 
-    with ChatServer(fickle) as server:
-        live(project, server, "--t2e-record=fickle.jsonl").assert_outcomes(passed=14)
-    recorded = [sorted(run_said(project, suite)) for suite in ("desk", "twin")]
-    project.spread("--t2e-playback=fickle.jsonl").assert_outcomes(passed=14)
-    assert [sorted(run_said(project, suite)) for suite in ("desk", "twin")] == recorded
+    for distribution in ("-n0", "-n2"):
+        with ChatServer(fickle) as server:
+            name = f"fickle{distribution}.jsonl"
+            endpoint = ("--t2e-model=m", f"--t2e-base-url={server.base_url}")
+            result = project.spread(*endpoint, f"--t2e-record={name}", distribution)
+            result.assert_outcomes(passed=14)
+        recorded = [sorted(run_said(project, suite)) for suite in ("desk", "twin")]
+        project.spread(f"--t2e-playback={name}").assert_outcomes(passed=14)
+        assert [sorted(run_said(project, suite)) for suite in ("desk", "twin")] == recorded
 
 
 def run_said(project: DeskProject, suite: str) -> list[str]:

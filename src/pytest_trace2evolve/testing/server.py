@@ -107,6 +107,7 @@ class Reply:
     Attributes:
         first_tokens: Log-probabilities of the likeliest first tokens, by text; empty: not sent.
         message: The whole message, of any shape; None: made of the other fields.
+        finish_reason: The finish reason; None: "tool_calls" or "stop".
         error: Status and message of an error to send instead.
         headers: Further headers of the answer.
     """
@@ -115,6 +116,7 @@ class Reply:
     tool_calls: tuple[tuple[str, dict[str, Any] | str], ...] = ()
     first_tokens: Mapping[str, float] = field(default_factory=dict)
     message: Any = None
+    finish_reason: str | None = None
     error: tuple[int, str] | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
 
@@ -411,7 +413,8 @@ def _completion(reply: Reply, model: str, number: int, size: int) -> dict[str, A
         message["tool_calls"] = calls
     if reply.message is not None:
         message = reply.message
-    choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if calls else "stop"}
+    finish = reply.finish_reason or ("tool_calls" if calls else "stop")
+    choice = {"index": 0, "message": message, "finish_reason": finish}
     if reply.first_tokens:
         tokens = [{"token": token, "logprob": value} for token, value in reply.first_tokens.items()]
         choice["logprobs"] = {"content": [{**tokens[0], "top_logprobs": tokens}]}

@@ -1,7 +1,7 @@
-"""What a scripted customer understands of an agent's message: what it asks for, refuses or says is done.
+"""Parses an agent's message for a scripted customer: what it asks for, refuses or reports as done.
 
-It goes by words, clause by clause: an agent that says the refund went to "your original payment method" asks
-for nothing. It needs no model and never raises.
+It matches words clause by clause: "the refund went to your original payment method" asks for nothing. It
+needs no model and never raises.
 """
 
 import functools
@@ -12,25 +12,25 @@ from dataclasses import dataclass
 from pytest_trace2evolve.records.task import Slot
 
 MAX_CHARACTERS = 10_000
-"""Characters of a message that are parsed: the first and the last half of them."""
+"""Parsed characters of a message: half of them from its start, half from its end."""
 
 
 @dataclass(frozen=True)
 class ParsedMessage:
-    """What an agent's message says to a customer.
+    """The content of an agent's message.
 
     Attributes:
-        asks: What the agent wants to know.
-        request: Whether it wants to know what the customer wants.
+        asks: The details it asks for.
+        request: Whether it asks for the customer's request.
         confirm: Whether it asks for a yes.
         offer: Whether that yes would only let it look something up.
         choice: Whether it names an alternative to the yes.
         refusal: Whether it says that something cannot be done.
         closing: Whether it says that something is done, or asks whether there is more.
-        everything: Whether it says so of everything.
-        ongoing: Whether it announces that it will do something.
-        transfer: Whether it hands the customer over to somebody else.
-        ids: Ids of orders, with their '#', and of items that it names.
+        everything: Whether it says that everything is done.
+        ongoing: Whether it announces further work.
+        transfer: Whether it hands the customer over.
+        ids: Ids of orders, with '#', and of items in it.
     """
 
     asks: frozenset[Slot] = frozenset()
@@ -48,17 +48,16 @@ class ParsedMessage:
 
 @dataclass(frozen=True)
 class _Clause:
-    """One clause; `context` is what "those details" in it may refer to."""
+    """One clause; `context` is the text that "those details" in it may refer to."""
 
     text: str
     asking: bool
     context: str = ""
 
 
-# Before each answer a customer goes through the whole conversation again.
+# Before each answer a customer parses the whole conversation again.
 @functools.lru_cache(maxsize=256)
 def parse_message(text: str) -> ParsedMessage:
-    """What an agent's message says to a customer."""
     plain = _plain(text)
     if len(plain) > MAX_CHARACTERS:
         plain = f"{plain[: MAX_CHARACTERS // 2]}\n{plain[-MAX_CHARACTERS // 2 :]}"
@@ -92,7 +91,7 @@ def parse_message(text: str) -> ParsedMessage:
 
 
 def ids_in(text: str) -> Iterator[str]:
-    """Ids of orders and items in a text, however an order's is written."""
+    """Ids of orders, in any spelling, and of items in a text."""
     plain = _plain(text)
     yield from _ITEM_ID.findall(plain)
     for match in _ORDER_ID.finditer(plain):
@@ -100,7 +99,7 @@ def ids_in(text: str) -> Iterator[str]:
 
 
 def _plain(text: str) -> str:
-    """In lower case, without Markdown's stars and ticks, and with one kind of apostrophe."""
+    """In lower case, without Markdown's stars and ticks, with one kind of apostrophe."""
     return "\n" + re.sub(r"\s*\n\s*", "\n", re.sub(r"[*`]+", "", text.lower().replace("’", "'"))).strip()
 
 
@@ -109,7 +108,7 @@ def _found(pattern: re.Pattern[str], text: str, exception: re.Pattern[str]) -> b
 
 
 def _clauses(sentences: Sequence[str]) -> Iterator[_Clause]:
-    """The clauses that are no courtesy, and whether they ask; a list belongs to what comes before it."""
+    """The clauses without courtesies; the items of a list ask if the sentence before them does."""
     asked_list = False
     before = ""
     for sentence in sentences:
@@ -120,7 +119,7 @@ def _clauses(sentences: Sequence[str]) -> Iterator[_Clause]:
             yield _Clause(part, asking=True)
         elif not _is_courtesy(part):
             texts = [text for text in _CLAUSE.split(part) if text]
-            # One that only leads to a question says what the question is good for, and asks nothing.
+            # A clause that only leads to a question gives its purpose, and asks nothing.
             found = [
                 _Clause(text, asking and not (texts[1:] and _found(_LEAD, text, _ASKING)), before)
                 for text in texts
@@ -148,7 +147,7 @@ def _asking(sentence: str) -> bool:
 
 
 def _slots(clause: _Clause, *, consent: bool) -> set[Slot]:
-    """What a clause asks for; one that asks for a yes names things without asking for them."""
+    """The details that a clause asks for; one that asks for a yes only names them."""
     if consent:
         return {Slot.REASON} if _BOTH_REASONS.search(clause.text) else set()
     text = f"{clause.context} {clause.text}" if _THESE.search(clause.text) else clause.text
@@ -161,7 +160,7 @@ def _slots(clause: _Clause, *, consent: bool) -> set[Slot]:
 
 
 def _asks_for_yes(clause: _Clause) -> bool:
-    """Whether a clause asks for a yes; one that asks who the customer is, or which of several, does not."""
+    """Whether a clause asks for a yes, and not for an identity or a choice."""
     if _SAY_YES.search(clause.text):
         return True
     text = _TO_PROCEED.sub("", clause.text)
@@ -182,13 +181,13 @@ def _is_offer(clause: _Clause) -> bool:
     return _found(_OFFER, text, _SAY_YES)
 
 
-# The words by which support agents ask, refuse, announce and close: patterns over one clause in lower case,
-# with plain apostrophes, without Markdown. `tests/users/test_recorded_messages.py` measures them.
+# The words of support agents who ask, refuse, announce and close. The patterns match one plain clause (see
+# `_plain`); `tests/users/test_recorded_messages.py` measures them.
 
 _ORDER_ID = re.compile(r"(?<![\w.-])#?w?(\d{7})(?![\w-])|#w?(\d+)|\bw(\d+)\b")
 _ITEM_ID = re.compile(r"\b\d{10}\b")
 _SENTENCE = re.compile(r"(?<=[.!?])(?<!\n\d\.)(?<!\n\d\d\.)[\"')\]”]*\s+|\n+")
-"""Between two sentences; the number of a list is none."""
+"""Between two sentences, but not after the number of a list."""
 _LISTED = re.compile(r"^\s*(?:[-•*+]|\d+[.)])\s*")
 _TELLING = r"provide|specify|tell|let me know|share|confirm|indicate|advise|choose|select|give"
 _CLAUSE = re.compile(
@@ -197,7 +196,7 @@ _CLAUSE = re.compile(
 )
 
 _LEAD = re.compile(r"^\W*(?:to|in order to|since|as|because|once|after|before|now)\b")
-"""How a clause begins that only leads to the question after it."""
+"""The start of a clause that only leads to the question after it."""
 
 _ASKING = re.compile(
     r"\?|\b(?:could|can|would|will) you\b|\b(?:may|can|could) i (?:please )?(?:have|ask|know|get)\b"
