@@ -22,7 +22,7 @@ WORLD = SupportWorld()
 
 
 @pytest.mark.parametrize("content", list(Content))
-@settings(pressure, max_examples=60)
+@settings(pressure, max_examples=30)
 @given(data=st.data())
 def test_every_case_is_admitted(content, data):
     """The oracle's reward 1, no invariant broken, `nop` at 0 unless refusing is right, and the format."""
@@ -31,7 +31,7 @@ def test_every_case_is_admitted(content, data):
     assert found.problems == ()
 
 
-@settings(pressure, max_examples=50)
+@settings(pressure, max_examples=25)
 @given(seed=st.text(max_size=8), family=st.sampled_from(list(FAMILIES)))
 def test_a_case_is_a_function_of_its_seed(seed, family):
     first, again = (build(family, SeededDraws(seed), Content.TRAIN) for _ in range(2))
@@ -45,7 +45,7 @@ TEXTS = st.text(SIGNS, min_size=1).filter(str.strip)
 SAID = build("missing_order_id", SeededDraws("said"), Content.TRAIN).task.model_dump(mode="json")
 
 
-@settings(pressure, max_examples=40)
+@settings(pressure, max_examples=20)
 @given(says=TEXTS, reply=TEXTS, details=TEXTS)
 def test_a_file_gives_back_what_was_written_whatever_is_said(tmp_path_factory, says, reply, details):
     record = copy.deepcopy(SAID)
@@ -60,7 +60,7 @@ def test_a_file_gives_back_what_was_written_whatever_is_said(tmp_path_factory, s
     assert [case.digest for case in read_cases(path)] == [case.digest for case in made]
 
 
-@settings(pressure, max_examples=30)
+@settings(pressure, max_examples=15)
 @given(before=TEXTS, half=st.characters(categories=["Cs"]))
 def test_half_a_sign_is_refused_in_one_line(tmp_path_factory, before, half):
     record = copy.deepcopy(SAID)
@@ -89,7 +89,7 @@ def places(value, above=()):
         yield from places(inner, (*above, name))
 
 
-@settings(pressure, max_examples=60)
+@settings(pressure, max_examples=30)
 @given(place=st.sampled_from(list(places(STORE))), put=JSON, absent=st.booleans())
 def test_a_damaged_store_is_shown_and_its_case_checked_without_a_traceback(place, put, absent):
     record = copy.deepcopy(SAID)
@@ -122,7 +122,7 @@ def test_cases_survive_a_results_file_of_tau2(tmp_path):
         assert case_of(task).task.actions == case.task.actions
 
 
-@settings(pressure, max_examples=20)
+@settings(pressure, max_examples=10)
 @given(tables=stores(customers=3, orders=4))
 def test_a_generated_store_opens_as_a_world(tables):
     world = SupportWorld(store=tables)

@@ -205,7 +205,7 @@ def test_the_same_seed_and_agent_give_the_same_conversation(case: Case, seed: in
     assert not finding(case, world, first)
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(text=st.one_of(st.text(), UTTERANCES, st.text(alphabet="#wW0123456789?. \n-*", max_size=60)))
 def test_any_text_is_heard(text: str) -> None:
     assert isinstance(parse_message(text), ParsedMessage)
