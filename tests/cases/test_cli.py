@@ -173,22 +173,24 @@ def test_every_problem_of_a_case_is_told_and_the_status_says_so(
 ) -> None:
     path = broken_file(folder)
     capsys.readouterr()
-    assert main(["cases", "check", str(path), str(FROZEN)]) == 1
+    assert main(["cases", "check", str(path), "four.jsonl"]) == 1
     out = capsys.readouterr().out
     _, unsolvable, trivial, mixed = read_cases(path)
     assert f"{unsolvable.id}: the oracle performs a gold action that fails: Error: Order not found" in out
     assert f"{trivial.id}: an agent that does nothing passes, though there is something to do" in out
     assert f"{mixed.id}: it is train and holds heldout content: 'very well'" in out
     assert f"{path}: 1 of 4 cases admitted" in out
-    assert f"{FROZEN}: 36 of 36 cases admitted" in out
+    assert "four.jsonl: 4 of 4 cases admitted" in out
 
 
 def test_a_file_that_is_none_is_a_usage_error(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "no.jsonl").write_text("{}\n")
-    assert main(["cases", "check", str(FROZEN), "no.jsonl"]) == 2
+    generate("--count", "1", "--out", "one.jsonl")
+    capsys.readouterr()
+    assert main(["cases", "check", "one.jsonl", "no.jsonl"]) == 2
     captured = capsys.readouterr()
     assert captured.err == "trace2evolve: no.jsonl, line 1: id: Field required\n"
-    assert captured.out == f"{FROZEN}: 36 of 36 cases admitted\n"
+    assert captured.out == "one.jsonl: 1 of 1 cases admitted\n"
     assert main(["cases", "show", "absent.jsonl"]) == 2
     assert "absent.jsonl: cannot be read: No such file or directory" in capsys.readouterr().err
 

@@ -160,65 +160,6 @@ def test_it_never_imports_a_benchmark() -> None:
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments", "text"),
-    [
-        ("fly", {}, "Tool 'fly' not found."),
-        ("get_order_details", {"order_id": "W1"}, "Order not found"),
-        ("get_order_details", {"order_id": ["#W1"]}, "unhashable type: 'list'"),
-        ("get_item_details", {"item_id": "p1"}, "Item not found"),
-        ("find_user_id_by_email", {"email": 5}, "'int' object has no attribute 'lower'"),
-        ("calculate", {"expression": "9**9**9"}, "Exponentiation result is too large"),
-        ("cancel_pending_order", {"order_id": "#W1", "reason": "because"}, "Invalid reason"),
-        ("cancel_pending_order", {**CANCEL, "order_id": "#W2"}, "Non-pending order cannot be cancelled"),
-        (
-            "cancel_pending_order",
-            {"order_id": "#W1"},
-            "RetailAgentTools.cancel_pending_order() missing 1 required positional argument: 'reason'",
-        ),
-        (
-            "transfer_to_human_agents",
-            {},
-            "transfer_to_human_agents.<locals>.execute() missing 1 required positional argument: 'summary'",
-        ),
-        (
-            "modify_pending_order_items",
-            {**EXCHANGE, "order_id": "#W1", "new_item_ids": ["m3"]},
-            "New item m3 not found or available",
-        ),
-    ],
-)
-def test_a_refusal_is_the_error_that_retail_gives(
-    world: SupportWorld, name: str, arguments: dict[str, Any], text: str
-) -> None:
-    session = world.open()
-    assert session.call(name, arguments, "assistant") == ToolResult(content=f"Error: {text}", error=True)
-    assert session.same_state(world.open())
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments"),
-    [
-        ("find_user_id_by_email", {"email": 5}),
-        ("find_user_id_by_name_zip", {"first_name": 5, "last_name": [], "zip": None}),
-        ("get_item_details", {"item_id": []}),
-    ],
-)
-def test_where_nothing_is_stored_nothing_is_looked_at(name: str, arguments: dict[str, Any]) -> None:
-    """The reference looks at what it was given only beside a record."""
-    refused = SupportWorld().open().call(name, arguments, "assistant").content
-    assert refused in ("Error: User not found", "Error: Item not found")
-
-
-def test_an_address_that_is_no_text_is_refused_as_pydantic_words_it(world: SupportWorld) -> None:
-    refused = say(world.open(), "modify_user_address", user_id="una_1", **{**ADDRESS, "zip": 62701})
-    assert refused.error
-    assert refused.content.startswith(
-        "Error: 1 validation error for UserAddress\nzip\n  Input should be a valid string "
-        "[type=string_type, input_value=62701, input_type=int]"
-    )
-
-
 def test_half_a_surrogate_pair_is_answered(world: SupportWorld) -> None:
     refused = say(world.open(), "return_delivered_order_items", order_id="\ud83d", item_ids=[], x="\ud83d")
     assert refused.error
@@ -231,47 +172,6 @@ def test_the_user_has_no_tools_and_none_in_solo_mode(world: SupportWorld) -> Non
     refused = world.open(solo=True).call("get_order_details", {"order_id": "#W1"}, "user")
     assert refused.content == "Error: User tool calls are not allowed in solo mode"
     assert not world.open(solo=True).call("get_order_details", {"order_id": "#W1"}, "assistant").error
-
-
-def test_a_cancelled_order_is_refunded_to_its_gift_card(world: SupportWorld) -> None:
-    session = world.open()
-    assert '"status": "cancelled"' in say(session, "cancel_pending_order", **CANCEL).content
-    assert '"balance": 11.5' in say(session, "get_user_details", user_id="una_1").content
-    assert '"status": "pending"' in say(world.open(), "get_order_details", order_id="#W1").content
-
-
-def test_all_modified_items_get_the_price_of_the_last(world: SupportWorld) -> None:
-    """As τ² has it, whose gold databases hold the same."""
-    session = world.open()
-    other = {**MUG, "item_id": "m4", "price": 20.0}
-    order = {**ORDER, "items": [*ORDER["items"], {**ORDER["items"][0], "item_id": "m4", "price": 20.0}]}
-    session.initialise(
-        start_with({"orders": {"#W1": order}, "products": {"p1": {"variants": {"m4": other, "m5": other}}}})
-    )
-    asked = {**EXCHANGE, "order_id": "#W1", "item_ids": ["m1", "m4"], "new_item_ids": ["m5", "m2"]}
-    say(session, "modify_pending_order_items", **asked)
-    items = session.agent.db.orders["#W1"].items
-    assert [(item.item_id, item.price, item.options["color"]) for item in items] == [
-        ("m5", 10.0, "blue"),
-        ("m2", 10.0, "blue"),
-    ]
-
-
-def test_a_customer_is_found_by_the_address_that_the_session_gave_them(world: SupportWorld) -> None:
-    session = world.open()
-    asked = {"first_name": "UNA", "last_name": "öz"}
-    say(session, "modify_user_address", user_id="una_1", **{**ADDRESS, "zip": "10001"})
-    assert say(session, "find_user_id_by_name_zip", **asked, zip="10001").content == "una_1"
-    assert say(session, "find_user_id_by_name_zip", **asked, zip="62701").content == "Error: User not found"
-    assert say(world.open(), "find_user_id_by_name_zip", **asked, zip="62701").content == "una_1"
-
-
-def test_a_number_beyond_all_bounds_is_null_to_a_model(world: SupportWorld) -> None:
-    most = {"orders": {"#W1": {"payment_history": [{**ORDER["payment_history"][0], "amount": 1.7e308}] * 2}}}
-    session = world.open()
-    session.initialise(start_with(most))
-    say(session, "cancel_pending_order", **CANCEL)
-    assert '"balance": null' in say(session, "get_user_details", user_id="una_1").content
 
 
 def test_sessions_of_different_kinds_cannot_be_compared(world: SupportWorld) -> None:
