@@ -102,7 +102,7 @@ def test_what_cannot_be_lettered_is_refused(names: list[str]) -> None:
 
 def test_orders_of_other_labels_are_refused() -> None:
     for told in ([], [(("a_skill", NONE), {}), (("another", NONE), {})]):
-        with pytest.raises(ValueError, match="of the same labels is wanted"):
+        with pytest.raises(ValueError, match="orders of the same labels"):
             routing_of(told)
 
 
