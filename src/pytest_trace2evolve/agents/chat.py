@@ -3,7 +3,7 @@
 In solo mode it works on a ticket in the prompt, with the tools of both sides and one that ends the work.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from pytest_trace2evolve.errors import ParticipantError, RequestRefusedError
@@ -65,10 +65,10 @@ def _tagged(tag: str, text: str) -> str:
     return f"<{tag}>\n{text}\n</{tag}>"
 
 
-class ChatAgent:
-    """Answers with a model, in one simulation."""
+class ChatParticipant:
+    """One side of one simulation, played by a model."""
 
-    name = "chat"
+    role: Requestor
 
     def __init__(
         self,
@@ -85,18 +85,42 @@ class ChatAgent:
         self._trial = trial
         self._tool_choice = tool_choice
 
+    def visible(self, history: Sequence[Message]) -> list[dict[str, Any]]:
+        """The messages that the side sees, in the API's format."""
+        raise NotImplementedError
+
     async def respond(self, history: Sequence[Message]) -> Message:
-        """The model's next message. Raises as `complete_message`."""
-        messages = [self._system, *(to_wire(message) for message in history if is_visible(message))]
-        return await complete_message(
-            self._model,
-            messages,
-            self._tools,
-            history,
-            role="assistant",
-            trial=self._trial,
-            tool_choice=self._tool_choice,
-        )
+        """The model's next message.
+
+        Raises:
+            ParticipantError: the model answered with neither text nor a tool call, or the endpoint rejects
+                the conversation after the model wrote what not every endpoint accepts.
+            InfrastructureError: there was no answer.
+        """
+        side = "agent" if self.role == "assistant" else "user simulator"
+        messages = [self._system, *self.visible(history)]
+        try:
+            completion = await self._model.complete(
+                messages, self._tools, trial=self._trial, tool_choice=self._tool_choice
+            )
+        except RequestRefusedError as error:
+            if part := uncommon_part(history, self.role):
+                raise ParticipantError(f"the {side}'s model wrote {part}: {error}") from None
+            raise
+        message = from_completion(completion, self.role)
+        if message.text is None and not message.tool_calls:
+            raise ParticipantError(f"the {side}'s model answered with neither text nor a tool call")
+        return message
+
+
+class ChatAgent(ChatParticipant):
+    """Answers with a model, in one simulation."""
+
+    name = "chat"
+    role = "assistant"
+
+    def visible(self, history: Sequence[Message]) -> list[dict[str, Any]]:
+        return [to_wire(message) for message in history if is_visible(message)]
 
 
 def is_visible(message: Message) -> bool:
@@ -106,47 +130,15 @@ def is_visible(message: Message) -> bool:
     return message.role == "assistant" or not message.tool_calls
 
 
-class SoloChatAgent:
+class SoloChatAgent(ChatAgent):
     """Works on a ticket with a model and the tools of both sides, in one simulation."""
 
-    name = "chat"
-
     def __init__(self, model: Model, prompt: str, tools: Sequence[ToolSchema], *, trial: int = 0) -> None:
-        self._agent = ChatAgent(model, prompt, [*tools, DONE], trial=trial, tool_choice="required")
+        super().__init__(model, prompt, [*tools, DONE], trial=trial, tool_choice="required")
 
     async def respond(self, history: Sequence[Message]) -> Message:
         """The model's next message; a call of `done` becomes the stop mark, as in τ²."""
-        message = await self._agent.respond(history)
+        message = await super().respond(history)
         if any(call.name == DONE.name for call in message.tool_calls or ()):
             return message.model_copy(update={"content": STOP, "tool_calls": None})
         return message
-
-
-async def complete_message(
-    model: Model,
-    messages: Sequence[Mapping[str, Any]],
-    tools: Sequence[ToolSchema],
-    history: Sequence[Message],
-    *,
-    role: Requestor,
-    trial: int,
-    tool_choice: str = "auto",
-) -> Message:
-    """One side's next message by its model, in a simulation with this history.
-
-    Raises:
-        ParticipantError: the model answered with neither text nor a tool call, or the endpoint rejects the
-            conversation after the model wrote what not every endpoint accepts.
-        InfrastructureError: there was no answer.
-    """
-    side = "agent" if role == "assistant" else "user simulator"
-    try:
-        completion = await model.complete(messages, tools, trial=trial, tool_choice=tool_choice)
-    except RequestRefusedError as error:
-        if part := uncommon_part(history, role):
-            raise ParticipantError(f"the {side}'s model wrote {part}: {error}") from None
-        raise
-    message = from_completion(completion, role)
-    if message.text is None and not message.tool_calls:
-        raise ParticipantError(f"the {side}'s model answered with neither text nor a tool call")
-    return message

@@ -4,10 +4,9 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from pytest_trace2evolve.agents.chat import complete_message
+from pytest_trace2evolve.agents.chat import ChatParticipant
 from pytest_trace2evolve.records.completion import to_wire
 from pytest_trace2evolve.records.message import Message
-from pytest_trace2evolve.records.protocols import Model, ToolSchema
 
 _HEADINGS = {
     "reason_for_call": "Reason for call",
@@ -47,21 +46,13 @@ def _indented(text: object) -> str:
     return textwrap.indent(str(text), "\t")
 
 
-class ChatUser:
+class ChatUser(ChatParticipant):
     """Plays the customer with a model, in one simulation."""
 
-    def __init__(self, model: Model, prompt: str, tools: Sequence[ToolSchema], *, trial: int = 0) -> None:
-        self._model = model
-        self._system = {"role": "system", "content": prompt}
-        self._tools = tools
-        self._trial = trial
+    role = "user"
 
-    async def respond(self, history: Sequence[Message]) -> Message:
-        """The model's next message, as the user's. Raises as `complete_message`."""
-        messages = [self._system, *(_from_user_side(message) for message in history if _is_visible(message))]
-        return await complete_message(
-            self._model, messages, self._tools, history, role="user", trial=self._trial
-        )
+    def visible(self, history: Sequence[Message]) -> list[dict[str, Any]]:
+        return [_from_user_side(message) for message in history if _is_visible(message)]
 
 
 def _is_visible(message: Message) -> bool:
