@@ -24,7 +24,7 @@ class Reference:
         self._session = world.open()
         self._lookup = ToolkitSession(
             agent=None,
-            tools={"assistant": frozenset({"get_item_details"}), "user": frozenset()},
+            tools={"assistant": frozenset({"get_item_details"})},
             functions={"get_item_details": ItemLookup(self._session.agent).get_item_details},
             mode=WriteMode(),
             solo=False,

@@ -143,10 +143,7 @@ class InspectWorld(World):
         return ToolkitSession(
             agent=agent,
             user=user,
-            tools={
-                "assistant": spec.agent.callable,
-                "user": spec.user.callable if spec.user else frozenset(),
-            },
+            tools={side: toolkit.callable for side, toolkit in self._toolkits.items()},
             writers=self._writers,
             functions=self._functions,
             record_tools=spec.agent.record_tools,

@@ -20,7 +20,7 @@ class ToolkitSession(WorldSession):
     Args:
         agent: Toolkit whose `db` attribute is an overlay or a private copy.
         user: As `agent`, or None.
-        tools: Names of the callable tools of each side.
+        tools: Names of the callable tools of each side that has any.
         writers: Names of the tools that can change a database.
         functions: Tools that are not methods of a toolkit, by name; they touch no database.
         record_tools: Names of the tools that return a record as a dictionary.
@@ -46,7 +46,7 @@ class ToolkitSession(WorldSession):
     ) -> None:
         self.agent = agent
         self.user = user
-        self._tools = tools
+        self._tools = {"user": frozenset[str](), **tools}
         self._writers = writers
         self._functions = functions or {}
         self._record_tools = record_tools

@@ -129,8 +129,7 @@ class UpstreamWorld(World):
 
     @functools.cached_property
     def _callable(self) -> dict[Requestor, frozenset[str]]:
-        agent, user = self._toolkits["assistant"], self._toolkits.get("user")
-        return {"assistant": frozenset(agent.tools), "user": frozenset(user.tools if user else ())}
+        return {side: frozenset(toolkit.tools) for side, toolkit in self._toolkits.items()}
 
     @functools.cached_property
     def _hidden_readers(self) -> frozenset[str]:

@@ -23,7 +23,7 @@ from pytest_trace2evolve.worlds.toolkit import ToolkitSession
 PROVIDER = "trace2evolve"
 DOMAIN = "support"
 
-_OFFERED: Mapping[Requestor, frozenset[str]] = {"assistant": frozenset(TOOL_TYPES), "user": frozenset()}
+_OFFERED: Mapping[Requestor, frozenset[str]] = {"assistant": frozenset(TOOL_TYPES)}
 _WRITERS = frozenset(name for name, kind in TOOL_TYPES.items() if kind is ToolType.WRITE)
 _SORTED = frozenset({"list_all_product_types"})
 _KEPT_STORES = 256  # one holds references to all records of the store it was made from
