@@ -4,6 +4,7 @@ The key of an answer is the digest of its trial and of its request as sent, with
 differ in anything a model can see have different keys.
 """
 
+import copy
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -54,7 +55,6 @@ class StoredModel:
         cache: Answers of earlier runs, used instead of asking; complete answers are added.
         record: All answers of this run. A repeated request gets the recorded answer, so that a playback
             repeats the run.
-        place: A part of the cache; parts share no answers.
     """
 
     def __init__(
@@ -65,7 +65,6 @@ class StoredModel:
         *,
         cache: Answers | None = None,
         record: Answers | None = None,
-        place: str = "",
     ) -> None:
         self._model = model
         self._settings = settings
@@ -73,7 +72,7 @@ class StoredModel:
         self._side: Side = side
         self._cache = cache
         self._record = record
-        self._place = place
+        self._place = ""
 
     async def complete(
         self, messages: Messages, tools: Tools, *, trial: int = 0, tool_choice: str = "auto"
@@ -103,10 +102,10 @@ class StoredModel:
         return _completion(answer, cached=cached is not None)
 
     def at(self, place: str) -> "StoredModel":
-        """The same model with another part of the cache."""
-        return StoredModel(
-            self._model, self._settings, self._side, cache=self._cache, record=self._record, place=place
-        )
+        """The same model with its own part of the cache; parts share no answers."""
+        other = copy.copy(self)
+        other._place = place
+        return other
 
 
 class JournaledModel:

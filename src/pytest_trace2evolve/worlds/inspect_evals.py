@@ -70,7 +70,6 @@ class InspectWorld(World):
         self._store = store
         self._import_modules = import_modules
         self._databases: dict[str, BaseModel] = {}
-        self._schemas: dict[Requestor, Sequence[ToolSchema]] = {}
 
     @functools.cached_property
     def _tasks(self) -> Mapping[str, Task]:
@@ -111,10 +110,11 @@ class InspectWorld(World):
 
     def tools(self, requestor: Requestor) -> Sequence[ToolSchema]:
         """The tools offered to one side, in the package's order."""
-        if requestor not in self._schemas:
-            toolkit = self._toolkits.get(requestor)
-            self._schemas[requestor] = _read_schemas(toolkit) if toolkit else []
-        return self._schemas[requestor]
+        return self._schemas.get(requestor, [])
+
+    @functools.cached_property
+    def _schemas(self) -> dict[Requestor, list[ToolSchema]]:
+        return {side: _read_schemas(toolkit) for side, toolkit in self._toolkits.items()}
 
     def tool_types(self) -> Mapping[str, ToolType]:
         return {name: kind for toolkit in self._toolkits.values() for name, kind in toolkit.tools.items()}
