@@ -4,7 +4,7 @@ A family's sketch becomes a case: the expert adds the gold actions, and the whol
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_trace2evolve.cases.content import Draws, Vocabulary, one_of, some_of
@@ -107,22 +107,36 @@ class Scene:
         email = self.say("email", email=self.user["email"]) if self.by_email else self.say("no_email", **name)
         return {Slot.EMAIL: email, Slot.NAME: self.say("name_zip", **name)}
 
-    def _details(
-        self, order: Data, *, known: bool = True, item: Data | None = None, **more: str
-    ) -> dict[Slot, str]:
-        """What the customer knows about an order; without its number they name an item."""
+    def _details(self, order: Data, *, known: bool = True, item: Data | None = None) -> dict[Slot, str]:
+        """How the customer names an order; without its number they name an item of it."""
         name = (item or order["items"][0])["name"]
-        where = "order" if known else "order_unknown"
-        details = {Slot.ORDER: self.say(where, order=order["order_id"], product=name)}
-        return details | {Slot(slot): text for slot, text in more.items()}
+        phrase = "order" if known else "order_unknown"
+        return {Slot.ORDER: self.say(phrase, order=order["order_id"], product=name)}
+
+    def _change(
+        self,
+        tool: str,
+        order: Data,
+        arguments: Mapping[str, object],
+        details: dict[Slot, str],
+        *,
+        known: bool = True,
+        item: Data | None = None,
+    ) -> Intent:
+        """To change an order, whose number the customer may not know; `item` then names it."""
+        return Intent(
+            tool,
+            {"order_id": order["order_id"], **arguments},
+            order["order_id"],
+            seek=not known,
+            details=self._details(order, known=known, item=item) | details,
+        )
 
     def cancel(self, order: Data, *, reason: str = "", known: bool = True) -> Intent:
         """To cancel an order; `reason` is one of the tool's or "other"; empty draws one of the tool's."""
-        meant = reason or one_of(self.draws, REASONS)
-        said = self.say(f"reason_{meant.replace(' ', '_')}")
-        arguments = {"order_id": order["order_id"], "reason": meant}
-        details = self._details(order, known=known, reason=said)
-        return Intent(CANCEL, arguments, order["order_id"], seek=not known, details=details)
+        reason = reason or one_of(self.draws, REASONS)
+        said = self.say(f"reason_{reason.replace(' ', '_')}")
+        return self._change(CANCEL, order, {"reason": reason}, {Slot.REASON: said}, known=known)
 
     def send_back(
         self, order: Data, items: Sequence[Data], *, method: Data | None = None, known: bool = True
@@ -131,14 +145,9 @@ class Scene:
         paid = self.paid_by(order)
         target = method or paid
         said = self.say("original") if target is paid else self.say("refund_to", method=method_text(target))
-        arguments = {
-            "order_id": order["order_id"],
-            "item_ids": [item["item_id"] for item in items],
-            "payment_method_id": target["id"],
-        }
-        what = f"The {product_names(items)}."
-        details = self._details(order, known=known, item=items[0], payment=said, items=what)
-        return Intent(RETURN, arguments, order["order_id"], seek=not known, details=details)
+        arguments = {"item_ids": [item["item_id"] for item in items], "payment_method_id": target["id"]}
+        details = {Slot.PAYMENT: said, Slot.ITEMS: f"The {product_names(items)}."}
+        return self._change(RETURN, order, arguments, details, known=known, item=items[0])
 
     def say_return(self, order: Data, items: Sequence[Data]) -> str:
         """How the customer asks to return items of an order."""
@@ -147,43 +156,33 @@ class Scene:
     def swap(self, order: Data, changes: Mapping[str, str], *, method: Data | None = None) -> Intent:
         """To change items for others, by id: an exchange if the order is delivered, else a modification."""
         target = method or self.paid_by(order)
+        items = [item for item in order["items"] if item["item_id"] in changes]
+        options = "; ".join(self.variant_text(item, changes[item["item_id"]]) for item in items)
         arguments = {
-            "order_id": order["order_id"],
             "item_ids": list(changes),
             "new_item_ids": list(changes.values()),
             "payment_method_id": target["id"],
         }
-        items = [item for item in order["items"] if item["item_id"] in changes]
-        options = "; ".join(self.variant_text(item, changes[item["item_id"]]) for item in items)
-        details = self._details(
-            order,
-            payment=self.say("difference", method=method_text(target)),
-            items=f"The {product_names(items)}.",
-            options=f"{options}.",
-        )
+        details = {
+            Slot.PAYMENT: self.say("difference", method=method_text(target)),
+            Slot.ITEMS: f"The {product_names(items)}.",
+            Slot.OPTIONS: f"{options}.",
+        }
         tool = EXCHANGE if order["status"] == "delivered" else MODIFY_ITEMS
-        return Intent(tool, arguments, order["order_id"], details=details)
+        return self._change(tool, order, arguments, details)
 
     def ship_to(
         self, order: Data, address: Data, *, known: bool = True, other_orders: tuple[str, ...] = ()
     ) -> Intent:
-        """To ship an order elsewhere."""
-        details = self._details(order, known=known, address=f"{address_text(address)}.")
-        arguments = {"order_id": order["order_id"], **address}
-        return Intent(
-            MODIFY_ADDRESS,
-            arguments,
-            order["order_id"],
-            seek=not known,
-            other_orders=other_orders,
-            details=details,
-        )
+        """To ship an order elsewhere; `other_orders` show where."""
+        details = {Slot.ADDRESS: f"{address_text(address)}."}
+        intent = self._change(MODIFY_ADDRESS, order, address, details, known=known)
+        return replace(intent, other_orders=other_orders)
 
     def pay_with(self, order: Data, method: Data) -> Intent:
         """To pay for an order with another method."""
-        arguments = {"order_id": order["order_id"], "payment_method_id": method["id"]}
-        details = self._details(order, payment=f"{method_text(method)}.")
-        return Intent(MODIFY_PAYMENT, arguments, order["order_id"], details=details)
+        details = {Slot.PAYMENT: f"{method_text(method)}."}
+        return self._change(MODIFY_PAYMENT, order, {"payment_method_id": method["id"]}, details)
 
     def live_at(self, address: Data) -> Intent:
         """To have a new address in the profile."""
