@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Reply
-from tests.e2e.tapes import ONE, WORKERS, models_messages, play, record, said, tape
+from tests.e2e.tapes import ONE, models_messages, play, record, said, tape
 from tests.plugin.conftest import DeskProject, project
 from tests.session.test_live import SECRET, SOLVED, key, live, traces
 
 __all__ = ["key", "project", "tape"]
 
 
-@pytest.mark.parametrize("workers", WORKERS, ids="".join)
+@pytest.mark.parametrize("workers", [["-p", "no:xdist"], ["-n2"]], ids="".join)
 def test_a_recorded_run_plays_back_without_a_key_or_an_endpoint(
     project: DeskProject, workers: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,15 +199,11 @@ def test_equal_requests_get_equal_answers_while_recording(project: DeskProject) 
         number = time.perf_counter_ns()
         return Reply(f"{reply.content} ({number})") if reply.content else reply
 
-    for distribution in ("-n0", "-n2"):
-        with ChatServer(fickle) as server:
-            name = f"fickle{distribution}.jsonl"
-            endpoint = ("--t2e-model=m", f"--t2e-base-url={server.base_url}")
-            result = project.spread(*endpoint, f"--t2e-record={name}", distribution)
-            result.assert_outcomes(passed=14)
-        recorded = [sorted(run_said(project, suite)) for suite in ("desk", "twin")]
-        project.spread(f"--t2e-playback={name}").assert_outcomes(passed=14)
-        assert [sorted(run_said(project, suite)) for suite in ("desk", "twin")] == recorded
+    with ChatServer(fickle) as server:
+        live(project, server, "--t2e-record=fickle.jsonl").assert_outcomes(passed=14)
+    recorded = [sorted(run_said(project, suite)) for suite in ("desk", "twin")]
+    project.spread("--t2e-playback=fickle.jsonl").assert_outcomes(passed=14)
+    assert [sorted(run_said(project, suite)) for suite in ("desk", "twin")] == recorded
 
 
 def run_said(project: DeskProject, suite: str) -> list[str]:
