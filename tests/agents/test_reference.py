@@ -152,7 +152,7 @@ GOLD = len(CANCELS.task.actions)
     [
         (
             damaged(turns=[{**TURN, "actions": GOLD + 2}]),
-            f"the turns of its script have {GOLD + 2} gold actions and the task has {GOLD}: mend",
+            f"the turns of its script have {GOLD + 2} gold actions and the task has {GOLD}: correct",
         ),
         (other(evaluation_criteria=None), "has no evaluation_criteria: name the gold actions"),
         (
