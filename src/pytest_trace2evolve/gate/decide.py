@@ -175,21 +175,22 @@ def decide(
     judged = policy.judge(pairs, question)
     results, reason = list(judged.results), partial
     decision: Decision | None = Decision.INCONCLUSIVE
+    blind = guard and goal is not Goal.NO_REGRESSION and not partial and not pairs.identical
+    blind = blind and not policy.detects(pairs.compared, question, DETECTED)[0]
     if not pairs.both.any():
         reason = reason or "no task was measured on both sides"
     elif not partial:
         results += [*_coverage(pairs, expected), *_missing_data(pairs, policy, question, results)]
         results += _lost_again(pairs, lost)
-        decision = _decision(results)
+        decision = _decision(results, blind=blind)
     answer, drop = None, None
     if guard or goal is Goal.NO_REGRESSION:
         drop = judged.sensitivity.drop if judged.sensitivity else None
     if guard and not partial:
-        blind = goal is not Goal.NO_REGRESSION and not policy.detects(pairs.compared, question, DETECTED)[0]
-        few = _too_few(judged, len(pairs.names)) if blind and not pairs.identical else ""
-        answer, found = _guard_answer(decision, results, judged, few)
-        decision = _GUARD_DECISIONS[answer]
-        reason = reason or found
+        assert decision is not None
+        answer = _GUARD_ANSWERS[decision]
+        reason = reason or _guard_reason(answer, results, judged, len(pairs.names) if blind else None)
+        decision = None if answer is GuardAnswer.NO_HARM_DETECTED else decision
     elif goal is Goal.NO_REGRESSION and decision is Decision.PROMOTE:
         reason = f"no regression detected; {_could_have_detected(judged)}"
     if goal is Goal.NO_REGRESSION and label is Label.CLEAN:
@@ -246,10 +247,11 @@ def _answers(results: Iterable[CheckResult], ids: Iterable[str] | None = None) -
     return np.array(column, dtype=np.int64)[:, None]
 
 
-def _decision(results: Sequence[CheckResult]) -> Decision:
+def _decision(results: Sequence[CheckResult], *, blind: bool) -> Decision:
+    """The decision of one comparison; `blind` is a guard that could not have detected `DETECTED`."""
     withheld = any(result.id == _BEST_CASE and result.status is CheckStatus.UNDECIDED for result in results)
-    rank = int(_ranks(_answers(results), np.array([withheld]))[0])
-    return list(Decision)[rank]
+    answers = np.vstack([_answers(results), [[UNDECIDED if blind else PASS]]])
+    return list(Decision)[int(_ranks(answers, np.array([withheld]))[0])]
 
 
 def _result(name: str, answer: int, detail: str) -> CheckResult:
@@ -314,35 +316,33 @@ def _lost_again(pairs: Pairs, lost: Mapping[str, str]) -> list[CheckResult]:
 
 # Guards.
 
-_GUARD_DECISIONS = {
-    GuardAnswer.HARM_SHOWN: Decision.DISCARD,
-    GuardAnswer.HARM_SUSPECTED: Decision.INCONCLUSIVE,
-    GuardAnswer.NO_HARM_DETECTED: None,
+_GUARD_ANSWERS = {
+    Decision.DISCARD: GuardAnswer.HARM_SHOWN,
+    Decision.INCONCLUSIVE: GuardAnswer.HARM_SUSPECTED,
+    Decision.PROMOTE: GuardAnswer.NO_HARM_DETECTED,
 }
 
 
-def _guard_answer(
-    decision: Decision | None, results: Sequence[CheckResult], judged: Judgement, few: str
-) -> tuple[GuardAnswer, str]:
-    """The answer of a guard with its reason; `few` says why it could not have detected enough."""
-    if decision is Decision.DISCARD:
-        failed = [check.id for check in results if check.status is CheckStatus.FAIL]
-        return GuardAnswer.HARM_SHOWN, f"{GuardAnswer.HARM_SHOWN.value}: {', '.join(failed)}"
-    if decision is Decision.INCONCLUSIVE or few:
-        open_ = [
-            check.id if check.p is None else f"{check.id} (p = {check.p:.4f})"
-            for check in results
-            if check.status is CheckStatus.UNDECIDED
-        ]
-        reasons = "; ".join(filter(None, (", ".join(open_), few)))
-        suspected = GuardAnswer.HARM_SUSPECTED
-        return suspected, f"{suspected.value}: {reasons}" if reasons else suspected.value
-    found = GuardAnswer.NO_HARM_DETECTED
-    return found, f"{found.value}; {_could_have_detected(judged)}"
+def _guard_reason(
+    answer: GuardAnswer, results: Sequence[CheckResult], judged: Judgement, too_few: int | None
+) -> str:
+    """The reason of a guard's answer; `too_few` tasks could not have detected a drop of `DETECTED`."""
+    if answer is GuardAnswer.NO_HARM_DETECTED:
+        return f"{answer.value}; {_could_have_detected(judged)}"
+    if answer is GuardAnswer.HARM_SHOWN:
+        reasons = [check.id for check in results if check.status is CheckStatus.FAIL]
+        return f"{answer.value}: {', '.join(reasons)}"
+    open_ = [
+        check.id if check.p is None else f"{check.id} (p = {check.p:.4f})"
+        for check in results
+        if check.status is CheckStatus.UNDECIDED
+    ]
+    few = "" if too_few is None else _too_few(judged, too_few)
+    reason = "; ".join(filter(None, (", ".join(open_), few)))
+    return f"{answer.value}: {reason}" if reason else answer.value
 
 
 def _too_few(judged: Judgement, tasks: int) -> str:
-    """Why a guard could not have detected a drop of `DETECTED`."""
     known = judged.sensitivity
     assert known is not None, "a policy that states no uncertainty detects every drop"
     smallest = "none" if known.drop is None else f"{_points(known.drop)} or more"
