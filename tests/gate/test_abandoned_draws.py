@@ -42,9 +42,16 @@ def drawn(minutes: float, name: str, **further: Any) -> Draw:
 
 
 def claim(letter: str = "f", **further: Any) -> Claim:
-    fields: dict[str, Any] = {"agent": "agent", "baseline": "who v0 is", "policy": "calibrated", "trials": 4}
-    fields = {**fields, "draw": letter * 32} | further
-    return Claim("desk", "heldout", "lock-1", "text of v1", **fields)
+    """A claim of v1 on desk::heldout."""
+    fields: dict[str, Any] = {
+        "candidate": "text of v1",
+        "agent": "agent",
+        "baseline": "who v0 is",
+        "policy": "calibrated",
+        "trials": 4,
+        "draw": letter * 32,
+    }
+    return Claim("desk", "heldout", "lock-1", **{**fields, **further})
 
 
 HOLDS = {"goal": Goal.HOLD, "counts": False}
@@ -253,18 +260,7 @@ def test_no_sequence_of_draws_spends_more_than_alpha(steps: Sequence[tuple[str, 
         version = Version(id=name, digest=f"text of {name}")
         draw = drawn(2 * place, f"{place:x}"[0], candidate=version)
         draw = draw.model_copy(update={"draw": f"{place:032x}", "run": f"run {place}"})
-        asked = Claim(
-            "desk",
-            "heldout",
-            "lock-1",
-            version.digest,
-            "agent",
-            "who v0 is",
-            "calibrated",
-            trials,
-            draw=draw.draw,
-        )
-        look = spending_of([*entries, draw], asked)
+        look = spending_of([*entries, draw], claim(candidate=version.digest, trials=trials, draw=draw.draw))
         entries.append(draw)
         if look.recorded is None:
             assert look.analysis is not None
@@ -386,18 +382,7 @@ def luckiest(seed: int) -> tuple[bool, float]:
         draw = drawn(number, "0", candidate=version, made=KEPT, gated=False)
         entries.append(draw.model_copy(update={"draw": f"{number:032x}", "run": f"run {number}"}))
     best = max(range(10), key=lambda number: sum(one.reward or 0 for one in sides[number]))
-    asked = Claim(
-        "desk",
-        "heldout",
-        "lock-1",
-        f"text {best}",
-        "agent",
-        "who v0 is",
-        "calibrated",
-        2,
-        draw=f"{best:032x}",
-    )
-    look = spending_of(entries, asked)
+    look = spending_of(entries, claim(candidate=f"text {best}", trials=2, draw=f"{best:032x}"))
     verdict = decide(
         pair(baseline, sides[best]),
         CALIBRATED,

@@ -212,9 +212,6 @@ def test_no_regression_passes_an_edit_that_changes_nothing_on_twelve_tasks(kind:
     assert (found[Goal.HOLD] == Decision.PROMOTE.rank).mean() <= 0.2
 
 
-# The drop that a comparison detects.
-
-
 # Missing simulations.
 
 
@@ -238,20 +235,25 @@ def test_what_fits_on_a_full_disk_discards_nothing(goal: Goal, policy: Any) -> N
     assert verdict.decision is Decision.INCONCLUSIVE
 
 
+def eight_fell() -> tuple[Side, Side, Side]:
+    """40 tasks of two trials; a candidate that fails the first trial of eight; a baseline that lost those."""
+    old = [sim(task, 1.0, trial=trial) for task in range(40) for trial in range(2)]
+    fell = [each.trial == 0 and int(each.task_id) < 8 for each in old]
+    new = [
+        sim(each.task_id, 0.0 if down else 1.0, trial=each.trial)
+        for each, down in zip(old, fell, strict=True)
+    ]
+    without = [
+        sim(each.task_id, None, trial=0) if down else each for each, down in zip(old, fell, strict=True)
+    ]
+    return old, new, without
+
+
 @pytest.mark.parametrize("goal", Goal)
 def test_a_discard_that_the_missing_could_have_prevented_is_withheld(goal: Goal) -> None:
-    old = [sim(task, 1.0, trial=trial) for task in range(40) for trial in range(2)]
-    new = [
-        sim(task, 0.0 if trial == 0 and task < 8 else 1.0, trial=trial)
-        for task in range(40)
-        for trial in range(2)
-    ]
+    old, new, without = eight_fell()
     assert judged(old, new, goal).decision is Decision.DISCARD
-    lost = [
-        sim(one.task_id, None, trial=one.trial) if one.trial == 0 and int(one.task_id) < 8 else one
-        for one in old
-    ]
-    verdict = judged(lost, new, goal)
+    verdict = judged(without, new, goal)
     assert (verdict.decision, check(verdict, "best_case").status) == (
         Decision.INCONCLUSIVE,
         CheckStatus.UNDECIDED,
@@ -268,18 +270,9 @@ def test_a_discard_stands_that_nothing_missing_could_have_prevented(goal: Goal) 
 
 
 def test_a_guard_is_withheld_too() -> None:
-    old = [sim(task, 1.0, trial=trial) for task in range(40) for trial in range(2)]
-    new = [
-        sim(task, 0.0 if trial == 0 and task < 8 else 1.0, trial=trial)
-        for task in range(40)
-        for trial in range(2)
-    ]
-    lost = [
-        sim(one.task_id, None, trial=one.trial) if one.trial == 0 and int(one.task_id) < 8 else one
-        for one in old
-    ]
+    old, new, without = eight_fell()
     assert judged(old, new, Goal.HOLD, guard=True).guard is GuardAnswer.HARM_SHOWN
-    verdict = judged(lost, new, Goal.HOLD, guard=True)
+    verdict = judged(without, new, Goal.HOLD, guard=True)
     assert (verdict.guard, verdict.decision) == (GuardAnswer.HARM_SUSPECTED, Decision.INCONCLUSIVE)
     assert "best_case" in verdict.reason
 
