@@ -6,7 +6,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from research.common import at_least, progress_bar, require_packages, run
+from pytest_trace2evolve.training.recipe import check_count
+from pytest_trace2evolve.utils.optional import check_installed
+from research.common import progress_bar, run
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,12 +32,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _train(options: argparse.Namespace) -> int:
-    at_least("--cases", options.cases, 0)
-    at_least("--threads", options.threads, 1, 1024)
-    at_least("--steps", options.steps, 1)
-    packages = {"torch": "local", "transformers": "local", "safetensors": "local"}
-    # The card is drawn after an hour of training.
-    require_packages(packages if options.cases == 0 else {**packages, "matplotlib": "plot"})
+    check_count("--cases", options.cases, 0)
+    check_count("--threads", options.threads, 1, 1024)
+    check_count("--steps", options.steps, 1)
+    for package in ("torch", "transformers", "safetensors"):
+        check_installed(package, extra="local")
+    if options.cases != 0:  # the card is drawn after an hour of training
+        check_installed("matplotlib", extra="plot")
     # Before torch is loaded. Its threads meet some thousand times a step: sleeping each time costs up to a
     # third of the speed, and spinning for long costs a core that something else needs.
     os.environ.setdefault("GOMP_SPINCOUNT", "20000")
@@ -60,7 +63,8 @@ def _write_card(folder: Path, cases: int | None) -> int:
     from research.pocket.card import write_card
     from research.pocket.measure import CASES
 
-    count = at_least("--cases", cases, 1) or CASES
+    check_count("--cases", cases, 1)
+    count = cases or CASES
     with progress_bar("measuring") as show:
         text = write_card(folder, cases=count, on_progress=lambda done, total: show(done, total, ""))
     print(text)

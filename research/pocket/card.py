@@ -13,9 +13,10 @@ from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.project.candidates import Candidates
 from pytest_trace2evolve.serving.folder import folder_digest, read_model
 from pytest_trace2evolve.serving.process import served
+from pytest_trace2evolve.utils.files import write_together
 from pytest_trace2evolve.utils.plots import draw_picture
 from pytest_trace2evolve.worlds.support.world import SupportWorld
-from research.common import REPOSITORY, OnProgress, read_json, write_files
+from research.common import REPOSITORY, OnProgress, read_object
 from research.pocket.measure import CASES, Measurements, Share, difference, measure
 
 CARD, TEXT, CURVE = "card.json", "README.md", "curve.svg"
@@ -84,13 +85,13 @@ def write_card(
     )
     text = card_text(card)
     record = json.dumps(card.model_dump(mode="json"), indent=1) + "\n"
-    write_files({folder / CARD: record, folder / TEXT: text, folder / CURVE: picture.decode()})
+    write_together({folder / CARD: record, folder / TEXT: text, folder / CURVE: picture.decode()})
     return text
 
 
 def _read_training(path: Path) -> dict[str, Any]:
     remedy = "was it made by 'python -m research.pocket train'?"
-    record = read_json(path, remedy)
+    record = read_object(path, remedy)
     if missing := TRAINING_FIELDS - record.keys():
         raise ConfigError(f"{path}: holds no {min(missing)!r}: {remedy}")
     return record

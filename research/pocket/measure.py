@@ -5,15 +5,16 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from statistics import NormalDist
 
 from pydantic import Field
-from scipy.stats import binomtest
 
 from pytest_trace2evolve.agents.chat import ChatAgent, system_prompt
 from pytest_trace2evolve.cases.case import FAMILIES, Case, generate
 from pytest_trace2evolve.cases.teacher import rulebook
 from pytest_trace2evolve.engine.conversation import converse
 from pytest_trace2evolve.errors import InfrastructureError
+from pytest_trace2evolve.gate.intervals import LEVEL, wilson
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.protocols import Model, World
 from pytest_trace2evolve.records.task import Content
@@ -48,8 +49,7 @@ class Share(Record):
         """Wilson's interval at 95 %; from 0 to 1 for a share of nothing."""
         if not self.total:
             return 0.0, 1.0
-        found = binomtest(self.hits, self.total).proportion_ci(method="wilson")
-        return float(found.low), float(found.high)
+        return wilson(self.hits / self.total, self.total, NormalDist().inv_cdf((1 + LEVEL) / 2))
 
 
 def difference(new: Share, old: Share) -> tuple[float, float, float]:

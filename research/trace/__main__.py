@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from research.common import REPOSITORY, at_least, progress_bar, run, write_files
+from research.common import REPOSITORY, progress_bar, run
 
 DEFAULT_OUT = REPOSITORY / ".trace2evolve" / "experiments" / "trace"
 
@@ -51,6 +51,8 @@ def _run(options: argparse.Namespace) -> int:
     # Before torch is loaded, here and in every process that is started from here.
     os.environ.update({name: os.environ.get(name, value) for name, value in QUIET_THREADS.items()})
     from pytest_trace2evolve.environments.registry import Environments
+    from pytest_trace2evolve.training.recipe import check_count
+    from pytest_trace2evolve.utils.files import write_together
     from pytest_trace2evolve.utils.resources import embedded_model
     from research.trace import report
     from research.trace.plan import CAPABILITIES, CONTROL, resumed_plan
@@ -59,16 +61,19 @@ def _run(options: argparse.Namespace) -> int:
     from research.trace.run import run as run_experiment
 
     base, out = embedded_model(), Path.cwd() / options.out
-    at_least("--parallel", options.parallel, 1, 256)
+    check_count("--parallel", options.parallel, 1, 256)
+    check_count("--seeds", options.seeds, 1, 1000)
+    check_count("--rollouts", options.rollouts, 1)
+    check_count("--tasks", options.tasks, 2)
     with contextlib.closing(Environments()) as environments:
         plan = plan_for(
             environments,
             base,
             capabilities=tuple(options.capability or CAPABILITIES),
             control=options.control or CONTROL,
-            seeds=at_least("--seeds", options.seeds, 1, 1000),
-            rollouts=at_least("--rollouts", options.rollouts, 1),
-            tasks=at_least("--tasks", options.tasks, 2),
+            seeds=options.seeds,
+            rollouts=options.rollouts,
+            tasks=options.tasks,
         )
     plan = resumed_plan(plan, out, seeds_given=options.seeds is not None)
     print(report.plan_text(plan), file=sys.stderr, flush=True)
@@ -76,7 +81,7 @@ def _run(options: argparse.Namespace) -> int:
         seeds = run_experiment(plan, base, out, options.parallel, lambda done, total: show(done, total, ""))
     results = results_of(seeds, earlier=earlier_seeds(out / report.RESULTS, plan.seeds))
     record = results.model_dump_json(indent=1) + "\n"
-    write_files(
+    write_together(
         {
             out / report.RESULTS: record,
             out / report.REPORT: report.results_markdown(results),

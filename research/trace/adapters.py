@@ -14,7 +14,7 @@ from pytest_trace2evolve.errors import TrainingError
 from pytest_trace2evolve.records.adapter import ADAPTER_WEIGHTS
 from pytest_trace2evolve.serving.folder import ADAPTER_CONFIG, read_model
 from pytest_trace2evolve.training.train import Order, plan_of, train_adapter, write_weights
-from research.common import write_files
+from pytest_trace2evolve.utils.files import write_atomic
 from research.trace.identity import check_unchanged
 from research.trace.plan import POINTS
 from research.trace.store import Job
@@ -61,7 +61,7 @@ def train_one(job: Job) -> None:
                 f"{job.out}, and it is trained again"
             )
         # A copied adapter is complete with its settings: they come last.
-        write_files({job.at(point) / ADAPTER_CONFIG: settings})
+        write_atomic(job.at(point) / ADAPTER_CONFIG, settings)
 
 
 def _copy_checkpoint(checkpoints: Path, identity: Mapping[str, Any], job: Job, point: float) -> None:
@@ -104,8 +104,8 @@ def merge_weights(base: Path, adapters: Mapping[str, Path], weight: float, out: 
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
+    from pytest_trace2evolve.serving.loading import quiet
     from pytest_trace2evolve.training.checkpoints import commit_folder, new_folder
-    from pytest_trace2evolve.training.run import quiet
 
     fresh = new_folder(out)
     with quiet():

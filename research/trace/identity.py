@@ -1,16 +1,17 @@
 """What makes two experiments the same: the versions of the code, the tasks, and how adapters are trained."""
 
-import importlib.metadata
 from collections.abc import Iterable
 from pathlib import Path
 
 from pytest_trace2evolve.environments.environment import EASIEST
 from pytest_trace2evolve.environments.registry import BUILT_IN_NAMES, Environments
-from pytest_trace2evolve.errors import TrainingError
+from pytest_trace2evolve.errors import ConfigError, TrainingError
 from pytest_trace2evolve.records.adapter import MANIFEST, AdapterManifest
 from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.training.heldout import PLAYING_VERSION
-from research.common import digest, read_record
+from pytest_trace2evolve.utils.canonical import digest
+from pytest_trace2evolve.utils.optional import MODEL_PACKAGES, model_package_versions
+from pytest_trace2evolve.utils.reading import read_record
 from research.trace.plan import Plan, Training
 from research.trace.target import VERSION as TARGET_VERSION
 from research.trace.target import target_offers
@@ -20,21 +21,12 @@ VERSION = 1
 when the same plan and seed give another adapter, another instruction, another answer or another reward.
 Environments, target tasks and how rollouts are played have versions of their own."""
 
-PACKAGES = ("torch", "transformers", "tokenizers", "trl", "peft", "gepa")
-"""The packages below: another version may give other answers."""
-
-
-def package_versions() -> dict[str, str]:
-    """The installed versions of `PACKAGES`; empty for a package that is not installed."""
-    installed = {name: next(iter(importlib.metadata.distributions(name=name)), None) for name in PACKAGES}
-    return {name: "" if found is None else found.version for name, found in installed.items()}
-
 
 def code_digest() -> str:
     """Digest of the versions of all that makes an experiment's pieces, including the packages below."""
     environments = Environments()
     scenarios = {name: environments.generator(name, EASIEST).digest for name in BUILT_IN_NAMES}
-    return digest([VERSION, TARGET_VERSION, PLAYING_VERSION, scenarios, package_versions()])
+    return digest([VERSION, TARGET_VERSION, PLAYING_VERSION, scenarios, model_package_versions()])
 
 
 def check_unchanged(plan: Plan) -> None:
@@ -48,7 +40,7 @@ def check_unchanged(plan: Plan) -> None:
     if plan.code and code_digest() != plan.code:
         raise TrainingError(
             "experiment: the version of its code, of an environment or of a package below it "
-            f"({', '.join(PACKAGES)}) has changed since it began, and pieces of two versions cannot be "
+            f"({', '.join(MODEL_PACKAGES)}) has changed since it began, and pieces of two versions cannot be "
             "compared; restore that version to resume, or start again with another --out"
         )
 
@@ -65,7 +57,9 @@ def read_manifest(plan: Plan, training: Training, seed: int, folder: Path) -> Ad
         TrainingError: it was trained differently, or with another number of rollouts.
         ConfigError: its manifest is damaged.
     """
-    manifest = read_record(folder / MANIFEST, AdapterManifest, "remove the folder, and it is trained again")
+    manifest = read_record(
+        folder / MANIFEST, AdapterManifest, ConfigError, "remove the folder, and it is trained again"
+    )
     if manifest.rollouts != plan.rollouts_of(training):
         raise TrainingError(
             f"{folder}: {manifest.rollouts} rollouts were played, and the plan says "

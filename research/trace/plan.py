@@ -13,8 +13,9 @@ from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.score import Unit
 from pytest_trace2evolve.training.recipe import PRESETS, Recipe
+from pytest_trace2evolve.utils.files import write_atomic
 from pytest_trace2evolve.utils.reading import problem_in
-from research.common import read_json, write_files
+from research.common import read_object
 from research.trace.tasks import Cell, cells_of
 
 CAPABILITIES = ("precondition_verification", "conditional_detail_retrieval", "tool_calling_precision")
@@ -204,7 +205,7 @@ def resumed_plan(plan: Plan, out: Path, *, seeds_given: bool = True) -> Plan:
         if out.is_dir() and any(entry for entry in out.iterdir() if entry.name != ".lock"):
             raise ConfigError(f"{out}: holds something else and no {PLAN}; {remedy}")
         return plan
-    kept = read_json(file, remedy)
+    kept = read_object(file, remedy)
     # As it was written: a field that older code did not write is not at its default.
     for name, value in plan.model_dump(mode="json").items():
         if name != "seeds" and (name not in kept or kept[name] != value):
@@ -230,7 +231,7 @@ def write_plan(plan: Plan, out: Path) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    write_files({out / PLAN: plan.model_dump_json(indent=1) + "\n"})
+    write_atomic(out / PLAN, plan.model_dump_json(indent=1) + "\n")
 
 
 # The arms

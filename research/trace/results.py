@@ -10,16 +10,18 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import NormalDist
 from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
-from scipy.stats import norm, t
+from scipy.stats import t
 
 from pytest_trace2evolve.errors import ConfigError, TrainingError
+from pytest_trace2evolve.gate.intervals import LEVEL, wilson
 from pytest_trace2evolve.records.adapter import MANIFEST, NONE, AdapterManifest, Confusion
 from pytest_trace2evolve.records.base import Record
-from research.common import read_record
+from pytest_trace2evolve.utils.reading import read_record
 from research.trace.evaluate import Environmental, Evaluation
 from research.trace.identity import tasks_digest
 from research.trace.plan import (
@@ -39,9 +41,6 @@ from research.trace.plan import (
 )
 from research.trace.prompts import Found
 from research.trace.store import Seed, read
-
-LEVEL = 0.95
-"""Of all intervals."""
 
 Natural = Annotated[int, Field(ge=0)]
 Table = Sequence[Sequence[float]]
@@ -130,14 +129,11 @@ def _variance(values: np.ndarray, cells: Sequence[str]) -> tuple[float, float]:
 
 def _bounds_without_spread(mean: float, tasks: int, minimum: float) -> tuple[float, float]:
     """Wilson's interval of tasks, each counted once; for differences, what it allows if none differs."""
-    z = float(norm.ppf((1 + LEVEL) / 2))
-    scale = 1 + z * z / tasks
+    z = NormalDist().inv_cdf((1 + LEVEL) / 2)
     if minimum < 0:
-        reach = z * z / tasks / scale
+        reach = wilson(0.0, tasks, z)[1]
         return max(minimum, mean - reach), min(1.0, mean + reach)
-    centre = (mean + z * z / (2 * tasks)) / scale
-    reach = z * math.sqrt(mean * (1 - mean) / tasks + z * z / (4 * tasks * tasks)) / scale
-    return max(0.0, centre - reach), min(1.0, centre + reach)
+    return wilson(mean, tasks, z)
 
 
 class Figures(Record):
@@ -235,7 +231,7 @@ class Results(Record):
 def earlier_seeds(file: Path, seeds: int) -> tuple[int, ...]:
     """The other numbers of seeds of which results were reported before, if `file` holds such results."""
     try:
-        last = read_record(file, Results, "")
+        last = read_record(file, Results, ConfigError)
     except ConfigError:
         return ()
     return tuple(count for count in dict.fromkeys([*last.earlier, last.plan.seeds]) if count != seeds)

@@ -18,7 +18,8 @@ from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.serving.folder import folder_digest, read_model
 from pytest_trace2evolve.serving.process import served
-from research.common import OnProgress, locked, require_packages
+from pytest_trace2evolve.utils.optional import check_installed
+from research.common import OnProgress, locked
 from research.trace.adapters import end_with_parent, merge_weights, train_one
 from research.trace.evaluate import AT_ONCE, Environmental, Evaluation, Evaluator
 from research.trace.identity import check_unchanged, code_digest, tasks_digest
@@ -96,7 +97,8 @@ def plan_for(
         base=folder_digest(base),
         code=code_digest(),
     )
-    require_packages(PACKAGES)
+    for package, extra in PACKAGES.items():
+        check_installed(package, extra=extra)
     ids = (target.case.id for target in heldout_targets(plan.cells, plan.tasks))
     return plan.model_copy(update={"targets": tasks_digest(ids)})
 

@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.records.adapter import MANIFEST, AdapterManifest
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.serving.folder import ADAPTER_CONFIG
-from research.common import read_record, write_files
+from pytest_trace2evolve.utils.files import write_atomic
+from pytest_trace2evolve.utils.reading import read_record
 from research.trace.identity import read_manifest
 from research.trace.plan import ARMS, POINTS, Piece, Plan, Training, adapter_at, pieces_of
 
@@ -123,7 +125,7 @@ def read_or_make(file: Path, kind: type[R], make: Callable[[], R]) -> R:
     if file.is_file():
         return read(file, kind)
     made = make()
-    write_files({file: made.model_dump_json(indent=1) + "\n"})
+    write_atomic(file, made.model_dump_json(indent=1) + "\n")
     return made
 
 
@@ -133,4 +135,4 @@ def read(file: Path, kind: type[R]) -> R:
     Raises:
         ConfigError: the file is damaged.
     """
-    return read_record(file, kind, "remove it, and it is made again")
+    return read_record(file, kind, ConfigError, "remove it, and it is made again")

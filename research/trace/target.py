@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pytest_trace2evolve.records.message import STOP, USER_STOPS, Message
 from pytest_trace2evolve.records.protocols import Offer
 from pytest_trace2evolve.records.task import Content, Task
-from research.common import digest
+from pytest_trace2evolve.utils.canonical import digest
 from research.trace.tasks import Cell, target_of
 
 VERSION = 1

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.agents.router import LETTERS, Order, orders_of, question, routing_of
-from pytest_trace2evolve.improve.routing import accuracy, confusion_of
 from pytest_trace2evolve.records.adapter import NONE, Routing, Skill
 
 NAMES = st.lists(st.from_regex(r"[a-z]{3,8}", fullmatch=True), min_size=1, max_size=7, unique=True).filter(
@@ -104,28 +103,3 @@ def test_orders_of_other_labels_are_refused() -> None:
     for told in ([], [(("a_skill", NONE), {}), (("another", NONE), {})]):
         with pytest.raises(ValueError, match="orders of the same labels"):
             routing_of(told)
-
-
-@given(
-    pairs=st.lists(
-        st.tuples(st.sampled_from(["a", "b", NONE]), st.sampled_from(["a", "c", NONE])), max_size=30
-    )
-)
-def test_a_confusion_table_counts_every_task_once(pairs: list[tuple[str, str]]) -> None:
-    found = confusion_of(pairs)
-    assert found.total == len(pairs)
-    assert found.right == sum(one == other for one, other in pairs)
-    assert found.labels[-1] == NONE
-    share = accuracy(found)
-    if not pairs:
-        assert share is None
-    else:
-        assert share is not None
-        assert 0 <= share[1] <= share[0] + 1e-12 <= share[2] + 1e-12 <= 1 + 2e-12
-
-
-def test_what_a_router_never_chose_was_a_choice_all_the_same() -> None:
-    found = confusion_of([("a", NONE), ("b", "a")], ["a", "b", "both", NONE])
-    assert found.labels == ("a", "b", "both", NONE)
-    assert found.counts[2] == (0, 0, 0, 0)
-    assert found.total == 2

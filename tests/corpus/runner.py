@@ -28,7 +28,7 @@ from pytest_trace2evolve.errors import Trace2EvolveError, shortened
 from pytest_trace2evolve.evidence import scoreboard
 from pytest_trace2evolve.evidence.cassettes import read_cassette, render
 from pytest_trace2evolve.gate.policy import read_policy
-from pytest_trace2evolve.improve.state import read_state
+from pytest_trace2evolve.improve.loop import read_state
 from pytest_trace2evolve.models.prices import read_prices
 from pytest_trace2evolve.project.adapters import Adapters
 from pytest_trace2evolve.project.pytest_ini import ini_words

@@ -48,8 +48,8 @@ RUNS = {"t2e_goal": "hold", "t2e_gate": "strict", "t2e_temperature": 0.0, "t2e_t
 """Options of runs in which an adapter without effect is promoted."""
 
 
-def write_project(root: Path, *, discovery: int = 56, heldout: int = 4) -> Project:
-    """A project with cases to learn from, and cases that decide."""
+def write_project(root: Path, *, discovery: int = 40, heldout: int = 2) -> Project:
+    """A project with just enough cases to learn from, and cases that decide."""
     shutil.copytree(REPOSITORY / "candidates", root / "candidates")
     (root / "suites").mkdir()
     (root / "suites" / "small.toml").write_text(SUITE)

@@ -1,6 +1,7 @@
 """Environments of an evolution: admitted against what decides, and calibrated where nobody has."""
 
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from pytest_trace2evolve.training.recipe import Recipe
 from pytest_trace2evolve.utils.resources import embedded_model
 from tests.gate_helpers import write_candidate
 
-NAME, NAME_2 = "precondition_verification", "conditional_detail_retrieval"
+NAME = "precondition_verification"
 
 
 def report(*, passed: bool) -> AdmissionReport:
@@ -101,8 +102,7 @@ def test_held_out_tasks_of_the_project_are_looked_for(
 def test_another_base_is_calibrated_once(
     project: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    import shutil
-
+    """Each calibration is stored, and counted, before the next can fail."""
     other = tmp_path / "other"
     shutil.copytree(embedded_model(), other)
     settings = json.loads((other / "generation_config.json").read_text())
@@ -113,31 +113,22 @@ def test_another_base_is_calibrated_once(
     played: list[int] = []
     measured = own.calibrate
 
-    async def fitting(*given: Any, **others: Any) -> Calibration:
-        found = await measured(*given, **others)
+    async def calibrate(environments: Any, name: str, *given: Any, **others: Any) -> Calibration:
+        if name != NAME:
+            raise InfrastructureError("the server is gone")
+        found = await measured(environments, name, *given, **others)
         return found.model_copy(update={"outcome": Outcome.FITS})
 
-    monkeypatch.setattr(own, "calibrate", fitting)
+    monkeypatch.setattr(own, "calibrate", calibrate)
 
     def ready(*names: str) -> list[TrainingEnvironment]:
         return prepare(project, names, base=other, heard=heard.append, played=played.append)
 
-    [first] = ready(NAME)
+    with pytest.raises(InfrastructureError):
+        ready(NAME, "account_address_inference")
     assert len(played) == 1
     assert played[0] >= 4
     assert heard[-1] == f"{NAME} 4/4"
+    [first] = ready(NAME)
     assert first.mean is not None
-    assert ready(NAME) == [first]
     assert len(played) == 1, "what was calibrated is not calibrated again"
-
-    async def failing(environments: Any, name: str, *given: Any, **others: Any) -> Calibration:
-        if name != NAME_2:
-            raise InfrastructureError("the server is gone")
-        return await fitting(environments, name, *given, **others)
-
-    monkeypatch.setattr(own, "calibrate", failing)
-    with pytest.raises(InfrastructureError):
-        ready(NAME_2, "account_address_inference")
-    assert len(played) == 2, "each is kept, and counted, before the next can fail"
-    ready(NAME, NAME_2)
-    assert len(played) == 2

@@ -1,13 +1,16 @@
 """`pytest --t2e-evolve`: the session runs as without it, then an evolution learns from its run."""
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
+from pytest_trace2evolve.records.adapter import MANIFEST
+from pytest_trace2evolve.records.improvement import Stage
 from pytest_trace2evolve.utils.resources import embedded_model, has_embedded_model
 from tests.ci_files import REPOSITORY
-from tests.improve.evolutions import write_project
+from tests.improve.evolutions import CAPABILITY, write_project
 from tests.plugin.conftest import DeskProject, project
 
 __all__ = ["project"]
@@ -16,12 +19,18 @@ pytestmark = pytest.mark.skipif(not has_embedded_model(), reason="no embedded mo
 
 
 @pytest.fixture
-def support(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    """A project with two cases of each split, which is too few to learn from."""
+def root(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty project without keys."""
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "PYTEST_ADDOPTS", "GITHUB_STEP_SUMMARY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "src")]))
-    write_project(pytester.path, discovery=2, heldout=2)
+    return pytester.path
+
+
+@pytest.fixture
+def support(pytester: pytest.Pytester, root: Path) -> pytest.Pytester:
+    """A project with two cases of each split, which is too few to learn from."""
+    write_project(root, discovery=2, heldout=2)
     pytester.makeini("[pytest]\naddopts = -q --t2e-gate=strict\n")
     return pytester
 
@@ -69,10 +78,7 @@ def test_a_suite_of_another_world_than_the_environments_ends_it_before_the_sessi
         (["--t2e-agent=oracle"], "--t2e-agent does not go with --t2e-evolve, which trains"),
         (["--t2e-replay=x"], "--t2e-replay does not go with --t2e-evolve"),
         (["--t2e-stages=2,4"], "--t2e-stages does not go with --t2e-evolve: a run that may"),
-        (
-            ["--t2e-gate=off"],
-            "--t2e-gate=off: an adapter is promoted by the gate's verdict alone",
-        ),
+        (["--t2e-gate=off"], "--t2e-gate=off: an adapter is promoted by the gate's verdict alone"),
         (["--t2e-model=~nobody_here/m"], "~nobody_here/m: no such folder: nobody here has"),
         (["--t2e-model=m"], "--t2e-model m: --t2e-evolve trains adapters, and needs a model"),
         (["-k", "note"], "-k does not go with --t2e-evolve: adapters are judged against the"),
@@ -114,3 +120,38 @@ def test_an_impossible_budget_ends_it_before_the_session(support: pytest.Pyteste
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert "--max-rollouts 5: up to " in result.stderr.str()
     assert not runs_of(support.path)
+
+
+RECIPE = "groups = 2\nrollouts = 2\nredraws = 0\nkl_every = 0\nthreads = 1\n"
+OPTIONS = "--config recipe.toml --steps 1 --most 1 --heldout 2 --heldout-rollouts 1"
+
+
+def test_a_red_session_ends_with_a_trained_and_gated_adapter(pytester: pytest.Pytester, root: Path) -> None:
+    """With a real training of one step."""
+    write_project(root)
+    (root / "recipe.toml").write_text(RECIPE)
+    pytester.makeini("[pytest]\naddopts = -q --t2e-trials=1 --t2e-confirm=0\n")
+    result = pytester.runpytest_inprocess("--candidate=v6", "--t2e-evolve", f"--t2e-evolve-options={OPTIONS}")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED, "the session's own status"
+    result.stdout.fnmatch_lines(
+        [
+            "evolving v6 on pocket: 1 adapter at most, up to *",
+            "* failed, * passed in *",
+            f"capabilities: * of 40 traces failed; missing: {CAPABILITY} *",
+            f"gate: v6+{CAPABILITY}: 42 of 42 tasks",
+            f"v6+{CAPABILITY} *",
+            "rollouts: *",
+        ]
+    )
+    [folder] = (root / ".trace2evolve" / "evolving").iterdir()
+    [run] = (root / ".trace2evolve" / "runs").iterdir()
+    state = json.loads((folder / "state.json").read_text())
+    assert state["done"] == list(Stage)
+    assert state["folder"] == str(run)
+    assert f"v6+{CAPABILITY}" in state["judged"]
+    manifest = json.loads((root / "adapters" / CAPABILITY / MANIFEST).read_text())
+    assert manifest["evidence"] == state["runs"]
+    assert manifest["informed_by"] == ["small::discovery"]
+    assert (manifest["candidate"], manifest["steps"], len(manifest["heldout"])) == ("v6", 1, 6)
+    assert manifest["verdict"]["candidate"] == f"v6+{CAPABILITY}"
+    assert "step" in (folder / f"train-{CAPABILITY}.log").read_text()

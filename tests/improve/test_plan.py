@@ -5,7 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.environments.registry import Environments
@@ -63,6 +63,7 @@ def test_a_run_that_is_there_is_not_made_again() -> None:
     assert (found["the run"], found["confirmation"]) == (0, 640 * 3)
 
 
+@settings(max_examples=20)
 @given(st.integers(1, 5), st.integers(1, 60), st.integers(2, 200), st.integers(1, 4))
 def test_more_of_anything_needs_no_less(most: int, steps: int, heldout: int, parallel: int) -> None:
     def budget(**changes: object) -> tuple[int, float]:

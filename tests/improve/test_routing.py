@@ -5,11 +5,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pytest_trace2evolve.agents.router import RoutedAgent, Router
 from pytest_trace2evolve.environments.registry import Environments
-from pytest_trace2evolve.improve.routing import openings_of, route_all, skills_of, table_of
-from pytest_trace2evolve.records.adapter import NONE, Skill
+from pytest_trace2evolve.improve.routing import (
+    Opening,
+    Routed,
+    accuracy,
+    openings_of,
+    route_all,
+    skills_of,
+    table_of,
+)
+from pytest_trace2evolve.records.adapter import NONE, Routing, Skill
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.serving.folder import read_model
@@ -117,3 +127,30 @@ def test_openings_are_routed_and_held_against_their_labels() -> None:
     assert found.confusion.total == 9
     assert found.silent == 0
     assert heard == list(range(1, 10))
+
+
+def routed(pairs: Sequence[tuple[str, str]], choices: Sequence[str] = ()) -> Routed:
+    shares = dict.fromkeys(choices, 0.0)
+    return Routed(
+        [Opening(label, "Hello.") for label, _ in pairs],
+        [Routing(chosen=chosen, shares=shares) for _, chosen in pairs],
+    )
+
+
+@given(st.lists(st.tuples(st.sampled_from(["a", "b", NONE]), st.sampled_from(["a", "c", NONE])), max_size=30))
+def test_a_confusion_table_counts_every_task_once(pairs: list[tuple[str, str]]) -> None:
+    found = routed(pairs).confusion
+    assert found.total == len(pairs)
+    assert found.right == sum(label == chosen for label, chosen in pairs)
+    assert found.labels[-1] == NONE
+    share = accuracy(found)
+    assert (share is None) == (not pairs)
+    if share is not None:
+        assert 0 <= share[1] <= share[0] + 1e-12 <= share[2] + 1e-12 <= 1 + 2e-12
+
+
+def test_a_choice_that_was_never_made_is_in_the_table() -> None:
+    found = routed([("a", NONE), ("b", "a")], ["a", "b", "both", NONE]).confusion
+    assert found.labels == ("a", "b", "both", NONE)
+    assert found.counts[2] == (0, 0, 0, 0)
+    assert found.total == 2

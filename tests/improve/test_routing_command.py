@@ -120,15 +120,17 @@ def test_a_merged_adapter_is_right_on_all_that_it_was_trained_for(tmp_path: Path
 def test_a_generated_environment_of_the_project_is_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And what it started is ended."""
+    """The embedded model routes its held-out openings, and what the environment started is ended."""
     closed: list[str] = []
     own = Offer(PreconditionVerification, "What it pays", close=lambda: closed.append("parcel_tracing"))
     (tmp_path / "suites").mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(generated, "generated_offers", lambda root, worlds: {"parcel_tracing": own})
-    assert main(["routing", "parcel_tracing", "--tasks", "1", "--json"]) == 0
+    assert main(["routing", "parcel_tracing", "--tasks", "2", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["table"] == ["parcel_tracing"]
+    assert told["confusion"]["labels"] == ["parcel_tracing", NONE]
+    assert sum(map(sum, told["confusion"]["counts"])) == 4
     assert closed == ["parcel_tracing"]
 
 
@@ -153,10 +155,3 @@ def test_bad_input_is_one_line(
     error = capsys.readouterr().err
     assert told in error
     assert error.count("\n") == 1
-
-
-def test_the_embedded_model_routes_held_out_openings(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["routing", ONE, "--tasks", "2", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["confusion"]["labels"] == [ONE, NONE]
-    assert sum(map(sum, told["confusion"]["counts"])) == 4

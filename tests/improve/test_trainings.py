@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_trace2evolve.errors import ConfigError, ResultsError, TrainingError
-from pytest_trace2evolve.improve.state import STATE, locked, read_state, unused_path, write_state
+from pytest_trace2evolve.improve.loop import locked, read_state, unused_path, write_state
 from pytest_trace2evolve.improve.trainings import OnLine, Training, run_trainings
 from pytest_trace2evolve.records.improvement import Stage
 from tests.patience import until
@@ -86,7 +86,7 @@ def test_a_process_that_outlives_a_killed_evolution_holds_its_lock(tmp_path: Pat
     code = (
         "import sys, os, signal\n"
         "from pathlib import Path\n"
-        "from pytest_trace2evolve.improve.state import locked\n"
+        "from pytest_trace2evolve.improve.loop import locked\n"
         "from pytest_trace2evolve.improve.trainings import Training, run_trainings\n"
         "here = Path(sys.argv[1])\n"
         "code = 'import os, time; print(\"up\", flush=True)\\n' + sys.argv[2]\n"
@@ -120,7 +120,7 @@ def test_a_state_is_kept_and_a_damaged_one_refused(tmp_path: Path) -> None:
     assert read_state(tmp_path, "v6", "digest").minutes == {Stage.RUN: 2.5}
     with pytest.raises(ResultsError, match=r"state.json: is of another evolution, digest; move"):
         read_state(tmp_path, "v6", "other")
-    (tmp_path / STATE).write_text('{"candidate": 1}', encoding="utf-8")
+    (tmp_path / "state.json").write_text('{"candidate": 1}', encoding="utf-8")
     with pytest.raises(ResultsError, match=r"state.json: damaged at .*; move the folder away$"):
         read_state(tmp_path, "v6", "digest")
 

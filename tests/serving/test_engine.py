@@ -17,14 +17,7 @@ import uvicorn
 from pytest_trace2evolve.serving import app as serving_app
 from pytest_trace2evolve.serving.app import ChatApp
 from pytest_trace2evolve.serving.chat_format import ChatFormat
-from pytest_trace2evolve.serving.engine import (
-    MAX_PROMPT,
-    Engine,
-    Generation,
-    Job,
-    PromptError,
-    seeded_random,
-)
+from pytest_trace2evolve.serving.engine import MAX_PROMPT, Engine, Generation, Job, PromptError, seeded_random
 from pytest_trace2evolve.serving.folder import read_model
 from pytest_trace2evolve.serving.loading import LoadedModel
 from tests.patience import HANG_SECONDS, until

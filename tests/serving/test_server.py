@@ -268,7 +268,7 @@ def test_no_process_shows_the_token(server: LocalServer) -> None:
 
 
 def test_a_missing_package_is_reported_with_its_extra(models: Path, tmp_path: Path) -> None:
-    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(name='torch')")
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['torch'] = None")
     done = subprocess.run(
         [sys.executable, "-m", "pytest_trace2evolve.cli", "serve", str(models / "base")],
         env=environment(tmp_path),
@@ -307,28 +307,26 @@ def test_a_server_prints_its_address_and_ends_by_a_signal_in_good_order(models: 
 HANGING = """
 import sys, time
 from pytest_trace2evolve.serving import chat_format, loading, server
-def hang(self, *given):
+def hang():
     print("hangs", flush=True)
     while True:
         time.sleep(3600)
-if sys.argv[1] == "model":
-    forward = loading.Decoder.forward
-    def pass_or_hang(self, tokens, *given):
-        return hang(self) if tokens.shape[1] > 2 else forward(self, tokens, *given)
-    loading.Decoder.forward = pass_or_hang
-else:
-    chat_format.ChatFormat.prompt = hang
+forward, prompt = loading.Decoder.forward, chat_format.ChatFormat.prompt
+def pass_or_hang(self, tokens, *given):
+    return hang() if tokens.shape[1] > 2 else forward(self, tokens, *given)
+def prompt_or_hang(self, request):
+    return hang() if request.max_tokens == 7 else prompt(self, request)
+loading.Decoder.forward, chat_format.ChatFormat.prompt = pass_or_hang, prompt_or_hang
 server.END_SECONDS = server.GRACE_SECONDS = 0.2
 from pytest_trace2evolve.cli.main import main
-sys.exit(main(["serve", sys.argv[2], "--no-token"]))
+sys.exit(main(["serve", sys.argv[1], "--no-token"]))
 """
 
 
-@pytest.mark.parametrize(("what", "ending"), [("model", signal.SIGTERM), ("template", signal.SIGINT)])
-def test_a_server_ends_though_a_request_hangs(models: Path, what: str, ending: signal.Signals) -> None:
-    """The thread that hangs cannot be ended; the process is."""
+def test_a_server_ends_though_its_threads_hang(models: Path) -> None:
+    """The model's thread and the template's cannot be ended; the process is."""
     with subprocess.Popen(
-        [sys.executable, "-c", HANGING, what, str(models / "base")],
+        [sys.executable, "-c", HANGING, str(models / "base")],
         env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -339,15 +337,17 @@ def test_a_server_ends_though_a_request_hangs(models: Path, what: str, ending: s
             url = re.search(r"http://127\.0\.0\.1:(\d+)", server.stdout.readline())
             assert url is not None
             assert server.stdout.readline().startswith("no token: ")
-            body = b'{"model": "base", "messages": [{"role": "user", "content": "?"}]}'
-            with socket.create_connection(("127.0.0.1", int(url[1]))) as connection:
-                connection.sendall(
-                    b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
-                    b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body
-                )
-                assert server.stdout.readline() == "hangs\n"
-                server.send_signal(ending)
-                assert server.wait(HANG_SECONDS) == 130
+            for limit in (1, 7):
+                asked = {"model": "base", "messages": [{"role": "user", "content": "?"}], "max_tokens": limit}
+                body = json.dumps(asked).encode()
+                with connect(int(url[1])) as connection:
+                    connection.sendall(
+                        b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+                        b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+                    )
+                    assert server.stdout.readline() == "hangs\n"
+            server.send_signal(signal.SIGINT)
+            assert server.wait(HANG_SECONDS) == 130
         finally:
             server.kill()
 

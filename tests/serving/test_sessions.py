@@ -52,7 +52,7 @@ def traces(project: DeskProject) -> dict[str, Any]:
 
 def session(project: DeskProject, models: Path, *arguments: str) -> pytest.RunResult:
     """A session with the tiny model as agent and user."""
-    return project.pytester.runpytest_subprocess(
+    return project.pytester.runpytest_inprocess(
         f"--t2e-model={models / 'base'}", "--t2e-gate=off", *arguments
     )
 
@@ -80,12 +80,17 @@ def servers() -> list[int]:
     return found
 
 
-def test_a_seed_gives_the_same_traces_again(project: DeskProject, models: Path) -> None:
+def test_a_seed_gives_the_same_traces_with_and_without_workers(project: DeskProject, models: Path) -> None:
+    """They share one server, and evidence holds digests of what it served, not its address."""
     before = set(servers())
     runs = []
-    for arguments in ((), ("--t2e-fresh",)):
+    for arguments in (("-n2", "--t2e-save-baseline=v0"), ("--t2e-fresh",)):
         result = session(
-            project, models, "--t2e-seed=7", "--t2e-temperature=1", "--t2e-concurrency=1", *arguments
+            project,
+            models,
+            f"--t2e-adapter={models / 'one'}",
+            *("--t2e-seed=7", "--t2e-temperature=1", "--t2e-concurrency=1"),
+            *arguments,
         )
         assert result.ret in (0, 1), result.stdout.str()
         runs.append(traces(project))
@@ -95,27 +100,14 @@ def test_a_seed_gives_the_same_traces_again(project: DeskProject, models: Path) 
     assert len(runs[0]) == 4
     assert any(len(messages) > 2 for _, messages in runs[0].values()), runs[0]
     assert set(servers()) <= before
-
-
-def test_workers_share_one_server_and_evidence_holds_a_digest(project: DeskProject, models: Path) -> None:
-    result = session(
-        project,
-        models,
-        f"--t2e-adapter={models / 'one'}",
-        "-n2",
-        "--t2e-trials=2",
-        "--t2e-save-baseline=v0",
-    )
-    assert result.ret in (0, 1), result.stdout.str()
-    assert len(traces(project)) == 8
     everything = [path.read_text() for path in project.root.rglob("*.json")]
     assert len(everything) > 8
     assert not any("127.0.0.1" in text for text in everything)
-    origin = json.loads((project.root / "baselines/desk/v0.json").read_text())["provenance"]
+    kept = origin(project, "v0")
     base, adapter = folder_digest(models / "base"), folder_digest(models / "one")
-    sides = [(side["model"], side["arguments"]["weights"]) for side in (origin["agent"], origin["user"])]
+    sides = [(side["model"], side["arguments"]["weights"]) for side in (kept["agent"], kept["user"])]
     assert sides == [("base+one", f"{base}+{adapter}"), ("base", base)]
-    assert not any("endpoint" in side["arguments"] for side in (origin["agent"], origin["user"]))
+    assert not any("endpoint" in side["arguments"] for side in (kept["agent"], kept["user"]))
 
 
 def test_a_folder_that_cannot_be_served_is_a_usage_error(project: DeskProject, models: Path) -> None:
@@ -134,7 +126,7 @@ def test_a_folder_that_cannot_be_served_is_a_usage_error(project: DeskProject, m
         assert told in result.stderr.str()
 
 
-def running(project: DeskProject, models: Path) -> "tuple[subprocess.Popen[str], int]":
+def running(project: DeskProject, models: Path, *arguments: str) -> "tuple[subprocess.Popen[str], int]":
     """A session that goes on for long, and its server."""
     before = set(servers())
     # Conversations one by one, so that most are still to come when the first is finished.
@@ -147,7 +139,7 @@ def running(project: DeskProject, models: Path) -> "tuple[subprocess.Popen[str],
             "--t2e-gate=off",
             "--t2e-trials=200",
             "--t2e-concurrency=2",
-            "-n1",
+            *arguments,
         ],
         cwd=project.root,
         env={**os.environ},
@@ -164,25 +156,10 @@ def running(project: DeskProject, models: Path) -> "tuple[subprocess.Popen[str],
 
 
 def test_a_controller_that_is_killed_leaves_no_server(project: DeskProject, models: Path) -> None:
-    process, server = running(project, models)
+    process, server = running(project, models, "-n1")
     process.kill()
     process.communicate()
     assert gone(server)
-
-
-def test_a_server_that_dies_ends_the_run_with_one_line_and_no_score(
-    project: DeskProject, models: Path
-) -> None:
-    process, server = running(project, models)
-    os.kill(server, signal.SIGKILL)
-    text, _ = process.communicate(timeout=HANG_SECONDS)
-    assert process.returncode not in (0, 1), text
-    assert f"the local server of {models / 'base'} ended with status -9" in text
-    assert text.count("ERROR suites") == 1, text
-    for path in project.runs[-1].glob("simulations/*.json"):
-        record = json.loads(path.read_text())
-        lost = record["termination_reason"] == "infrastructure_error"
-        assert (record["reward_info"] is None) == lost
 
 
 @pytest.fixture
@@ -200,15 +177,25 @@ def origin(project: DeskProject, name: str) -> Any:
     return json.loads((project.root / f"baselines/desk/{name}.json").read_text())["provenance"]
 
 
-def test_a_candidate_with_an_adapter_is_one_of_its_own(adapted: DeskProject, models: Path) -> None:
-    result = session(adapted, models, "--candidate=v0+three", "--t2e-save-baseline=v0+three")
-    assert result.ret in (0, 1), result.stdout.str()
-    result.stdout.fnmatch_lines(["trace2evolve: candidate v0+three on desk*"])
-    kept = origin(adapted, "v0+three")
+def test_a_server_that_dies_ends_the_run_with_one_line_and_no_score(
+    adapted: DeskProject, models: Path
+) -> None:
+    process, server = running(adapted, models, "--candidate=v0+three")
+    os.kill(server, signal.SIGKILL)
+    text, _ = process.communicate(timeout=HANG_SECONDS)
+    assert process.returncode not in (0, 1), text
+    assert f"the local server of {models / 'base'} ended with status -9" in text
+    assert text.count("ERROR suites") == 1, text
+    for path in adapted.runs[-1].glob("simulations/*.json"):
+        record = json.loads(path.read_text())
+        lost = record["termination_reason"] == "infrastructure_error"
+        assert (record["reward_info"] is None) == lost
+    # A candidate with an adapter is one of its own.
+    kept = json.loads((adapted.runs[-1] / "results.json").read_text())["info"]["trace2evolve"]
     assert (kept["candidate"]["id"], kept["candidate"]["parent"]) == ("v0+three", "v0")
     assert kept["candidate"]["informed_by"] == ["desk::discovery"]
-    digests = folder_digest(models / "base"), folder_digest(models / "one")
     assert kept["agent"]["model"] == "base+three"
+    digests = folder_digest(models / "base"), folder_digest(models / "one")
     assert kept["agent"]["arguments"]["weights"] == "+".join(digests)
     assert kept["user"]["model"] == "base"
 
@@ -235,14 +222,8 @@ def test_what_cannot_talk_is_a_usage_error(adapted: DeskProject, models: Path) -
     model = f"--t2e-model={models / 'base'}"
     for arguments, told in (
         ([model, "--candidate=v0+tree"], "unknown adapter 'tree'; did you mean 'three'?"),
-        (
-            [model, "--candidate=v0+foreign"],
-            "adapter 'foreign' was trained on 'base' (ffffffffffff)",
-        ),
-        (
-            ["--t2e-agent=oracle", "--candidate=v0+one"],
-            "'v0+one' talks with an adapter, and this",
-        ),
+        ([model, "--candidate=v0+foreign"], "adapter 'foreign' was trained on 'base' (ffffffffffff)"),
+        (["--t2e-agent=oracle", "--candidate=v0+one"], "'v0+one' talks with an adapter, and this"),
         (
             [model, "--candidate=v0+one", f"--t2e-adapter={models / 'two'}"],
             "--t2e-adapter does not go with candidate 'v0+one', which names its adapter",

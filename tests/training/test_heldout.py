@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from pytest_trace2evolve.environments.environment import Group, Rollout
+from pytest_trace2evolve.environments.environment import Group, Rollout, count_lost
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.errors import InfrastructureError
 from pytest_trace2evolve.records.adapter import HeldOut
@@ -22,13 +22,7 @@ from pytest_trace2evolve.serving import process
 from pytest_trace2evolve.serving.folder import read_model
 from pytest_trace2evolve.testing.server import ChatServer, Reply
 from pytest_trace2evolve.training import heldout
-from pytest_trace2evolve.training.heldout import (
-    Measurement,
-    count_lost,
-    measure,
-    reward_change,
-    top_change,
-)
+from pytest_trace2evolve.training.heldout import Measurement, measure, reward_change, top_change
 from pytest_trace2evolve.utils.resources import embedded_model
 from pytest_trace2evolve.worlds.support.world import SupportWorld
 
@@ -109,7 +103,7 @@ def plan(tmp_path: Path) -> Measurement:
         read_model(embedded_model()),
         adapter,
         {CAPABILITY: 1},
-        scenarios=2,
+        scenarios={CAPABILITY: 2},
         rollouts=2,
         cache=tmp_path / "kept",
     )
@@ -167,9 +161,9 @@ def test_both_sides_are_measured_at_once_if_each_has_a_server(
 def test_too_many_lost_rollouts_end_a_measurement() -> None:
     rollouts = [Rollout(0, None if place < 2 else 0.2, (), NOTHING_USED, 0, "gone") for place in range(20)]
     with pytest.raises(InfrastructureError) as error:
-        count_lost("refunds", [Group(0, rollouts)])
+        count_lost("held-out 'refunds'", [Group(0, rollouts)])
     assert str(error.value) == (
-        "held-out 'refunds': 2 of 20 rollouts were lost, more than 5%, so the others are not reported; "
+        "held-out 'refunds': 2 of 20 rollouts were lost, more than 5%, and the others alone prove nothing; "
         "first: gone"
     )
     assert count_lost("refunds", [Group(0, [*rollouts[1:], rollouts[-1]])]) == 1

@@ -22,16 +22,21 @@ from trl import GRPOConfig, GRPOTrainer
 
 from pytest_trace2evolve.errors import MissingExtraError, TrainingError
 from pytest_trace2evolve.records.message import Message
+from pytest_trace2evolve.serving.chat_format import ChatFormat
+from pytest_trace2evolve.serving.engine import Engine, Job
 from pytest_trace2evolve.serving.folder import read_adapter, read_model
+from pytest_trace2evolve.serving.loading import LoadedModel
+from pytest_trace2evolve.serving.request import ChatRequest
 from pytest_trace2evolve.training import run
 from pytest_trace2evolve.training.checkpoints import load_checkpoint
 from pytest_trace2evolve.training.recipe import PRESETS, Drawing, Recipe, Vllm
 from pytest_trace2evolve.training.run import LAST_SHARE, StepCallback, rate_share, train, vllm_settings
-from pytest_trace2evolve.training.sampler import DrawRequest, EngineSampler, FoldedModel, OnAnswer
+from pytest_trace2evolve.training.sampler import EngineSampler, FoldedModel, OnAnswer
 from pytest_trace2evolve.training.train import write_weights
 from pytest_trace2evolve.training.trainer import CustomerTrainer
-from tests.training.served import logprobs_of_both
-from tests.training.toy import by_letters, toy_plan
+from tests.patience import HANG_SECONDS
+from tests.tiny_model import TOOLS, dialogue
+from tests.training.toy import KILLED, by_letters, toy_plan
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -49,51 +54,57 @@ def assert_equal(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]
         torch.testing.assert_close(value, second[name], atol=0, rtol=0, msg=name)
 
 
-def test_a_killed_training_ends_with_the_weights_of_one_that_was_not(base: Path, tmp_path: Path) -> None:
-    steps = 8
-    whole = train(toy_plan(base, tmp_path / "whole", steps=steps))
-    folder = tmp_path / "killed"
-    killed = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "tests.training.toy", base, folder, str(steps), "3"],
+KILLS = 2
+
+
+@pytest.fixture(scope="module")
+def trained(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the result of two processes in `together`, and a killed training in `killed`."""
+    folder = tmp_path_factory.mktemp("processes")
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "tests.training.toy", base, folder, str(KILLS)],
         cwd=REPOSITORY,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "src")])},
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "src")]),
+            "TRL_EXPERIMENTAL_SILENCE": "1",
+            "OMP_NUM_THREADS": "1",
+        },
         capture_output=True,
         text=True,
-        check=True,
+        timeout=HANG_SECONDS,
     )
-    reached = [int(line) for line in killed.stdout.split()]
-    assert len(reached) == 3
-    plan = toy_plan(base, folder, steps=steps)
-    checkpoint = load_checkpoint(folder, plan.full_identity)
+    assert done.returncode == 0, done.stderr
+    (folder / "reached").write_text(done.stdout)
+    return folder
+
+
+def test_a_killed_training_ends_with_the_weights_of_one_that_was_not(
+    trained: Path, base: Path, tmp_path: Path
+) -> None:
+    reached = [int(line) for line in (trained / "reached").read_text().split()]
+    assert len(reached) == KILLS
+    plan = toy_plan(base, trained / "killed", **KILLED)
+    checkpoint = load_checkpoint(plan.unfinished, plan.full_identity)
     assert checkpoint is not None
     assert checkpoint.step >= max(reached) - 1, "at most the running step is lost"
-    done = train(plan)
+    done, whole = train(plan), train(toy_plan(base, tmp_path / "whole", **KILLED))
     assert_equal(weights_of(whole.model), weights_of(done.model))
     names = ("step", "reward", "informative", "rollouts", "loss")
     assert [[step[name] for name in names] for step in done.curve] == [
         [step[name] for name in names] for step in whole.curve
     ]
-    assert not [file for file in folder.rglob("*") if file.suffix in (".bin", ".pt", ".pth", ".pkl")]
+    pickles = (".bin", ".pt", ".pth", ".pkl")
+    assert not [file for file in plan.unfinished.rglob("*") if file.suffix in pickles]
 
 
-def test_two_processes_train_one_adapter(base: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]
-    program = Path(__file__).with_name("together.py")
-    settings = {"ACCELERATE_USE_CPU": "true", "TRL_EXPERIMENTAL_SILENCE": "1", "OMP_NUM_THREADS": "1"}
-    path = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [*command, program, base, tmp_path],
-        env={**os.environ, **settings, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    first, second = (json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in (0, 1))
+def test_two_processes_train_one_adapter(trained: Path) -> None:
+    files = [trained / "together" / f"rank-{rank}.json" for rank in (0, 1)]
+    first, second = (json.loads(file.read_text()) for file in files)
     assert (first["writes"], second["writes"]) == (True, False)
     assert first["weights"] == second["weights"]
     names = ("reward", "informative", "rollouts", "loss", "kl", "tokens")
-    curves = [[{name: step[name] for name in names} for step in one["curve"]] for one in (first, second)]
+    curves = [[{name: step[name] for name in names} for step in rank["curve"]] for rank in (first, second)]
     assert curves[0] == curves[1]
     assert all(step["rollouts"] >= 16 and step["rollouts"] % 8 == 0 for step in first["curve"])
     assert first["curve"][1]["kl"] > 0
@@ -198,9 +209,7 @@ def test_qwen3_rolls_out_reads_calls_learns_is_saved_and_served(
     class CallingSampler(EngineSampler):
         """Every other rollout begins with the call: an untrained model would never make one."""
 
-        def play(
-            self, model: Any, requests: Sequence[DrawRequest], on_answer: OnAnswer, **options: Any
-        ) -> None:
+        def play(self, model: Any, requests: Sequence[Job], on_answer: OnAnswer, **options: Any) -> None:
             running = []
             for place, request in enumerate(requests):
                 following = on_answer(place, list(call)) if place % 2 else request
@@ -239,9 +248,40 @@ def test_qwen3_rolls_out_reads_calls_learns_is_saved_and_served(
     assert str(tmp_path) not in (folder / "adapter_config.json").read_text()
     read_adapter("trained", folder, read_model(qwen3))
     assert_equal(load_file(folder / "adapter_model.safetensors"), get_peft_model_state_dict(done.model))
-    by_server, by_transformers = logprobs_of_both(qwen3, folder)
-    assert len(by_server) == len(by_transformers) == 12
-    assert by_server == pytest.approx(by_transformers, abs=1e-4)
+    served, expected = served_logprobs(qwen3, folder), transformers_logprobs(qwen3, folder)
+    assert len(served) == len(expected) == 12
+    assert served == pytest.approx(expected, abs=1e-4)
+
+
+def served_logprobs(base: Path, adapter: Path) -> list[float]:
+    """Log-probabilities of an adapter's greedy answer by the server's engine."""
+    folder = read_model(base)
+    model = LoadedModel(folder, [read_adapter("trained", adapter, folder)], device="cpu")
+    asked = {"model": "trained", "messages": dialogue(2), "tools": TOOLS}
+    prompt = ChatFormat(model.tokenizer, model.ends).prompt(ChatRequest.read(json.dumps(asked).encode()))
+    engine = Engine(model)
+    try:
+        job = Job(prompt.tokens, "trained", max_tokens=12, temperature=0.0, logprobs=0)
+        return [token.logprob for token in engine.submit(job).result().logprobs]
+    finally:
+        engine.close()
+
+
+def transformers_logprobs(base: Path, adapter: Path) -> list[float]:
+    """The same by transformers and peft."""
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    prompt = AutoTokenizer.from_pretrained(base).apply_chat_template(
+        dialogue(2), tools=TOOLS, add_generation_prompt=True, return_dict=True, return_tensors="pt"
+    )
+    model: Any = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), adapter).eval()
+    with torch.no_grad():
+        whole = model.generate(**prompt, do_sample=False, max_new_tokens=12)
+        length = prompt["input_ids"].shape[1]
+        table = torch.log_softmax(model(input_ids=whole).logits[0, length - 1 : -1], -1)
+    found: list[float] = table.gather(-1, whole[0, length:].unsqueeze(-1)).squeeze(-1).tolist()
+    return found
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU, and torch finds none")

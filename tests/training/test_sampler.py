@@ -8,7 +8,8 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from pytest_trace2evolve.training.sampler import DrawRequest, EngineSampler
+from pytest_trace2evolve.serving.engine import Job
+from pytest_trace2evolve.training.sampler import EngineSampler
 from tests.tiny_model import TOOLS, conversations
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -35,12 +36,11 @@ def drawn(
     sampler: EngineSampler, model: Any, prompts: list[list[int]], *, weights_changed: bool
 ) -> list[list[int]]:
     found: dict[int, list[int]] = {}
-    requests = [DrawRequest(prompt, 1, 12) for prompt in prompts]
+    requests = [Job(prompt, seed=1, max_tokens=12, temperature=1e-6) for prompt in prompts]
     sampler.play(
         model,
         requests,
         lambda place, answer: found.setdefault(place, answer) and None,
-        temperature=1e-6,
         weights_changed=weights_changed,
     )
     return [found[place] for place in range(len(prompts))]
@@ -83,14 +83,14 @@ def test_a_rollout_continues_with_its_answer_and_seeds_decide_what_is_drawn(base
         sampler = EngineSampler(network, frozenset({tokenizer.eos_token_id}))
         said: list[list[int]] = []
 
-        def on_answer(place: int, answer: list[int]) -> DrawRequest | None:
+        def on_answer(place: int, answer: list[int]) -> Job | None:
             said.append(answer)
-            return DrawRequest(prompt + answer, seed + len(said), 6) if len(said) < 3 else None
+            following = Job(prompt + answer, seed=seed + len(said), max_tokens=6, temperature=1.5)
+            return following if len(said) < 3 else None
 
         try:
-            sampler.play(
-                adapted, [DrawRequest(prompt, seed, 6)], on_answer, temperature=1.5, weights_changed=True
-            )
+            first = Job(prompt, seed=seed, max_tokens=6, temperature=1.5)
+            sampler.play(adapted, [first], on_answer, weights_changed=True)
         finally:
             sampler.close()
         return said

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.project.adapters import Adapters
-from pytest_trace2evolve.records.adapter import ADAPTER_WEIGHTS, AdapterManifest
+from pytest_trace2evolve.records.adapter import ADAPTER_WEIGHTS
 from pytest_trace2evolve.serving.folder import folder_digest, read_adapter, read_model
 from pytest_trace2evolve.training import train as training
 from pytest_trace2evolve.training.recipe import Recipe
@@ -112,14 +112,14 @@ def test_other_environments_are_measured_with_scenarios_of_their_own(tmp_path: P
     base = read_model(embedded_model())
     order = Order(["a"], "a", base, tmp_path, Recipe(), {"a": 1, "b": 2}, heldout=10, others=4, rollouts=3)
     assert order.measurement().count == (10 + 4) * 3
-    assert replace(order, others=0).measurement().difficulties == {"a": 1}
+    assert replace(order, others=0).measurement().scenarios == {"a": 10}
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_killed_adapter_does_not_exist_until_it_is_complete(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Killed while it is measured, and when all of it is written except its name."""
+    """Killed while it is measured, and when all of it is written except its name; then it is completed."""
     from pytest_trace2evolve.training import checkpoints
 
     config = tmp_path / "recipe.toml"
@@ -148,28 +148,19 @@ def test_a_killed_adapter_does_not_exist_until_it_is_complete(
         assert list(adapters) == ["whole"]
         left = {entry.name for entry in adapters.folder.iterdir()} - {"whole"}
         assert left == {f".{CAPABILITY}.new", f".{CAPABILITY}.unfinished"}
-    assert main(command) == 0
-    assert list(adapters) == [CAPABILITY, "whole"]
-    resumed, whole = (adapters.folder / name / ADAPTER_WEIGHTS for name in (CAPABILITY, "whole"))
-    assert resumed.read_bytes() == whole.read_bytes()
-    assert {entry.name for entry in adapters.folder.iterdir()} == {CAPABILITY, "whole"}
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_an_adapter_is_trained_measured_and_written(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    config = tmp_path / "recipe.toml"
-    config.write_text("groups = 2\nrollouts = 4\nkl_every = 1\nthreads = 1\n")
-    command = ["train", "--capability", CAPABILITY, "--config", str(config), "--steps", "2"]
-    heldout = ["--heldout", "1", "--heldout-rollouts", "1", "--heldout-others", "1"]
-    assert main([*command, *heldout]) == 0
+    capsys.readouterr()
+    assert main([*command, *measured]) == 0
     captured = capsys.readouterr()
     assert captured.err.startswith(
-        f"training {CAPABILITY} on pocket: 2 steps × 2 groups × 4 rollouts, difficulty 1\n"
+        f"training {CAPABILITY} on pocket: 1 steps × 2 groups × 4 rollouts, difficulty 1\n"
     )
-    folder = tmp_path / "adapters" / CAPABILITY
-    assert f"{folder}: 2 steps, " in captured.out
+    assert list(adapters) == [CAPABILITY, "whole"]
+    folder = adapters.folder / CAPABILITY
+    assert f"{folder}: 1 steps, " in captured.out
+    assert (folder / ADAPTER_WEIGHTS).read_bytes() == (
+        adapters.folder / "whole" / ADAPTER_WEIGHTS
+    ).read_bytes()
+    assert {entry.name for entry in adapters.folder.iterdir()} == {CAPABILITY, "whole"}
     assert sorted(file.name for file in folder.iterdir()) == [
         "adapter_config.json",
         "adapter_model.safetensors",
@@ -177,14 +168,13 @@ def test_an_adapter_is_trained_measured_and_written(
         "curve.svg",
         "manifest.json",
     ]
-    manifest = AdapterManifest.model_validate_json((folder / "manifest.json").read_text())
+    manifest = adapters[CAPABILITY].manifest
     assert manifest.base_digest == folder_digest(embedded_model())
-    assert (manifest.steps, manifest.seed, manifest.difficulty) == (2, 1, {CAPABILITY: 1})
-    assert len(manifest.heldout) == 6
+    assert (manifest.steps, manifest.seed, manifest.difficulty) == (1, 1, {CAPABILITY: 1})
+    assert list(manifest.heldout) == [CAPABILITY]
     curve = json.loads((folder / "curve.json").read_text())
     assert manifest.rollouts == sum(step["rollouts"] for step in curve)
     read_adapter("mine", folder, read_model(embedded_model()))
-    assert not [entry for entry in folder.parent.iterdir() if entry.name.startswith(".")]
     assert rejection(capsys, *command[1:]) == (
         f"{folder}: is there already; give another --out, or move it away"
     )

@@ -22,10 +22,11 @@ from pytest_trace2evolve.environments.environment import (
     DIFFICULTIES,
     EASIEST,
     ScenarioEnvironment,
+    count_lost,
     roll_groups,
 )
 from pytest_trace2evolve.environments.registry import Environments
-from pytest_trace2evolve.errors import ConfigError, GeneratorError, InfrastructureError
+from pytest_trace2evolve.errors import ConfigError, GeneratorError
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.project.candidates import Candidates
 from pytest_trace2evolve.project.project import Project
@@ -48,7 +49,6 @@ MIN_MEAN, MAX_MEAN = 0.2, 0.6  # reward
 MIN_STD = 0.05  # within a group, averaged over groups
 MAX_SAME = 0.2  # share of groups that are all at the top, and of those that are all at 0
 MIN_INFORMATIVE = 0.5  # share of groups whose rewards differ
-MAX_LOST = 0.05  # share of lost rollouts up to which the others count
 
 KS = (1, 4, 8, 16)  # of pass@k
 ANSWERS_PER_ROLLOUT = 3  # about, for the estimate before anything is measured
@@ -208,13 +208,7 @@ async def _measure(
         on_progress=lambda done: on_progress(difficulty, done),
     )
     rollouts = [rollout for group in groups for rollout in group.rollouts]
-    lost = [rollout for rollout in rollouts if rollout.reward is None]
-    if len(lost) > MAX_LOST * len(rollouts):
-        raise InfrastructureError(
-            f"environment {name!r}: {len(lost)} of {len(rollouts)} rollouts were lost, more than "
-            f"{MAX_LOST:.0%}, and the others alone prove nothing; first: {lost[0].trouble}"
-        )
-    found = figures([group.rewards for group in groups], len(lost))
+    found = figures([group.rewards for group in groups], count_lost(f"environment {name!r}", groups))
     tokens = [rollout.tokens for rollout in rollouts if rollout.reward is not None and rollout.tokens]
     return DifficultyResult(
         difficulty=difficulty,

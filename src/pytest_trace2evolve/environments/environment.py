@@ -20,6 +20,9 @@ from pytest_trace2evolve.scoring.reward import check_communication, check_state
 from pytest_trace2evolve.users.scripted import ScriptedUser
 from pytest_trace2evolve.utils.concurrency import all_of
 
+MAX_LOST = 0.05
+"""Share of lost rollouts up to which the others count."""
+
 EASIEST, HARDEST = 1, 5
 DIFFICULTIES = range(EASIEST, HARDEST + 1)
 
@@ -221,6 +224,22 @@ class Group:
     def rewards(self) -> list[float]:
         """The rewards of the rollouts that were not lost."""
         return [rollout.reward for rollout in self.rollouts if rollout.reward is not None]
+
+
+def count_lost(what: str, groups: Sequence[Group]) -> int:
+    """How many rollouts have no reward.
+
+    Raises:
+        InfrastructureError: so many that the others prove nothing; names `what` was played.
+    """
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    lost = [rollout for rollout in rollouts if rollout.reward is None]
+    if len(lost) > MAX_LOST * len(rollouts):
+        raise InfrastructureError(
+            f"{what}: {len(lost)} of {len(rollouts)} rollouts were lost, more than {MAX_LOST:.0%}, and the "
+            f"others alone prove nothing; first: {lost[0].trouble}"
+        )
+    return len(lost)
 
 
 async def roll(environment: ScenarioEnvironment, agent: Agent, seed: int) -> Rollout:

@@ -12,31 +12,14 @@ from pytest_trace2evolve.session.option_table import OPTIONS, Option
 from pytest_trace2evolve.utils.option_types import finite, integer
 
 _DECISIVE = (
-    "suite",
-    "trials",
-    "gate",
-    "goal",
-    "user-model",
-    "user-base-url",
-    "temperature",
-    "seed",
-    "reasoning-effort",
-    "extra-body",
-    "judge",
-    "judge-base-url",
-    "confirm",
+    *("suite", "trials", "gate", "goal", "confirm", "judge", "judge-base-url", "user-model", "user-base-url"),
+    *("temperature", "seed", "reasoning-effort", "extra-body"),
 )
 """Options of a run that change its result."""
 
 _PACING = (
-    "key-var",
-    "user-key-var",
-    "concurrency",
-    "call-timeout",
-    "requests-per-minute",
-    "max-cost",
-    "max-tokens",
-    "max-minutes",
+    *("key-var", "user-key-var", "concurrency", "call-timeout", "requests-per-minute"),
+    *("max-cost", "max-tokens", "max-minutes"),
 )
 """Options of a run that change its pace, or whether it ends."""
 

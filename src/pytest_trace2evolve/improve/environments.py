@@ -35,13 +35,7 @@ def prepare_environments(
 ) -> list[TrainingEnvironment]:
     """Compare environments with held-out content, and calibrate those that are not calibrated yet.
 
-    Args:
-        plan: The evolution.
-        environments: All environments.
-        names: The environments to prepare.
-        project: Where calibrations are stored.
-        on_progress: Called with how far a calibration is.
-        on_calibrated: Called with the rollouts of a calibration once it is stored.
+    `on_calibrated` gets the number of rollouts of a calibration once the project has stored it.
 
     Raises:
         ConfigError: an environment is not admitted, so nothing may be trained in it.
@@ -60,21 +54,22 @@ def prepare_environments(
             # The embedded model ships calibrated, with more rollouts than here (docs/environments.md).
             found[name] = TrainingEnvironment(name=name, difficulty=EASIEST)
     seeds, rollouts = CALIBRATION
+    total = seeds * rollouts
 
     async def calibrate_all(settings: ModelSettings, missing: Sequence[str]) -> None:
         instruction = project.candidates[plan.candidate].instruction
-        ask = CalibrationSpec(settings, instruction=instruction, seeds=seeds, rollouts=rollouts)
+        spec = CalibrationSpec(settings, instruction=instruction, seeds=seeds, rollouts=rollouts)
         model = ChatModel(settings)
         try:
             for name in missing:
 
                 def report(difficulty: int, done: int, name: str = name) -> None:
-                    on_progress(f"{name} {done}/{seeds * rollouts}")
+                    on_progress(f"{name} {done}/{total}")
 
-                calibration = await calibrate(environments, name, model, ask, on_progress=report)
+                calibration = await calibrate(environments, name, model, spec, on_progress=report)
                 store_calibration(folder, calibration)
                 found[name] = _ready(calibration)
-                on_calibrated(calibration.seeds * calibration.group * len(calibration.tried))
+                on_calibrated(total * len(calibration.tried))
         finally:
             await model.close()
 

@@ -4,6 +4,8 @@ Its stages run one after the other. The state of each is stored before the next 
 plan resumes after any interruption.
 """
 
+import itertools
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -13,14 +15,13 @@ from pathlib import Path
 
 from pytest_trace2evolve.diagnose.diagnosis import diagnose_run
 from pytest_trace2evolve.environments.registry import Environments
-from pytest_trace2evolve.errors import ConfigError, TrainingError
+from pytest_trace2evolve.errors import ConfigError, ResultsError, TrainingError
 from pytest_trace2evolve.evidence.integrity import check_promotion
 from pytest_trace2evolve.evidence.results import read_results
 from pytest_trace2evolve.improve.environments import prepare_environments
 from pytest_trace2evolve.improve.plan import EvolutionPlan
 from pytest_trace2evolve.improve.planner import read_source
 from pytest_trace2evolve.improve.routing import openings_of, route_locally, table_of
-from pytest_trace2evolve.improve.state import locked, read_state, unused_path, write_state
 from pytest_trace2evolve.improve.trainings import (
     OnLine,
     Training,
@@ -32,7 +33,7 @@ from pytest_trace2evolve.improve.trainings import (
 )
 from pytest_trace2evolve.records.adapter import AdapterState
 from pytest_trace2evolve.records.improvement import CandidateOutcome, Evolution, Stage
-from pytest_trace2evolve.records.verdict import Decision, RunVerdict
+from pytest_trace2evolve.records.verdict import Decision
 from pytest_trace2evolve.session.access_log import Looks
 from pytest_trace2evolve.session.adapters import gate_of, note_verdict, state_of
 from pytest_trace2evolve.session.planner import Resources, make_plan
@@ -40,6 +41,8 @@ from pytest_trace2evolve.session.run_verdict import read_verdict
 from pytest_trace2evolve.session.session import Event, TaskDecided
 from pytest_trace2evolve.session.session import run as run_session
 from pytest_trace2evolve.session.sources import expand
+from pytest_trace2evolve.utils.files import lock_file, write_atomic
+from pytest_trace2evolve.utils.reading import read_record
 
 OPENINGS = 20
 """Openings a label that measure the router."""
@@ -49,6 +52,9 @@ _STORE_EVERY = 60.0
 
 _PARTS_SHOWN = 10
 """Lines of progress a run."""
+
+_STATE = "state.json"
+_LOCK = "lock"
 
 OnProgress = Callable[[Stage, str], None]
 """Called with a stage and a line about it."""
@@ -64,17 +70,9 @@ def evolve(
     on_progress: OnProgress = lambda stage, line: None,
     train: Trainer = run_trainings,
 ) -> Evolution:
-    """Go through all stages of a plan, from where an earlier call was interrupted.
+    """Go through all stages of a plan, from where an earlier call was interrupted; returns the final state.
 
-    Args:
-        plan: What to do.
-        resources: What the project offers.
-        environments: All environments.
-        on_progress: Called with how far it is, perhaps from other threads.
-        train: Runs the trainings.
-
-    Returns:
-        The state at the end.
+    `on_progress` may be called from other threads; `train` runs the trainings.
 
     Raises:
         ConfigError: nothing failed, nothing is missing, or another process works on the evolution.
@@ -83,16 +81,11 @@ def evolve(
         EndpointError, ModelFolderError, StorageError: a run failed; see `session.run`.
         OSError: something cannot be written.
     """
-    return Loop(plan, resources, environments, on_progress, train).run()
+    return _Loop(plan, resources, environments, on_progress, train).run()
 
 
-class Loop:
-    """One evolution.
-
-    Attributes:
-        folder: The folder of its state, its runs and the logs of its trainings.
-        state: How far it is.
-    """
+class _Loop:
+    """One evolution; `folder` holds its state, its runs and the logs of its trainings."""
 
     state: Evolution
 
@@ -196,13 +189,8 @@ class Loop:
     def _gate_adapters(self) -> int:
         for name in self.state.adapters.values():
             candidate = f"{self.plan.candidate}+{name}"
-            if candidate in self.state.judged:
-                continue
-            folder, record = self._gate(f"gate-{name}", candidate)
-            note_verdict(self.project, record)
-            manifest = self.project.adapters[name].manifest
-            why = "" if manifest.verdict is None else manifest.verdict.why
-            self._judge(record, manifest.state, _simulations_in(folder), why)
+            if candidate not in self.state.judged:
+                self._gate(f"gate-{name}", candidate)
         return 0
 
     def _measure_router(self) -> int:
@@ -216,19 +204,14 @@ class Loop:
         table = table_of(self._environments, (), self.project, self.plan.base)
         openings = openings_of(self._environments, table, OPENINGS)
         routed = route_locally(
-            self.plan.base,
-            table,
-            openings,
-            on_progress=lambda done: self._report(f"{done}/{len(openings)}"),
+            self.plan.base, table, openings, on_progress=lambda done: self._report(f"{done}/{len(openings)}")
         )
         self._store(confusion=routed.confusion)
         return 0
 
     def _gate_routed(self) -> int:
-        if self.state.confusion is None:
-            return 0
-        folder, record = self._gate("gate-routed", f"{self.plan.candidate}+routed")
-        self._judge(record, state_of(gate_of(record)), _simulations_in(folder))
+        if self.state.confusion is not None:
+            self._gate("gate-routed", f"{self.plan.candidate}+routed")
         return 0
 
     # ---- what stages share
@@ -257,8 +240,8 @@ class Loop:
             source.check_tasks(plan)
         return folder
 
-    def _gate(self, name: str, candidate: str) -> tuple[Path, RunVerdict]:
-        """Run a candidate against the run that was learnt from; returns its folder and its verdict.
+    def _gate(self, name: str, candidate: str) -> None:
+        """Run a candidate against the run that was learnt from, and store its outcome.
 
         A promotion counts only if the ledger holds it, and a run that ended early has no verdict yet.
         """
@@ -270,18 +253,17 @@ class Loop:
                 f"(see {folder}); finished simulations are kept: give it what it lacks, and rerun the same "
                 "command to resume"
             )
-        if gate_of(record) is Decision.PROMOTE:
+        gate = gate_of(record)
+        if gate is Decision.PROMOTE:
             suites = [name for name, suite in record.suites.items() if suite.verdict is not None]
             check_promotion(folder, record, Looks(self.project).entries, suites)
-        return folder, record
-
-    def _judge(self, record: RunVerdict, state: AdapterState, simulations: int, why: str = "") -> None:
-        """Store what a candidate came to."""
-        candidate = record.candidate.id
-        judged = CandidateOutcome(
-            candidate=candidate, gate=gate_of(record), state=state, run=record.run, why=why
-        )
-        self._store(judged={**self.state.judged, candidate: judged}, rollouts=self._with(simulations))
+        state, why = state_of(gate), ""
+        if adapter := note_verdict(self.project, record):
+            state, verdict = adapter.manifest.state, adapter.manifest.verdict
+            why = "" if verdict is None else verdict.why
+        judged = CandidateOutcome(candidate=candidate, gate=gate, state=state, run=record.run, why=why)
+        rollouts = self._with(_simulations_in(folder))
+        self._store(judged={**self.state.judged, candidate: judged}, rollouts=rollouts)
         self._report(f"{candidate}: {state.value}{f' ({why})' if why else ''}")
 
     def _with(self, rollouts: int) -> dict[Stage, int]:
@@ -326,3 +308,60 @@ def _simulations_in(run: Path) -> int:
     """The simulations of a run, those that confirmed falls included."""
     fresh = [path.parent for path in run.glob("**/fresh/*/results.json")]
     return sum(len(read_results(path).simulations) for path in (*expand([run]), *fresh))
+
+
+# The folder of an evolution
+
+
+def read_state(folder: Path, candidate: str, identity: str) -> Evolution:
+    """The state of an evolution; a fresh one if it has not begun.
+
+    Raises:
+        ResultsError: the state is damaged, or of another evolution.
+    """
+    path = folder / _STATE
+    if not os.path.lexists(path):
+        return Evolution(candidate=candidate, identity=identity)
+    state = read_record(path, Evolution, ResultsError, "move the folder away")
+    if state.identity != identity:
+        raise ResultsError(f"{path}: is of another evolution, {state.identity}; move the folder away")
+    return state
+
+
+def write_state(folder: Path, state: Evolution) -> None:
+    """Store the state of an evolution.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    write_atomic(folder / _STATE, state.model_dump_json(indent=1) + "\n")
+
+
+def unused_path(path: Path) -> Path:
+    """The path, or the first of `path-2`, `path-3`, … that does not exist."""
+    numbered = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
+    return next(found for found in itertools.chain([path], numbered) if not found.exists())
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[int]:
+    """Hold the lock of an evolution; yields its file handle.
+
+    Trainings inherit the handle: one that outlives a killed evolution holds the lock until it ends.
+
+    Raises:
+        ConfigError: another process holds the lock.
+        OSError: the folder cannot be written to.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            lock_file(handle, wait=False)
+        except BlockingIOError:
+            raise ConfigError(
+                f"{folder}: another process works on it, or one that it started; wait for it to end"
+            ) from None
+        yield handle
+    finally:
+        os.close(handle)

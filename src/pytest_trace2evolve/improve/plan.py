@@ -1,4 +1,4 @@
-"""The plan of an evolution: what it does, and what it takes at most."""
+"""The plan of an evolution: what it does, and how many rollouts and minutes it takes at most."""
 
 import math
 import os
@@ -108,16 +108,14 @@ class Budget:
         return sum(self.rollouts.values())
 
     def __str__(self) -> str:
-        return ", ".join(f"{purpose} {count:,}" for purpose, count in self.rollouts.items())
+        return ", ".join(f"{purpose} {count:,}" for purpose, count in self.rollouts.items() if count)
 
 
 def budget_of(plan: EvolutionPlan, environments: Sequence[str]) -> Budget:
-    """What a plan takes at most.
+    """What a plan takes at most, with the names of all environments.
 
-    Args:
-        plan: The plan.
-        environments: The names of all environments. Each is measured for forgetting, and a trained one may
-            be calibrated at every difficulty, unless the embedded model comes with its calibration.
+    Each is measured for forgetting, and a trained one may be calibrated at every difficulty, unless the
+    embedded model comes with its calibration.
     """
     recipe, most = plan.recipe, min(plan.most, len(environments))
     is_embedded = folder_digest(plan.base.path) == folder_digest(embedded_model())
@@ -164,7 +162,6 @@ def check_budget(plan: EvolutionPlan, budget: Budget) -> None:
 
 def budget_text(plan: EvolutionPlan, budget: Budget) -> str:
     """What a plan does at most, in one line."""
-    parts = ", ".join(f"{purpose} {count:,}" for purpose, count in budget.rollouts.items() if count)
     minutes = "not known of this base" if budget.minutes is None else f"about {budget.minutes:.0f}"
     limits = [
         f"{name} {value:g}"
@@ -175,5 +172,5 @@ def budget_text(plan: EvolutionPlan, budget: Budget) -> str:
     adapters = "1 adapter" if plan.most == 1 else f"{plan.most} adapters"
     return (
         f"evolving {plan.candidate} on {plan.base.name}: {adapters} at most, up to {budget.total:,} rollouts "
-        f"({parts}), minutes on two cores {minutes}{limited}"
+        f"({budget}), minutes on two cores {minutes}{limited}"
     )

@@ -1,17 +1,16 @@
-"""Making the plan of an evolution: validates what was asked for, before anything is trained or run."""
+"""Makes the plan of an evolution: validates all options before anything is trained or run."""
 
 import argparse
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
 from pytest_trace2evolve.engine.live import names_folder
 from pytest_trace2evolve.environments.environment import EASIEST
 from pytest_trace2evolve.environments.registry import Environments
-from pytest_trace2evolve.errors import ConfigError, LockError, MissingExtraError, PolicyError
+from pytest_trace2evolve.errors import ConfigError, LockError, PolicyError
 from pytest_trace2evolve.evidence.integrity import edits_in_run
 from pytest_trace2evolve.evidence.results import ResultsFile, read_results
 from pytest_trace2evolve.gate.policy import DEFAULT_POLICY
@@ -31,8 +30,10 @@ from pytest_trace2evolve.session.settings import Context, check_values, read_jud
 from pytest_trace2evolve.session.sources import expand, mode_of, provenance
 from pytest_trace2evolve.session.traces import find_run
 from pytest_trace2evolve.session.verdicts import gated_splits
-from pytest_trace2evolve.training.recipe import MAX_COUNT, read_recipe
+from pytest_trace2evolve.training.recipe import check_count, read_recipe
+from pytest_trace2evolve.training.train import check_packages
 from pytest_trace2evolve.utils.canonical import digest
+from pytest_trace2evolve.utils.option_types import MOST_SEED
 from pytest_trace2evolve.utils.reading import parse_toml, read_text
 from pytest_trace2evolve.utils.resources import embedded_model
 
@@ -46,14 +47,9 @@ def plan_evolution(
     environments: Environments,
     context: Context,
 ) -> EvolutionPlan:
-    """Validate what was asked for and settle every choice.
+    """Validate the options of `trace2evolve evolve`, and make a plan of them.
 
-    Args:
-        asked: The options of `trace2evolve evolve`.
-        values: The options of each run, as `run_values` gives them.
-        resources: What the project offers.
-        environments: All environments.
-        context: Where the options were given, and the project's settings.
+    `values` are the options of each run, as `run_values` gives them.
 
     Raises:
         ConfigError: a value is wrong, the run is unknown or unfit, no environment has the tools of its world,
@@ -70,7 +66,7 @@ def plan_evolution(
     if values.t2e_user_model and names_folder(values.t2e_user_model, context.here):
         values.t2e_user_model = str((context.here / expanded(Path(values.t2e_user_model))).resolve())
     recipe = read_recipe(asked.preset, asked.config, seed=asked.seed, steps=asked.steps)
-    _check_installed()
+    check_packages()
     source = None if asked.from_run is None else read_source(find_run(asked.from_run, project, context.here))
     if source is not None:
         for origin in source.origins:
@@ -132,28 +128,13 @@ def plan_evolution(
 
 
 def _check_numbers(asked: argparse.Namespace) -> None:
-    for option, value, least in (
-        ("--most", asked.most, 1),
-        ("--heldout", asked.heldout, 2),
-        ("--heldout-rollouts", asked.heldout_rollouts, 1),
-        ("--parallel", asked.parallel, 1),
-        ("--max-rollouts", asked.max_rollouts, 1),
-    ):
-        if value is not None and value < least:
-            raise ConfigError(f"{option} {value}: must be {least} or more")
-        if value is not None and value > MAX_COUNT and option != "--max-rollouts":
-            raise ConfigError(f"{option} {value}: must be {MAX_COUNT} or less")
-    if asked.max_minutes is not None and not 0 < asked.max_minutes < float("inf"):
+    check_count("--most", asked.most, 1)
+    check_count("--heldout", asked.heldout, 2)
+    check_count("--heldout-rollouts", asked.heldout_rollouts, 1)
+    check_count("--parallel", asked.parallel, 1)
+    check_count("--max-rollouts", asked.max_rollouts, 1, MOST_SEED)
+    if asked.max_minutes is not None and asked.max_minutes <= 0:
         raise ConfigError(f"--max-minutes {asked.max_minutes:g}: must be more than 0")
-
-
-def _check_installed() -> None:
-    """Check for what trainings import, without importing torch into this process."""
-    for module, extra in (("trl", "train"), ("peft", "train"), ("matplotlib", "plot")):
-        if find_spec(module) is None:
-            raise MissingExtraError(
-                f"{module!r} is not installed; run: pip install 'pytest-trace2evolve[{extra}]'"
-            )
 
 
 def _check_agent(project: Project, values: SimpleNamespace, context: Context) -> None:
@@ -212,23 +193,20 @@ def _check_suites(plan: Plan, environments: Environments, *, is_new: bool) -> No
 
 def _content(plan: Plan, environments: Environments, source: "Source | None") -> str:
     """Digest of what an evolution works on: if any of it changes, an earlier evolution is another one."""
-    project = plan.project
     assert plan.policy is not None
-    files = [] if source is None else source.files
     policy = [plan.policy.name]
-    path = project.policies_folder / f"{plan.policy.name}.toml"
+    path = plan.project.policies_folder / f"{plan.policy.name}.toml"
     if path.is_file():
         policy.append(digest(parse_toml(read_text(path, PolicyError))))
+    files = [] if source is None else source.files
+    runs = [
+        [provenance(file).run_id or "", *sorted(simulation.id for simulation in file.simulations)]
+        for file in files
+    ]
     return digest(
         {
             "candidate": plan.candidate.digest,
-            "run": sorted(
-                [
-                    provenance(file).run_id or "",
-                    *sorted(simulation.id for simulation in file.simulations),
-                ]
-                for file in files
-            ),
+            "run": sorted(runs),
             "suites": {name: planned.lock.digest for name, planned in plan.suites.items()},
             "environments": {
                 name: environments.generator(name, EASIEST).digest for name in environments.names
@@ -323,24 +301,20 @@ class Source:
     def check_evidence(self, plan: Plan) -> None:
         """Check that nothing of the run was edited, and that runs of its adapters can be compared with it.
 
-        Args:
-            plan: A run of its candidate, with this run as the baseline.
+        `plan` is a run of its candidate with this run as the baseline.
 
         Raises:
             ResultsError: something was edited or differs.
         """
-        ledger = Looks(plan.project)
-        for edit in edits_in_run(self.folder, self._entries(ledger)):
+        ledger, runs = Looks(plan.project), {origin.run_id for origin in self.origins}
+        entries = [entry for entry in ledger.entries if isinstance(entry, Evaluation) and entry.run in runs]
+        for edit in edits_in_run(self.folder, entries):
             raise edit
         for planned in plan.suites.values():
             if planned.baseline is not None:
                 check_comparable(plan, planned)
         for _ in check_unedited(plan, ledger):
             pass  # a note, which the runs of the adapters repeat
-
-    def _entries(self, ledger: Looks) -> Iterator[Evaluation]:
-        runs = {origin.run_id for origin in self.origins}
-        return (entry for entry in ledger.entries if isinstance(entry, Evaluation) and entry.run in runs)
 
 
 def read_source(run: Path) -> Source:

@@ -2,13 +2,15 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 from pytest_trace2evolve.agents.router import Router
 from pytest_trace2evolve.cases.case import PRESSURE, generate
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.errors import AdapterError
+from pytest_trace2evolve.gate.intervals import LEVEL, wilson
 from pytest_trace2evolve.models.chat import ChatModel
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.project.project import Project
@@ -57,9 +59,13 @@ class Routed:
     @property
     def confusion(self) -> Confusion:
         """Oracle labels against choices."""
-        pairs = zip(self.openings, self.routings, strict=True)
-        choices = {name for routing in self.routings for name in routing.shares}
-        return confusion_of(((opening.label, routing.chosen) for opening, routing in pairs), choices)
+        labels = [opening.label for opening in self.openings]
+        chosen = [routing.chosen for routing in self.routings]
+        counts = Counter(zip(labels, chosen, strict=True))
+        names = {*labels, *chosen, *(name for routing in self.routings for name in routing.shares)}
+        ordered = (*sorted(names - {NONE}), NONE)
+        table = tuple(tuple(counts[label, choice] for choice in ordered) for label in ordered)
+        return Confusion(labels=ordered, counts=table)
 
     @property
     def silent(self) -> float:
@@ -68,30 +74,12 @@ class Routed:
         return sum(routing.silent for routing in self.routings) / asked if asked else 0.0
 
 
-def confusion_of(pairs: Iterable[tuple[str, str]], choices: Iterable[str] = ()) -> Confusion:
-    """The confusion table of oracle labels and choices, a pair a task.
-
-    Args:
-        pairs: The labels and the choices.
-        choices: Everything that the router could choose.
-    """
-    counts = Counter(pairs)
-    labels = {label for pair in counts for label in pair} | set(choices)
-    ordered = (*sorted(labels - {NONE}), NONE)
-    return Confusion(
-        labels=ordered, counts=tuple(tuple(counts[row, column] for column in ordered) for row in ordered)
-    )
-
-
-def accuracy(confusion: Confusion, level: float = 0.95) -> tuple[float, float, float] | None:
+def accuracy(confusion: Confusion, level: float = LEVEL) -> tuple[float, float, float] | None:
     """The share of right choices with its interval (Wilson 1927); None without tasks."""
     if not confusion.total:
         return None
-    from scipy.stats import binomtest
-
-    found = binomtest(confusion.right, confusion.total)
-    bounds = found.proportion_ci(level, method="wilson")
-    return confusion.right / confusion.total, float(bounds.low), float(bounds.high)
+    share = confusion.right / confusion.total
+    return share, *wilson(share, confusion.total, NormalDist().inv_cdf((1 + level) / 2))
 
 
 def table_of(
@@ -160,13 +148,7 @@ async def route_all(
     *,
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> Routed:
-    """Route openings.
-
-    Args:
-        model: The base model.
-        table: The router's table.
-        openings: The openings.
-        on_progress: Called with how many are done.
+    """Route openings; `on_progress` gets the number of those that are done.
 
     Raises:
         EndpointError: no further request can succeed, or the model gives no log-probabilities.

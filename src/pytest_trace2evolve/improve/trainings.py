@@ -3,14 +3,15 @@
 A training is a process of its own: it takes long, and torch returns its memory only when the process ends.
 """
 
+import itertools
 import os
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.errors import TrainingError
@@ -32,14 +33,7 @@ OnLine = Callable[[str, str], None]
 
 @dataclass(frozen=True)
 class Training:
-    """A training of one adapter.
-
-    Attributes:
-        name: The adapter's name.
-        arguments: The arguments of Python.
-        folder: The folder that the command runs in.
-        log: The file that its output is appended to.
-    """
+    """A training of the adapter of this name: arguments of Python, its working folder, and its log."""
 
     name: str
     arguments: Sequence[str]
@@ -87,11 +81,9 @@ def _is_own(
 
 def _unused_name(folder: Path, capability: str) -> str:
     """The capability, or the first of `capability_2`, … without an adapter or an unfinished training."""
-    found, number = capability, 1
-    while (folder / found).exists() or unfinished(folder / found).exists():
-        number += 1
-        found = f"{capability}_{number}"
-    return found
+    numbered = (f"{capability}_{number}" for number in itertools.count(2))
+    paths = (folder / name for name in itertools.chain([capability], numbered))
+    return next(path.name for path in paths if not path.exists() and not unfinished(path).exists())
 
 
 def recipe_of(plan: EvolutionPlan, state: Evolution) -> Recipe:
@@ -100,17 +92,7 @@ def recipe_of(plan: EvolutionPlan, state: Evolution) -> Recipe:
 
 
 def trainings_of(plan: EvolutionPlan, state: Evolution, root: Path, folder: Path) -> list[Training]:
-    """The trainings of the adapters that do not exist yet.
-
-    Args:
-        plan: The evolution.
-        state: Its state, with the names of the adapters.
-        root: The project's folder.
-        folder: The evolution's folder, for the recipe and the logs.
-
-    Raises:
-        OSError: the recipe cannot be written.
-    """
+    """The trainings of the adapters that do not exist yet; `folder` gets their recipe and their logs."""
     config = folder / "recipe.toml"
     write_atomic(config, recipe_toml(recipe_of(plan, state)))
     return [
@@ -151,13 +133,7 @@ def rollouts_of(manifest: AdapterManifest) -> int:
 
 
 def run_trainings(trainings: Sequence[Training], lock: int, at_once: int, on_line: OnLine) -> None:
-    """Run trainings, some at once, each in a process of its own.
-
-    Args:
-        trainings: The trainings.
-        lock: A file handle that the processes inherit.
-        at_once: How many run at a time.
-        on_line: Called with their output.
+    """Run trainings, `at_once` at a time, each in a process of its own, which inherits the handle `lock`.
 
     Raises:
         TrainingError: one failed. Those that run end first, and no other begins.
@@ -206,8 +182,14 @@ def _run(training: Training, lock: int, on_line: OnLine, running: list[subproces
     ):
         running.append(process)
         assert process.stdout is not None
+        last: deque[str] = deque(maxlen=_SHOWN_LINES)
         try:
-            last = _follow(process.stdout, log, lambda line: on_line(training.name, line))
+            for line in process.stdout:
+                log.write(line)
+                log.flush()
+                if text := line.strip():
+                    last.append(text)
+                    on_line(training.name, text)
             status = process.wait()
         except BaseException:
             process.terminate()  # nobody reads its output any more
@@ -216,15 +198,3 @@ def _run(training: Training, lock: int, on_line: OnLine, running: list[subproces
         return ""
     output = " / ".join(last) or "it printed nothing"
     return f"{training.name} ended with status {status}: {output}; see {training.log}"
-
-
-def _follow(output: IO[str], log: IO[str], on_line: Callable[[str], None]) -> list[str]:
-    """Append output to a log; returns its last lines."""
-    last: list[str] = []
-    for line in output:
-        log.write(line)
-        log.flush()
-        if text := line.strip():
-            last = [*last, text][-_SHOWN_LINES:]
-            on_line(text)
-    return last

@@ -5,9 +5,8 @@ import hmac
 import json
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
 
@@ -101,34 +100,40 @@ class ChatApp:
 
     async def complete(self, request: Request) -> Response:
         """One chat completion."""
-        with self._counted_body() as count:
-            chat = ChatRequest.read(await _read_body(request, count))
+        body = bytearray()
+        try:
+            await self._read_body(request, body)
+            chat = ChatRequest.read(body)
             self._describe(chat.model)
             loop = asyncio.get_running_loop()
             prompt = await loop.run_in_executor(self._formatting, self._prompt, chat)
             generation = await _result(request, self._engine.submit(self._job(chat, prompt)))
             if generation is None:
                 return Response(status_code=CLIENT_CLOSED)
-            body = await loop.run_in_executor(self._formatting, self._completion, chat, prompt, generation)
-            return _json(body)
-
-    @contextmanager
-    def _counted_body(self) -> Iterator[Callable[[int], None]]:
-        """Count a request's body while the request runs; yields a function that counts a further part."""
-        own = 0
-
-        def count(size: int) -> None:
-            nonlocal own
-            if self._body_bytes + size > MAX_BODIES:
-                limit = MAX_BODIES >> 20
-                raise _overloaded(f"the bodies of all running requests may have {limit} MiB")
-            own += size
-            self._body_bytes += size
-
-        try:
-            yield count
+            return _json(
+                await loop.run_in_executor(self._formatting, self._completion, chat, prompt, generation)
+            )
         finally:
-            self._body_bytes -= own
+            self._body_bytes -= len(body)
+
+    async def _read_body(self, request: Request, body: bytearray) -> None:
+        """Append a request's body, which counts among `MAX_BODIES` as long as the request runs."""
+        kinds = [kind.partition(";")[0].strip().lower() for kind in request.headers.getlist("content-type")]
+        if kinds != ["application/json"]:
+            # A page of a browser can send other types, or none, to a loopback address without asking.
+            raise ApiError("the content type must be application/json", status=415)
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                async for part in request.stream():
+                    if len(body) + len(part) > MAX_BODY:
+                        raise ApiError(f"the body is larger than {MAX_BODY >> 20} MiB", status=413)
+                    if self._body_bytes + len(part) > MAX_BODIES:
+                        limit = MAX_BODIES >> 20
+                        raise _overloaded(f"the bodies of all running requests may have {limit} MiB")
+                    body += part
+                    self._body_bytes += len(part)
+        except TimeoutError:
+            raise ApiError(f"the body did not arrive within {BODY_SECONDS:g} seconds", status=408) from None
 
     def _prompt(self, chat: ChatRequest) -> Prompt:
         prompt = self._format.prompt(chat)
@@ -176,7 +181,7 @@ class ChatApp:
             ]
         logprobs = None
         if chat.logprobs:
-            logprobs = {"content": [self._logprob(one) for one in generation.logprobs], "refusal": None}
+            logprobs = {"content": list(map(self._logprob, generation.logprobs)), "refusal": None}
         finish = "tool_calls" if calls and generation.finish == "stop" else generation.finish
         return {
             "id": f"chatcmpl-{uuid4().hex}",
@@ -230,19 +235,10 @@ class ChatApp:
                 if self._token is not None and not public:
                     _require_token(request, self._token)
                 return await handler(request)
-            except ApiError as error:
-                return _error(error)
-            except BusyError as error:
-                return _error(_overloaded(str(error)))
-            except PromptError as error:
-                return _error(ApiError(str(error), "messages", "invalid_value"))
-            except EngineError as error:
-                return _error(ApiError(str(error), code="engine_error", status=500))
             except ClientDisconnect:
                 return Response(status_code=CLIENT_CLOSED)
-            except Exception as error:  # a fault of ours, which concerns this request alone
-                cause = f"{type(error).__name__}: {error}"
-                return _error(ApiError(cause, code="server_error", status=500))
+            except Exception as error:  # concerns this request alone, even if it is a fault of ours
+                return _error(_as_api_error(error))
 
         return checked
 
@@ -280,25 +276,6 @@ def _require_token(request: Request, token: str) -> None:
         raise ApiError("the token is missing or wrong", code="invalid_api_key", status=401)
 
 
-async def _read_body(request: Request, count: Callable[[int], None]) -> bytes:
-    """A request's body; `count` is called with the size of each part."""
-    kinds = [kind.partition(";")[0].strip().lower() for kind in request.headers.getlist("content-type")]
-    if kinds != ["application/json"]:
-        # A page of a browser can send other types, or none, to a loopback address without asking.
-        raise ApiError("the content type must be application/json", status=415)
-    body = bytearray()
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            async for part in request.stream():
-                if len(body) + len(part) > MAX_BODY:
-                    raise ApiError(f"the body is larger than {MAX_BODY >> 20} MiB", status=413)
-                count(len(part))
-                body += part
-    except TimeoutError:
-        raise ApiError(f"the body did not arrive within {BODY_SECONDS:g} seconds", status=408) from None
-    return bytes(body)
-
-
 async def _result(request: Request, future: "Future[Generation]") -> Generation | None:
     """The result of a row; None if the client hangs up, and then the row is cancelled."""
     generation = asyncio.wrap_future(future)
@@ -318,6 +295,19 @@ async def _disconnected(request: Request) -> None:
 
 def _overloaded(cause: str) -> ApiError:
     return ApiError(f"{cause}: try again", code="overloaded", status=503, retry_after=1)
+
+
+def _as_api_error(error: Exception) -> ApiError:
+    match error:
+        case ApiError():
+            return error
+        case BusyError():
+            return _overloaded(str(error))
+        case PromptError():
+            return ApiError(str(error), "messages", "invalid_value")
+        case EngineError():
+            return ApiError(str(error), code="engine_error", status=500)
+    return ApiError(f"{type(error).__name__}: {error}", code="server_error", status=500)
 
 
 async def _http_error(request: Request, error: HTTPException) -> Response:

@@ -61,15 +61,10 @@ def parse_hermes(text: str) -> ParsedAnswer:
     if begin < 0:
         return answer
     rest = answer.content[begin:]
-    calls = []
-    for body in _CALL.findall(rest):
-        try:
-            call = _read_call(json.loads(body))
-        except (ValueError, RecursionError):
-            call = None
-        if call is None:
-            return answer
-        calls.append(call)
+    bodies = _CALL.findall(rest)
+    calls = [call for body in bodies if (call := _read_call(body))]
+    if len(calls) < len(bodies):
+        return answer
     between = _CALL.sub("", rest).strip()
     content = "\n".join(part for part in (answer.content[:begin].strip(), between) if part)
     return ParsedAnswer(content, tuple(calls), answer.reasoning)
@@ -79,25 +74,26 @@ def parse_own(parsed: Any) -> ParsedAnswer | None:
     """What a tokenizer's own parser found; None if its calls cannot be understood."""
     if not isinstance(parsed, dict):
         return None
-    calls = []
-    for entry in parsed.get("tool_calls") or ():
-        call = _read_call(entry.get("function", entry)) if isinstance(entry, dict) else None
-        if call is None:
-            return None
-        calls.append(call)
+    entries = parsed.get("tool_calls") or ()
+    calls = [
+        call
+        for entry in entries
+        if isinstance(entry, dict) and (call := _read_call(entry.get("function", entry)))
+    ]
     reasoning = parsed.get("reasoning_content") or parsed.get("thinking") or ""
     content = parsed.get("content") or ""
-    if not isinstance(content, str) or not isinstance(reasoning, str):
+    if len(calls) < len(entries) or not isinstance(content, str) or not isinstance(reasoning, str):
         return None
     return ParsedAnswer(content.strip() if calls else content, tuple(calls), reasoning.strip())
 
 
 def _read_call(function: Any) -> ParsedCall | None:
-    if not isinstance(function, dict):
-        return None
-    name = function.get("name")
-    arguments = function.get("arguments", function.get("parameters", {}))
+    """A call from its object, or from JSON text; None if it cannot be understood."""
     try:
+        function = json.loads(function) if isinstance(function, str) else function
+        if not isinstance(function, dict):
+            return None
+        name, arguments = function.get("name"), function.get("arguments", function.get("parameters", {}))
         if isinstance(arguments, str):  # JSON in a string, as the API itself has it
             arguments = json.loads(arguments)
         if not isinstance(name, str) or not name or not isinstance(arguments, dict):
@@ -172,13 +168,7 @@ class ChatFormat:
             return Prompt(text + opening, self._encode(text + opening), opening, tools)
 
     def parse(self, prompt: Prompt, tokens: Sequence[int], stops: Sequence[str] = ()) -> ParsedAnswer:
-        """What an answer says.
-
-        Args:
-            prompt: Its prompt.
-            tokens: All of it, including the token that ended it.
-            stops: Texts that end an answer and are not part of it.
-        """
+        """What an answer says, given all of its tokens; `stops` end it and are not part of it."""
         with self._lock:
             text = self._decode(tokens)
             cut = min((place for stop in stops if (place := text.find(stop)) >= 0), default=len(text))
@@ -211,7 +201,7 @@ class ChatFormat:
 
         Args:
             answer: The assistant's message; only the names and ids of its calls matter.
-            messages: What came back.
+            messages: The messages after it.
             ended: Whether the token that ends answers is there already.
 
         Raises:

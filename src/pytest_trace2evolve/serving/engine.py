@@ -4,7 +4,6 @@ Requests join between two steps and leave when they end, whatever other requests
 prefilled in groups that need about as many new tokens; what an earlier row held of a prompt is reused.
 """
 
-import itertools
 import random
 import threading
 import time
@@ -88,7 +87,7 @@ class Generation:
 
 @dataclass(eq=False)
 class _Row:
-    """A running request."""
+    """A running request; `past` is its own cache if rows cannot be decoded together."""
 
     job: Job
     future: Future[Generation]
@@ -96,6 +95,7 @@ class _Row:
     prompt: np.ndarray
     output: Generation = field(default_factory=Generation)
     prefix: CachedPrefix | None = None
+    past: Cache | None = None
     arrived: float = field(default_factory=time.monotonic)
 
     @property
@@ -131,7 +131,7 @@ class Engine:
         self._rows: list[_Row] = []
         self._batch = BatchCache(model.layers)
         # Rows of a model whose rows cannot be decoded together.
-        self._single: list[tuple[_Row, Cache]] = []
+        self._single: list[_Row] = []
         self._changed = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="trace2evolve-engine", daemon=True)
@@ -198,7 +198,7 @@ class Engine:
                     break
                 joining = self._admit()
             self._work(joining)
-        for row in [*self._waiting, *self._rows, *(row for row, _ in self._single)]:
+        for row in [*self._waiting, *self._rows, *self._single]:
             row.fail(EngineError("the server is ending"))
 
     def _admit(self) -> list[_Row]:
@@ -226,12 +226,15 @@ class Engine:
                 self._step()
         except Exception as error:
             self._fail_all(error)
-        for row, past in list(self._single):
+        for row in list(self._single):
             try:
-                self._step_single(row, past)
+                length = len(row.prompt) + len(row.output.tokens) - 1
+                ended = row.future.cancelled() or bool(self._decode([row], [length], row.past))
             except Exception as error:
                 row.fail(error)
-                self._single.remove((row, past))
+                ended = True
+            if ended:
+                self._single.remove(row)
 
     def _fail_all(self, error: Exception) -> None:
         """Fail all running rows and start with empty buffers."""
@@ -271,28 +274,27 @@ class Engine:
         filled = torch.tensor(lengths).unsqueeze(-1)
         mask = (slots >= held + new - filled).long()
         positions = (slots[held:] - (held + new - filled)).clamp(min=0)
-        ended = self._draw(group, self._forward(tokens, mask, positions, past, group))
+        ended = self._draw(group, tokens, mask, positions, past)
+        staying = [row for row in group if row not in ended]
         if not self._model.batched:
-            self._single += [(row, past) for row in group if row not in ended]
+            for row in staying:
+                row.past = past
+            self._single += staying
             return
         cached: list[Any] = past.layers
         layers: list[KeysValues] = [(layer.keys, layer.values) for layer in cached]
         for number, row in enumerate(group):
-            if row in ended and self._prefixes.enabled:
-                own = slice(held + new - lengths[number], None)
-                self._keep(row, [(k[number, :, own].clone(), v[number, :, own].clone()) for k, v in layers])
+            if row in ended:
+                self._keep(row, layers, number, slice(held + new - lengths[number], None))
             row.prefix = None
-        staying = [number for number, row in enumerate(group) if row not in ended]
         if not staying:
             return
-        if len(staying) < len(group):
-            layers = [(keys[staying], values[staying]) for keys, values in layers]
         try:
-            self._batch.join(layers, [lengths[number] for number in staying])
+            self._batch.join(layers, {n: lengths[n] for n, row in enumerate(group) if row not in ended})
         except Exception as error:  # some layers may have been grown already, and others not
             self._fail_all(error)
             raise
-        self._rows += [group[number] for number in staying]
+        self._rows += staying
 
     def _prefilled(self, group: list[_Row], held: int) -> Cache:
         """A cache that holds what is reused of earlier rows, all ending at one slot."""
@@ -316,59 +318,50 @@ class Engine:
         if not rows:
             return
         batch.make_room()
-        lengths = torch.tensor(batch.lengths).unsqueeze(-1)
-        mask = (torch.arange(batch.width + 1) >= batch.width - lengths).long()
-        tokens = torch.tensor([[row.output.tokens[-1]] for row in rows])
-        logits = self._forward(tokens, mask, lengths, batch.cache, rows)
+        ended = self._decode(rows, batch.lengths, batch.cache)
         batch.advance()
-        self._leave(self._draw(rows, logits))
+        self._leave(ended)
 
-    def _step_single(self, row: _Row, past: Cache) -> None:
-        """Draw one more token for a row that is decoded by itself."""
-        if row.future.cancelled():
-            self._single.remove((row, past))
-            return
-        place = len(row.prompt) + len(row.output.tokens) - 1
-        token = torch.tensor([[row.output.tokens[-1]]])
-        ones = torch.ones((1, place + 1), dtype=torch.long)
-        logits = self._forward(token, ones, torch.tensor([[place]]), past, [row])
-        if self._draw([row], logits):
-            self._single.remove((row, past))
+    def _decode(self, rows: Sequence[_Row], lengths: Sequence[int], past: Cache | None) -> list[_Row]:
+        """Draw one more token for rows that end at one slot of a cache; returns the rows that end with it."""
+        width = max(lengths)
+        positions = torch.tensor(lengths).unsqueeze(-1)
+        mask = (torch.arange(width + 1) >= width - positions).long()
+        tokens = torch.tensor([[row.output.tokens[-1]] for row in rows])
+        return self._draw(rows, tokens, mask, positions, past)
 
     def _leave(self, rows: Sequence[_Row]) -> None:
         for row in rows:
             number = self._rows.index(row)
-            if self._prefixes.enabled:
-                self._keep(row, self._batch.row(number))
+            self._keep(row, self._batch.layers, number, self._batch.slots(number))
             self._batch.leave(number)
             last = self._rows.pop()
             if last is not row:
                 self._rows[number] = last
 
-    def _keep(self, row: _Row, layers: list[KeysValues]) -> None:
-        held = layers[0][0].shape[1]
-        tokens = itertools.islice(itertools.chain(row.job.prompt, row.output.tokens), held)
-        self._prefixes.keep(row.job.adapter, list(tokens), layers)
+    def _keep(self, row: _Row, layers: Sequence[Sequence[torch.Tensor]], number: int, slots: slice) -> None:
+        """Keep what a row holds in these slots, under this number of its cache's rows."""
+        if not self._prefixes.enabled:
+            return
+        held = [(keys[number, :, slots].clone(), values[number, :, slots].clone()) for keys, values in layers]
+        tokens = [*row.job.prompt, *row.output.tokens][: held[0][0].shape[1]]
+        self._prefixes.keep(row.job.adapter, tokens, held)
 
-    def _forward(
+    def _draw(
         self,
+        rows: Sequence[_Row],
         tokens: torch.Tensor,
         mask: torch.Tensor,
         positions: torch.Tensor,
-        past: Cache,
-        rows: Sequence[_Row],
-    ) -> torch.Tensor:
-        device = self._model.device
-        adapters = [row.job.adapter for row in rows]
-        return self._model.forward(tokens.to(device), mask.to(device), positions.to(device), past, adapters)
-
-    def _draw(self, rows: Sequence[_Row], logits: torch.Tensor) -> list[_Row]:
+        past: Cache | None,
+    ) -> list[_Row]:
         """Give every row its next token; returns the rows that end with it, their futures fulfilled."""
+        logits = self._model.forward(tokens, mask, positions, past, [row.job.adapter for row in rows])
         draws = [Draw(row.job.temperature, row.job.top_p, row.random.random()) for row in rows]
-        tokens = draw(logits, draws)
-        logprobs = token_logprobs(logits, tokens, [row.job.logprobs for row in rows])
+        drawn = draw(logits, draws)
+        logprobs = token_logprobs(logits, drawn, [row.job.logprobs for row in rows])
         ended = []
-        for row, token, logprob in zip(rows, tokens, logprobs, strict=True):
+        for row, token, logprob in zip(rows, drawn, logprobs, strict=True):
             output, job = row.output, row.job
             output.tokens.append(token)
             if logprob is not None:

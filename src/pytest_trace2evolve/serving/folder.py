@@ -30,19 +30,9 @@ _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 _TEMPLATES = ("chat_template.jinja", "chat_template.json")
 _DIGESTED = (
-    "*.safetensors",
-    _INDEX,
-    CONFIG,
-    "generation_config.json",
-    "tokenizer*",
-    "vocab*",
-    "merges.txt",
-    "spiece.model",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template*",
-    "additional_chat_templates/*",
-    ADAPTER_CONFIG,
+    *("*.safetensors", _INDEX, CONFIG, "generation_config.json", ADAPTER_CONFIG),
+    *("tokenizer*", "vocab*", "merges.txt", "spiece.model", "special_tokens_map.json", "added_tokens.json"),
+    *("chat_template*", "additional_chat_templates/*"),
 )
 """The files that can change what a model says."""
 
@@ -142,35 +132,34 @@ def read_adapter(name: str, path: Path, base: ModelFolder) -> AdapterFolder:
         ModelFolderError: it cannot be served with its base; names the cause and the remedy.
     """
     path = expanded(path)
+    where = f"adapter {name!r}: {path}"
     if not path.is_dir():
-        raise ModelFolderError(f"adapter {name!r}: {path}: no such folder")
+        raise ModelFolderError(f"{where}: no such folder")
     require_name("adapter", name)
     if name == base.name:
         raise ModelFolderError(f"adapter {name!r} has the name of the model itself: choose another")
-    file = path / ADAPTER_CONFIG
-    config = _read_object(file, "not an adapter's folder")
-    if config.get("peft_type") != "LORA":
-        kind = config.get("peft_type")
-        raise ModelFolderError(f"adapter {name!r}: {file}: peft_type {kind!r} is not served; only LORA is")
+    config = _read_object(path / ADAPTER_CONFIG, "not an adapter's folder")
+    if (kind := config.get("peft_type")) != "LORA":
+        raise ModelFolderError(f"{where}/{ADAPTER_CONFIG}: peft_type {kind!r} is not served; only LORA is")
     mapping = config.get("auto_mapping")
     if mapping and (not isinstance(mapping, dict) or mapping.get("custom_code")):
-        raise ModelFolderError(f"adapter {name!r}: {file}: names custom code: never run")
+        raise ModelFolderError(f"{where}/{ADAPTER_CONFIG}: names custom code, which is never run")
     try:
         _AdapterSettings.model_validate(config)
     except ValidationError as error:
         cause = problem_in(error)
-        raise ModelFolderError(f"adapter {name!r}: {file}: {cause}; train the adapter again") from None
+        raise ModelFolderError(f"{where}/{ADAPTER_CONFIG}: {cause}; train the adapter again") from None
     if not (path / ADAPTER_WEIGHTS).exists():
         _reject_pickle(path)
-        raise ModelFolderError(f"adapter {name!r}: {path}: holds no {ADAPTER_WEIGHTS}")
+        raise ModelFolderError(f"{where}: holds no {ADAPTER_WEIGHTS}")
     shapes = tensor_shapes(path / ADAPTER_WEIGHTS)
-    _check_known_tensors(shapes, config.get("modules_to_save"), name, path)
-    _check_widths(shapes, name, path, base)
+    _check_known_tensors(shapes, config.get("modules_to_save"), where)
+    _check_widths(shapes, where, base)
     if (path / MANIFEST).exists():
         base_digest = _read_object(path / MANIFEST).get("base_digest")
         if base_digest is not None and base_digest != folder_digest(base.path):
             raise ModelFolderError(
-                f"adapter {name!r}: {path / MANIFEST}: was made for another base than {base.path} "
+                f"{where}/{MANIFEST}: was made for another base than {base.path} "
                 f"(base_digest {str(base_digest)[:12]}…)"
             )
     return AdapterFolder(path, name)
@@ -229,15 +218,10 @@ def tensor_shapes(path: Path) -> dict[str, list[int]]:
 def check_adapter_coverage(
     wrapped: Any, peft_name: str, shapes: Mapping[str, Collection[int]], adapter: AdapterFolder
 ) -> None:
-    """Compare an adapter's file with what its configuration makes of the base.
+    """Compare an adapter's tensors with those that its configuration needs on the base.
 
-    peft loads what it finds: a layer without weights would stay as the base has it.
-
-    Args:
-        wrapped: The base with the loaded adapter, a `PeftModel`.
-        peft_name: The adapter's name there.
-        shapes: The shapes of the file's tensors.
-        adapter: Its folder.
+    peft loads what it finds: a layer without weights would stay as the base has it. `wrapped` is the
+    `PeftModel` with the loaded adapter, which is called `peft_name` there.
 
     Raises:
         ModelFolderError: a tensor is missing, of another shape, or unknown; or the configuration names a
@@ -250,8 +234,8 @@ def check_adapter_coverage(
     expected = {key: list(tensor.shape) for key, tensor in state.items()}
     if missing := sorted(expected.keys() - shapes.keys()):
         raise ModelFolderError(
-            f"{file}: lacks {missing[0]!r}{_and_more(missing)}, which its {ADAPTER_CONFIG} names: it would "
-            "be served in part; copy or train it again"
+            f"{file}: lacks {missing[0]!r}{_and_more(missing)}, which its {ADAPTER_CONFIG} names; copy or "
+            "train it again"
         )
     if unknown := sorted(shapes.keys() - expected.keys()):
         raise _unknown_tensors(file, unknown)
@@ -282,7 +266,7 @@ def _layer_patterns(config: Any) -> Iterator[tuple[str, object, str]]:
             yield setting, name, rf"^(.*\.)?({name})$"
 
 
-def _check_known_tensors(names: Collection[str], modules_to_save: object, name: str, path: Path) -> None:
+def _check_known_tensors(names: Collection[str], modules_to_save: object, where: str) -> None:
     """Reject tensors of no LoRA layer and no replaced module: peft would overwrite weights of the base."""
     saved = modules_to_save if isinstance(modules_to_save, list) else []
     unknown = sorted(
@@ -291,14 +275,14 @@ def _check_known_tensors(names: Collection[str], modules_to_save: object, name: 
         if not _LORA.search(key) and not any(f".{module}." in f".{key}" for module in saved)
     )
     if unknown:
-        raise _unknown_tensors(f"adapter {name!r}: {path / ADAPTER_WEIGHTS}", unknown)
+        raise _unknown_tensors(f"{where}/{ADAPTER_WEIGHTS}", unknown)
 
 
 def _unknown_tensors(file: str, names: Collection[str]) -> ModelFolderError:
     first = next(iter(names))
     return ModelFolderError(
-        f"{file}: holds {first!r:.300}{_and_more(names)}, which its {ADAPTER_CONFIG} does not name; copy or "
-        "train it again"
+        f"{file}: holds {first!r:.300}{_and_more(names)}, which its {ADAPTER_CONFIG} does not name; copy "
+        "it again, or train one for this base"
     )
 
 
@@ -306,7 +290,7 @@ def _and_more(names: Collection[str]) -> str:
     return f" and {len(names) - 1} more" if len(names) > 1 else ""
 
 
-def _check_widths(shapes: Mapping[str, list[int]], name: str, path: Path, base: ModelFolder) -> None:
+def _check_widths(shapes: Mapping[str, list[int]], where: str, base: ModelFolder) -> None:
     """Compare an adapter's shapes with those of its base, as far as their names agree."""
     own = {
         tensor: shape
@@ -321,8 +305,8 @@ def _check_widths(shapes: Mapping[str, list[int]], name: str, path: Path, base: 
         found, expected = (shape[1], weight[1]) if part == "A.weight" else (shape[0], weight[0])
         if found != expected:
             raise ModelFolderError(
-                f"adapter {name!r}: {path} was made for another base than {base.path}: layer {layer!r} is "
-                f"{expected} wide there and {found} in the adapter"
+                f"{where} was made for another base than {base.path}: layer {layer!r} is {expected} wide "
+                f"there and {found} in the adapter"
             )
 
 

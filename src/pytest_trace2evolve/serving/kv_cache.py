@@ -5,7 +5,7 @@ lengths. The last row takes the place of one that leaves, and a joining row is c
 moves the rest.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,28 +19,15 @@ SPARE_SLOTS = 64
 """Minimum of free slots in a new buffer."""
 
 
-@dataclass
-class _Region:
-    """The part of the buffers that is in use: the first `rows` rows, the slots from `start` to `end`."""
-
-    rows: int = 0
-    start: int = 0
-    end: int = 0
-
-    @property
-    def width(self) -> int:
-        return self.end - self.start
-
-
 class _Layer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # theirs
-    """One layer of `BatchCache`, in the form that transformers takes; `held` are its two buffers."""
+    """One layer of a `BatchCache`, in the form that transformers takes; `held` are its two buffers."""
 
     is_sliding = False
 
-    def __init__(self, used: _Region) -> None:
+    def __init__(self, batch: "BatchCache") -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # theirs
         self.held: tuple[torch.Tensor, ...] = ()
-        self._used = used
+        self._batch = batch
         self.is_initialized = True
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
@@ -50,20 +37,20 @@ class _Layer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # theirs
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
     ) -> KeysValues:
         """Write what a step adds to every row; returns all that the rows hold."""
-        used = self._used
-        end = used.end + key_states.shape[-2]
+        batch = self._batch
+        rows, start, end = len(batch.lengths), batch.end - batch.width, batch.end + key_states.shape[-2]
         keys, values = self.held
-        keys[: used.rows, :, used.end : end] = key_states
-        values[: used.rows, :, used.end : end] = value_states
-        return keys[: used.rows, :, used.start : end], values[: used.rows, :, used.start : end]
+        keys[:rows, :, batch.end : end] = key_states
+        values[:rows, :, batch.end : end] = value_states
+        return keys[:rows, :, start:end], values[:rows, :, start:end]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """How many slots a step sees, and where they begin."""
-        return self._used.width + query_length, 0
+        return self._batch.width + query_length, 0
 
     def get_seq_length(self) -> int:
         """Slots in use."""
-        return self._used.width
+        return self._batch.width
 
     def get_max_length(self) -> int:
         """No limit."""
@@ -71,86 +58,79 @@ class _Layer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # theirs
 
 
 class BatchCache:
-    """The cache of all rows.
+    """The cache of all rows: the first rows of its buffers are in use, up to slot `end`.
 
     Attributes:
         cache: What a model's forward takes as `cache`.
         lengths: Tokens that each row holds.
+        end: The slot at which all rows end.
     """
 
     def __init__(self, layers: int) -> None:
-        self._used = _Region()
-        self._layers = [_Layer(self._used) for _ in range(layers)]
-        self._size = (0, 0)
-        self.cache = Cache(layers=[*self._layers])
         self.lengths: list[int] = []
+        self.end = 0
+        self._size = (0, 0)
+        self._layers = [_Layer(self) for _ in range(layers)]
+        self.cache = Cache(layers=[*self._layers])
 
     @property
     def width(self) -> int:
         """Slots in use."""
-        return self._used.width
+        return max(self.lengths, default=0)
 
-    def join(self, layers: Sequence[KeysValues], lengths: Sequence[int]) -> None:
+    @property
+    def layers(self) -> list[tuple[torch.Tensor, ...]]:
+        """The buffers of each layer: keys and values, (rows, heads, slots, width)."""
+        return [layer.held for layer in self._layers]
+
+    def slots(self, row: int) -> slice:
+        """The slots that a row holds."""
+        return slice(self.end - self.lengths[row], self.end)
+
+    def join(self, layers: Sequence[KeysValues], lengths: Mapping[int, int]) -> None:
         """Add rows.
 
         Args:
-            layers: Keys and values of each layer, (rows, heads, slots, width), the rows ending at the last
-                slot.
-            lengths: Tokens of each row.
+            layers: Keys and values of each layer, (rows, heads, slots, width), all ending at the last slot.
+            lengths: Tokens of each row that is added, by its number in `layers`.
         """
-        used, longest = self._used, max(lengths)
-        first = used.rows
-        self._reserve(first + len(lengths), longest, layers)
-        for layer, pair in zip(self._layers, layers, strict=True):
-            for buffer, states in zip(layer.held, pair, strict=True):
-                for number, length in enumerate(lengths):
+        first = len(self.lengths)
+        self._reserve(first + len(lengths), max(lengths.values()), layers)
+        for buffers, pair in zip(self.layers, layers, strict=True):
+            for buffer, states in zip(buffers, pair, strict=True):
+                for place, (number, length) in enumerate(lengths.items(), first):
                     part = states[number, :, states.shape[2] - length :]
-                    buffer[first + number, :, used.end - length : used.end] = part
-        used.rows += len(lengths)
-        self.lengths += lengths
-        used.start = min(used.start, used.end - longest)
+                    buffer[place, :, self.end - length : self.end] = part
+        self.lengths += lengths.values()
 
     def make_room(self) -> None:
         """Make sure that a step can append a column."""
-        if self._used.end >= self._size[1]:
-            self._reserve(self._used.rows, self.width, [layer.held for layer in self._layers], anew=True)
+        self._reserve(len(self.lengths), self.width, self.layers)
 
     def advance(self) -> None:
         """Count the column that a step has appended."""
-        self._used.end += 1
+        self.end += 1
         self.lengths = [length + 1 for length in self.lengths]
 
-    def row(self, number: int) -> list[KeysValues]:
-        """A copy of what a row holds, layer by layer."""
-        own = slice(self._used.end - self.lengths[number], self._used.end)
-        return [
-            (keys[number, :, own].clone(), values[number, :, own].clone())
-            for keys, values in (layer.held for layer in self._layers)
-        ]
-
-    def leave(self, number: int) -> None:
+    def leave(self, row: int) -> None:
         """Remove a row; the last one takes its number."""
-        used = self._used
-        last = used.rows - 1
-        if number != last:
-            own = slice(used.end - self.lengths[last], used.end)
-            for layer in self._layers:
-                for buffer in layer.held:
-                    buffer[number, :, own] = buffer[last, :, own]
-            self.lengths[number] = self.lengths[last]
+        last = len(self.lengths) - 1
+        if row != last:
+            own = self.slots(last)
+            for buffers in self.layers:
+                for buffer in buffers:
+                    buffer[row, :, own] = buffer[last, :, own]
+            self.lengths[row] = self.lengths[last]
         self.lengths.pop()
-        used.rows = last
-        used.start = used.end - max(self.lengths, default=0)
 
-    def _reserve(
-        self, rows: int, longest: int, like: Sequence[Sequence[torch.Tensor]], *, anew: bool = False
-    ) -> None:
-        """Make room for so many rows, and for the longest of them before the slot at which all end."""
-        used, (max_rows, slots) = self._used, self._size
-        if not anew and rows <= max_rows and longest <= used.end < slots:
+    def _reserve(self, rows: int, longest: int, like: Sequence[Sequence[torch.Tensor]]) -> None:
+        """Make room for so many rows, for the longest of them before `end`, and for a column after it."""
+        max_rows, slots = self._size
+        if rows <= max_rows and longest <= self.end < slots:
             return
-        end = max(longest, used.width)
-        old, new = slice(used.start, used.end), slice(end - used.width, end)
+        used, width = len(self.lengths), self.width
+        end = max(longest, width)
+        old, new = slice(self.end - width, self.end), slice(end - width, end)
         rows, slots = max(rows, min(2 * max_rows, rows + 8)), end + max(SPARE_SLOTS, end // 2)
         self._size = (rows, slots)
         for layer, pair in zip(self._layers, like, strict=True):
@@ -159,9 +139,9 @@ class BatchCache:
                 states.new_zeros((rows, states.shape[1], slots, states.shape[3])) for states in pair
             )
             for buffer, held in zip(buffers, layer.held, strict=False):
-                buffer[: used.rows, :, new] = held[: used.rows, :, old]
+                buffer[:used, :, new] = held[:used, :, old]
             layer.held = buffers
-        used.start, used.end = new.start, end
+        self.end = end
 
 
 @dataclass(eq=False)

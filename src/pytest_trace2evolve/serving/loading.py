@@ -5,7 +5,7 @@ Each row of a pass may have another adapter.
 
 import logging
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from inspect import signature
 from typing import Any
@@ -71,7 +71,7 @@ class Decoder:
         tokens: torch.Tensor,
         mask: torch.Tensor,
         positions: torch.Tensor,
-        past: Cache,
+        past: Cache | None,
         adapters: Sequence[str | None],
     ) -> torch.Tensor:
         """Logits (rows, vocabulary) after the last token of each row; `past` takes in the new tokens.
@@ -82,11 +82,11 @@ class Decoder:
             positions: (rows, new).
             adapters: Each row's; None is the base.
         """
-        positional = {"position_ids": positions} if self._takes_positions else {}
+        positional = {"position_ids": positions.to(self.device)} if self._takes_positions else {}
         with torch.inference_mode():
             logits: torch.Tensor = self._model(
-                input_ids=tokens,
-                attention_mask=mask,
+                input_ids=tokens.to(self.device),
+                attention_mask=mask.to(self.device),
                 cache=past,
                 use_cache=True,
                 **self._last_logits,
@@ -121,11 +121,11 @@ class LoadedModel(Decoder):
     ) -> None:
         place = _device(device)
         self.tokenizer = load_tokenizer(folder)
-        model = _load(folder, dtype or ("float32" if place.type == "cpu" else "auto"))
+        model = load_model(folder, dtype or ("float32" if place.type == "cpu" else "auto"))
         self._row_adapters: list[str] = []
         self._peft_names = {adapter.name: f"a{number}" for number, adapter in enumerate(adapters)}
         if adapters:
-            self._add_adapters(model, folder, adapters)
+            self._add_adapters(model, adapters)
         settings = model.generation_config
         super().__init__(model.to(place), _end_tokens(settings, self.tokenizer))
         self.parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -141,14 +141,14 @@ class LoadedModel(Decoder):
         tokens: torch.Tensor,
         mask: torch.Tensor,
         positions: torch.Tensor,
-        past: Cache,
+        past: Cache | None,
         adapters: Sequence[str | None],
     ) -> torch.Tensor:
         """See `Decoder.forward`."""
         self._row_adapters[:] = [BASE if name is None else self._peft_names[name] for name in adapters]
         return super().forward(tokens, mask, positions, past, adapters)
 
-    def _add_adapters(self, model: Any, folder: ModelFolder, adapters: Sequence[AdapterFolder]) -> None:
+    def _add_adapters(self, model: Any, adapters: Sequence[AdapterFolder]) -> None:
         from peft import PeftModel
         from peft.tuners.lora import LoraLayer
         from peft.utils.other import AuxiliaryTrainingWrapper
@@ -157,8 +157,7 @@ class LoadedModel(Decoder):
         for adapter in adapters:
             name = self._peft_names[adapter.name]
             shapes = tensor_shapes(adapter.path / ADAPTER_WEIGHTS)
-            _check_layers(model, shapes, adapter, folder)
-            with _quiet(), _reported(f"adapter {adapter.name!r}: {adapter.path}"):
+            with quiet(), reported(f"adapter {adapter.name!r}: {adapter.path}"):
                 if wrapped is None:
                     wrapped = PeftModel.from_pretrained(model, adapter.path, adapter_name=name)
                 else:
@@ -175,89 +174,20 @@ class LoadedModel(Decoder):
 
     def _probe(self, what: str, adapter: str | None) -> None:
         """Run two passes over a row, so that a model that cannot be served is found at once."""
-        row = torch.tensor([[min(self.ends, default=0), 0]], device=self.device)
-        ones = torch.ones((1, 3), dtype=torch.long, device=self.device)
-        with _quiet(), _reported(what):
+        row, ones = torch.tensor([[min(self.ends, default=0), 0]]), torch.ones((1, 3), dtype=torch.long)
+        with quiet(), reported(what):
             past = self.past()
-            self.forward(row, ones[:, :2], torch.tensor([[0, 1]], device=self.device), past, [adapter])
-            self.forward(row[:, 1:], ones, torch.tensor([[2]], device=self.device), past, [adapter])
+            self.forward(row, ones[:, :2], torch.tensor([[0, 1]]), past, [adapter])
+            self.forward(row[:, 1:], ones, torch.tensor([[2]]), past, [adapter])
 
 
-def load_tokenizer(folder: ModelFolder) -> Any:
-    """A model's tokenizer.
-
-    Raises:
-        ModelFolderError: it cannot be loaded, or has no chat template.
-    """
-    with _quiet(), _reported(f"{folder.path}: its tokenizer"):
-        tokenizer = transformers.AutoTokenizer.from_pretrained(
-            folder.path, trust_remote_code=False, local_files_only=True
-        )
-    if not tokenizer.chat_template:
-        raise ModelFolderError(f"{folder.path}: its tokenizer has no chat template")
-    return tokenizer
-
-
-def end_tokens(folder: ModelFolder, tokenizer: Any) -> frozenset[int]:
-    """Tokens that end an answer, without loading the model.
+def load_model(folder: ModelFolder, dtype: str) -> Any:
+    """A model with all of its weights; `dtype` is torch's name of their type, or `auto`.
 
     Raises:
-        ModelFolderError: its generation settings cannot be read.
+        ModelFolderError: it cannot be loaded, or lacks weights.
     """
-    with _quiet(), _reported(str(folder.path)):
-        if (folder.path / "generation_config.json").exists():
-            settings = transformers.GenerationConfig.from_pretrained(folder.path)
-        else:
-            config = transformers.AutoConfig.from_pretrained(folder.path, trust_remote_code=False)
-            settings = transformers.GenerationConfig.from_model_config(config)
-    return _end_tokens(settings, tokenizer)
-
-
-@contextmanager
-def _reported(where: str) -> Iterator[None]:
-    """Raise whatever fails inside as one line that names the place."""
-    try:
-        yield
-    except ModelFolderError:
-        raise
-    except Exception as error:
-        cause = " ".join(str(error).split())[:300]
-        raise ModelFolderError(f"{where}: cannot be served: {type(error).__name__}: {cause}") from None
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence the libraries' advice to people who train models."""
-    before = transformers.utils.logging.get_verbosity()
-    transformers.utils.logging.set_verbosity(logging.ERROR)
-    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # theirs
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        transformers.utils.logging.set_verbosity(before)
-
-
-def _device(chosen: str | None) -> torch.device:
-    name = chosen or ("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        cause = str(error).strip().partition("\n")[0][:200]
-        # Only `trace2evolve serve` names a device.
-        place, remedy = (
-            (f"device {name}", "; set CUDA_VISIBLE_DEVICES= to use the CPU")
-            if chosen is None
-            else (f"--device {name}", ": choose another, such as cpu")
-        )
-        raise ConfigError(f"{place}: torch cannot use it here ({cause}){remedy}") from None
-    return device
-
-
-def _load(folder: ModelFolder, dtype: str) -> Any:
-    with _quiet(), _reported(str(folder.path)):
+    with quiet(), reported(str(folder.path)):
         loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
             folder.path,
             dtype=dtype,
@@ -276,16 +206,74 @@ def _load(folder: ModelFolder, dtype: str) -> Any:
     return model
 
 
-def _check_layers(model: Any, names: Iterable[str], adapter: AdapterFolder, folder: ModelFolder) -> None:
-    """Check that the layers which an adapter changes exist."""
-    layers = {name for name, _ in model.named_modules()}
-    for key in sorted(names):
-        name, kind, _ = key.removeprefix("base_model.model.").partition(".lora_")
-        if kind and name not in layers:
-            raise ModelFolderError(
-                f"adapter {adapter.name!r}: {adapter.path} was made for another base than {folder.path}, "
-                f"which has no layer {name!r}"
-            )
+def load_tokenizer(folder: ModelFolder) -> Any:
+    """A model's tokenizer.
+
+    Raises:
+        ModelFolderError: it cannot be loaded, or has no chat template.
+    """
+    with quiet(), reported(f"{folder.path}: its tokenizer"):
+        tokenizer = transformers.AutoTokenizer.from_pretrained(
+            folder.path, trust_remote_code=False, local_files_only=True
+        )
+    if not tokenizer.chat_template:
+        raise ModelFolderError(f"{folder.path}: its tokenizer has no chat template")
+    return tokenizer
+
+
+def end_tokens(folder: ModelFolder, tokenizer: Any) -> frozenset[int]:
+    """Tokens that end an answer, without loading the model.
+
+    Raises:
+        ModelFolderError: its generation settings cannot be read.
+    """
+    with quiet(), reported(str(folder.path)):
+        if (folder.path / "generation_config.json").exists():
+            settings = transformers.GenerationConfig.from_pretrained(folder.path)
+        else:
+            config = transformers.AutoConfig.from_pretrained(folder.path, trust_remote_code=False)
+            settings = transformers.GenerationConfig.from_model_config(config)
+    return _end_tokens(settings, tokenizer)
+
+
+@contextmanager
+def reported(where: str) -> Iterator[None]:
+    """Raise every failure to load or run a model as one line that names the folder."""
+    try:
+        yield
+    except ModelFolderError:
+        raise
+    except Exception as error:
+        cause = " ".join(str(error).split())[:300]
+        raise ModelFolderError(f"{where}: cannot be loaded: {type(error).__name__}: {cause}") from None
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence the libraries' progress bars and advice."""
+    before = transformers.utils.logging.get_verbosity()
+    transformers.utils.logging.set_verbosity(logging.ERROR)
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # theirs
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        transformers.utils.logging.set_verbosity(before)
+
+
+def _device(chosen: str | None) -> torch.device:
+    name = chosen or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        cause = str(error).strip().partition("\n")[0][:200]
+        raise ConfigError(
+            f"device {name}: torch cannot use it here ({cause}); choose another, or set "
+            "CUDA_VISIBLE_DEVICES= to use the CPU"
+        ) from None
+    return device
 
 
 def _context_length(config: Any, tokenizer: Any) -> int | None:

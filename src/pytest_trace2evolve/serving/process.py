@@ -26,16 +26,11 @@ _MAX_OUTPUT = 1 << 16
 
 
 class LocalServer:
-    """A server of one model folder.
+    """A server of one model folder and of adapters, whose folders are given by name.
 
     Attributes:
         base_url: Where it listens.
         token: What requests must bring.
-
-    Args:
-        folder: The model's folder.
-        adapters: Folders of adapters by name.
-        options: Further options of `trace2evolve serve`.
 
     Raises:
         ModelFolderError: it did not start; gives its own message.
@@ -131,14 +126,7 @@ def served(
     at_once: int = 64,
     threads: int | None = None,
 ) -> Iterator[ModelSettings]:
-    """Serve a base and its adapters; yields the settings to ask the base. Adapters are models by their names.
-
-    Args:
-        base: The base model.
-        adapters: Folders by name.
-        seed: Seed of the first answer.
-        at_once: Requests at once at most.
-        threads: Threads of the server; None leaves it to torch.
+    """Serve a base and adapters, which are folders by name; yields the settings with which the base is asked.
 
     Raises:
         ModelFolderError: the base or an adapter cannot be served.

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, NoReturn, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -14,7 +14,7 @@ from pydantic import (
     model_validator,
 )
 
-from pytest_trace2evolve.utils.reading import problem_in
+from pytest_trace2evolve.utils.reading import parse_json, problem_in
 
 MAX_CONTAINERS = 500_000
 """Lists and objects of a body, including brackets in texts; 32 MiB could hold eleven million, which take a
@@ -128,8 +128,8 @@ class _ToolCall(_Part):
         """The call with its arguments as an object; arguments that are not a JSON object stay text."""
         arguments: Any = self.function.arguments
         try:
-            parsed = _parse(arguments or "{}")
-        except (ValueError, RecursionError):
+            parsed = parse_json(arguments or "{}")
+        except ValueError:
             parsed = None
         if isinstance(parsed, dict):
             arguments = parsed
@@ -205,7 +205,7 @@ class ChatRequest(BaseModel):
     chat_template_kwargs: dict[str, Any] = {}
 
     @classmethod
-    def read(cls, raw: bytes) -> Self:
+    def read(cls, raw: bytes | bytearray) -> Self:
         """A request from its body.
 
         Raises:
@@ -214,8 +214,8 @@ class ChatRequest(BaseModel):
         if raw.count(b"{") + raw.count(b"[") > MAX_CONTAINERS:
             raise ApiError(f"the body has more than {MAX_CONTAINERS:,} lists and objects", status=413)
         try:
-            body = _parse(raw)
-        except (ValueError, RecursionError):
+            body = parse_json(raw)
+        except ValueError:
             raise ApiError("the body is not JSON that can be read") from None
         if not isinstance(body, dict):
             raise ApiError("the body is not a JSON object")
@@ -292,19 +292,9 @@ class ChatRequest(BaseModel):
         return (self.top_logprobs or 0) if self.logprobs else None
 
 
-def _parse(text: str | bytes) -> Any:
-    """The value of JSON whose texts are whole characters, which is all that a tokenizer takes."""
-    value = json.loads(text, parse_constant=_reject_constant)
-    json.dumps(value, ensure_ascii=False).encode()  # fails on half of a surrogate pair
-    return value
-
-
-def _reject_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a number")
-
-
 def _check_neutral(name: str, value: object) -> None:
     accepted = NEUTRAL_VALUES[name]
-    if not any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in accepted):
-        given = " or ".join(json.dumps(one) for one in accepted)
+    # True equals 1, and is none of these values.
+    if not any(value == other and isinstance(value, bool) == isinstance(other, bool) for other in accepted):
+        given = " or ".join(map(json.dumps, accepted))
         raise ApiError(f"{name} is not supported: leave it out (or give {given})", name, "unsupported_value")

@@ -17,7 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from pytest_trace2evolve.errors import ConfigError
 from pytest_trace2evolve.serving.folder import AdapterFolder, ModelFolder
-from pytest_trace2evolve.utils.optional import require
+from pytest_trace2evolve.utils.optional import check_installed
 
 QUIET_THREADS = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}
 """Set before torch is loaded: threads that spin while they wait make a step many times slower as soon as
@@ -64,7 +64,7 @@ class GuardedConnection(H11Protocol):
         super().connection_made(transport)
         self._idle_since = self.loop.time()
         self._watch()
-        idle = [one for one in self.connections if isinstance(one, GuardedConnection) and one.idle]
+        idle = [other for other in self.connections if isinstance(other, GuardedConnection) and other.idle]
         if len(idle) > self.max_idle:
             min(idle, key=lambda connection: connection._idle_since).transport.abort()
 
@@ -112,8 +112,8 @@ class ServerSettings:
     """
 
     folder: ModelFolder
+    name: str
     adapters: Sequence[AdapterFolder] = ()
-    name: str = ""
     host: str = "127.0.0.1"
     port: int = 0
     token: str | None = field(default=None, repr=False)
@@ -172,7 +172,7 @@ def serve(settings: ServerSettings) -> int:
     with _listen(settings.host, settings.port) as listening, shutdown.on_signals():
         os.environ.update({name: os.environ.get(name, value) for name, value in QUIET_THREADS.items()})
         for module in ("torch", "transformers", "peft", "safetensors", "starlette", "uvicorn"):
-            require(module, extra="local")
+            check_installed(module, extra="local")
         _serve_on(listening, settings, shutdown)
     return 0
 
@@ -200,7 +200,7 @@ def _serve_on(listening: socket.socket, settings: ServerSettings, shutdown: _Shu
     chat = ChatApp(
         engine,
         ChatFormat(model.tokenizer, model.ends, model.context),
-        name=settings.name or settings.folder.name,
+        name=settings.name,
         adapters=[adapter.name for adapter in settings.adapters],
         context=model.context,
         default_limit=model.default_limit,
@@ -240,7 +240,7 @@ def _serve_on(listening: socket.socket, settings: ServerSettings, shutdown: _Shu
 def _announce(listening: socket.socket, settings: ServerSettings, device: str) -> None:
     host, port = listening.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
-    name = settings.name or settings.folder.name
+    name = settings.name
     if settings.parent_pipe:
         print(json.dumps({"base_url": url, "model": name}), flush=True)
         return
@@ -252,20 +252,15 @@ def _announce(listening: socket.socket, settings: ServerSettings, device: str) -
 def _listen(host: str, port: int) -> socket.socket:
     """A bound socket; connections wait in it until the model is loaded."""
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listening = socket.socket(family, kind, protocol)
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+        return socket.create_server((str(address[0]), port), family=family, backlog=2048, dualstack_ipv6=both)
     except (OSError, OverflowError, UnicodeError) as error:
-        raise ConfigError(f"--host {host} --port {port}: no address to listen on: {error}") from None
-    try:
-        if os.name == "posix":  # elsewhere it would let two servers share a port
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(address)
-        listening.listen(2048)
-    except OSError as error:
-        listening.close()
-        cause = "is taken: choose another, or 0 for a free one" if port else "cannot be listened on"
-        raise ConfigError(f"--host {host} --port {port}: {cause} ({error.strerror})") from None
-    return listening
+        cause = getattr(error, "strerror", None) or error
+        raise ConfigError(
+            f"--host {host} --port {port}: cannot listen there: {cause}; choose another, or port 0 for "
+            "a free one"
+        ) from None
 
 
 def _end_with_parent() -> None:

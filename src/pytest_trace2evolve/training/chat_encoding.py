@@ -59,12 +59,9 @@ class ChatEncoder:
         return message if calls or message.text is not None else None
 
     def continuation(self, answer: Message, messages: Sequence[Message], *, ended: bool) -> list[int]:
-        """Tokens from the end of an answer to the beginning of the next.
+        """Tokens from the end of an answer, over the messages after it, to the beginning of the next answer.
 
-        Args:
-            answer: The answer.
-            messages: What came back.
-            ended: Whether the answer's last token ended it; else that token is written too.
+        If the answer's last token did not end it, the token that does is written too.
 
         Raises:
             TrainingError: the template rejects the messages, or does not end answers.

@@ -44,10 +44,7 @@ class Checkpoint:
 def save_checkpoint(folder: Path, checkpoint: Checkpoint, identity: Mapping[str, Any]) -> None:
     """Write a checkpoint; earlier ones are removed once it is complete.
 
-    Args:
-        folder: Where the checkpoints of this training are.
-        checkpoint: The checkpoint.
-        identity: What a training must have in common to resume from it.
+    Only a training with an equal `identity` resumes from it.
 
     Raises:
         OSError: it cannot be written; the earlier checkpoint is still there.
@@ -70,12 +67,9 @@ def load_checkpoint(folder: Path, identity: Mapping[str, Any]) -> Checkpoint | N
     Raises:
         TrainingError: it is of another training, or damaged; says how to start again.
     """
-    names = (
-        [entry.name for entry in folder.iterdir() if _NAME.fullmatch(entry.name)] if folder.is_dir() else []
-    )
-    if not names:
+    last = max((path for path in folder.glob("step-*") if _NAME.fullmatch(path.name)), default=None)
+    if last is None:
         return None
-    last = folder / max(names)
     remedy = f"remove {folder} to start again"
     try:
         state = read_json(last / _STATE, TrainingError)

@@ -1,22 +1,24 @@
 """Measures a base and its adapter on held-out scenarios, with a local server and `ChatAgent`.
 
-What the base does is stored, so that it is measured once and not again for each adapter.
+Measurements of the base are stored, so that it is measured once and not again for each adapter.
 """
 
 import asyncio
 import math
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import NormalDist, fmean, stdev
 
 from pytest_trace2evolve.agents.chat import ChatAgent, system_prompt
-from pytest_trace2evolve.environments.calibration import MAX_LOST
-from pytest_trace2evolve.environments.environment import Group, ScenarioEnvironment, roll_groups
+from pytest_trace2evolve.environments.environment import ScenarioEnvironment, count_lost, roll_groups
 from pytest_trace2evolve.environments.registry import Environments
-from pytest_trace2evolve.errors import ConfigError, InfrastructureError
+from pytest_trace2evolve.errors import ConfigError
+from pytest_trace2evolve.gate.intervals import LEVEL, student, wilson
 from pytest_trace2evolve.models.chat import ChatModel
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.records.adapter import HeldOut, RewardChange
@@ -39,9 +41,6 @@ PLAYING_VERSION = 1
 when the same model gives another answer to the same scenario and seed; stored measurements of the base are
 then made again."""
 
-LEVEL = 0.95
-"""Of the intervals."""
-
 AT_ONCE = 64
 SEED = 1
 """Seed of the first rollout; both sides of a comparison draw from the same."""
@@ -61,9 +60,8 @@ class Measurement:
         base: The base model's folder.
         adapter: The adapter's folder; None measures the base alone.
         difficulties: The difficulty of each environment, by capability.
-        scenarios: Scenarios of each environment.
+        scenarios: The number of scenarios of each environment, by capability.
         rollouts: Rollouts of each scenario.
-        others: Environments of which another number of scenarios is played, by capability.
         instruction: The candidate's, which agents get after the policy.
         cache: Where measurements of the base are stored; None stores none.
         two_servers: Measure both sides at once, each with a server of its own: faster if one server leaves
@@ -73,28 +71,20 @@ class Measurement:
     base: ModelFolder
     adapter: Path | None
     difficulties: Mapping[str, int]
-    scenarios: int = SCENARIOS
+    scenarios: Mapping[str, int]
     rollouts: int = ROLLOUTS
-    others: Mapping[str, int] = field(default_factory=dict)
     instruction: str = ""
     cache: Path | None = None
     two_servers: bool = False
 
-    def scenarios_of(self, capability: str) -> int:
-        """Scenarios of a capability's environment."""
-        return self.others.get(capability, self.scenarios)
-
     @property
     def count(self) -> int:
         """Rollouts of one side."""
-        return sum(map(self.scenarios_of, self.difficulties)) * self.rollouts
+        return sum(self.scenarios.values()) * self.rollouts
 
 
 def measure(
-    environments: Environments,
-    measurement: Measurement,
-    *,
-    on_progress: OnProgress = lambda done: None,
+    environments: Environments, measurement: Measurement, *, on_progress: OnProgress = lambda done: None
 ) -> tuple[dict[str, HeldOut], dict[str, HeldOut]]:
     """Rewards of the base and of its adapter, by capability.
 
@@ -128,33 +118,25 @@ async def _measure_sides(
     on_progress: OnProgress,
 ) -> dict[str, dict[str, HeldOut]]:
     """Measure the sides, at once or one after the other."""
-    done = dict.fromkeys(sides, 0)
+    done: Counter[tuple[str, str]] = Counter()
     turn = asyncio.Semaphore(len(sides) if measurement.two_servers else 1)
     found: dict[str, dict[str, HeldOut]] = {side: {} for side in sides}
 
+    def report(side: str, capability: str, count: int) -> None:
+        done[side, capability] = count
+        on_progress(done.total())
+
     async def measure_side(side: str) -> None:
-        for capability in measurement.difficulties:
-            before = done[side]
-
-            def progress(count: int, before: int = before) -> None:
-                done[side] = before + count
-                on_progress(sum(done.values()))
-
-            found[side][capability] = await _measure_environment(
-                environments,
-                measurement,
-                capability,
-                sides[side],
-                measurement.cache if side == "before" else None,
-                progress,
-            )
-            progress(measurement.scenarios_of(capability) * measurement.rollouts)
-
-    async def in_turn(side: str) -> None:
+        cache = measurement.cache if side == "before" else None
         async with turn:
-            await measure_side(side)
+            for capability, scenarios in measurement.scenarios.items():
+                progress = partial(report, side, capability)
+                found[side][capability] = await _measure_environment(
+                    environments, measurement, capability, sides[side], cache, progress
+                )
+                progress(scenarios * measurement.rollouts)
 
-    await all_of(in_turn(side) for side in sides)
+    await all_of(map(measure_side, sides))
     return found
 
 
@@ -167,7 +149,7 @@ async def _measure_environment(
     on_progress: OnProgress,
 ) -> HeldOut:
     """The stored measurement of a model in one environment, or a new one if it cannot be read."""
-    difficulty, scenarios = measurement.difficulties[capability], measurement.scenarios_of(capability)
+    difficulty, scenarios = measurement.difficulties[capability], measurement.scenarios[capability]
     generator = environments.generator(capability, difficulty, Content.HELDOUT)
     world = environments.world(capability)
     prompt, tools = system_prompt(world.policy(), measurement.instruction), world.tools("assistant")
@@ -197,7 +179,7 @@ async def _measure_environment(
         model=model_digest,
         temperature=settings.temperature or 0.0,
         rewards=tuple(tuple(group.rewards) for group in groups),
-        lost=count_lost(capability, groups),
+        lost=count_lost(f"held-out {capability!r}", groups),
     )
     if file is not None:
         write_atomic(file, measured.model_dump_json() + "\n")
@@ -207,22 +189,6 @@ async def _measure_environment(
 def agent_digest(prompt: str, tools: Sequence[ToolSchema]) -> str:
     """Digest of an agent's system prompt and tools."""
     return digest([prompt, [tool.model_dump(mode="json") for tool in tools]])
-
-
-def count_lost(capability: str, groups: Sequence[Group]) -> int:
-    """How many rollouts have no reward.
-
-    Raises:
-        InfrastructureError: too many.
-    """
-    rollouts = [rollout for group in groups for rollout in group.rollouts]
-    lost = [rollout for rollout in rollouts if rollout.reward is None]
-    if len(lost) > MAX_LOST * len(rollouts):
-        raise InfrastructureError(
-            f"held-out {capability!r}: {len(lost)} of {len(rollouts)} rollouts were lost, more than "
-            f"{MAX_LOST:.0%}, so the others are not reported; first: {lost[0].trouble}"
-        )
-    return len(lost)
 
 
 def reward_change(before: HeldOut, after: HeldOut) -> RewardChange:
@@ -236,11 +202,11 @@ def top_change(before: HeldOut, after: HeldOut) -> RewardChange:
 
 
 def _change(before: HeldOut, after: HeldOut, figure: Callable[[float], float]) -> RewardChange:
-    """The mean over scenarios of what each gained, with Student's interval for paired differences.
+    """The mean over scenarios of the gain of each, with Student's interval for paired differences.
 
-    Rollouts of one scenario resemble each other, so a scenario counts once, whatever the number of its
-    rollouts. If all gained equally, the interval is as wide as Wilson's of so many scenarios of which none
-    differs: an interval without width would claim what two scenarios cannot show.
+    A scenario counts once, whatever the number of its rollouts, since these resemble each other. If all gains
+    are equal, the interval is as wide as Wilson's of so many scenarios of which none differs: one without
+    width would claim more than two scenarios can show.
     """
     pairs = [
         (fmean(map(figure, old)), fmean(map(figure, new)))
@@ -252,13 +218,10 @@ def _change(before: HeldOut, after: HeldOut, figure: Callable[[float], float]) -
     gains = [new - old for old, new in pairs]
     low = high = None
     if len(gains) > 1:
-        from scipy.stats import norm, t
-
         if stdev(gains) < ALIKE:
-            share = float(norm.ppf((1 + LEVEL) / 2)) ** 2 / len(gains)
-            reach = share / (1 + share)
+            reach = wilson(0.0, len(gains), NormalDist().inv_cdf((1 + LEVEL) / 2))[1]
         else:
-            reach = float(t.ppf((1 + LEVEL) / 2, len(gains) - 1)) * stdev(gains) / math.sqrt(len(gains))
+            reach = float(student((1 + LEVEL) / 2, len(gains) - 1)) * stdev(gains) / math.sqrt(len(gains))
         low, high = max(-1.0, fmean(gains) - reach), min(1.0, fmean(gains) + reach)
     means = [fmean(side) for side in zip(*pairs, strict=True)]
     return RewardChange(before=means[0], after=means[1], rollouts=after.count, low=low, high=high)

@@ -16,7 +16,7 @@ from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.utils.reading import problem_in, read_toml
 
 MAX_COUNT = 1_000_000
-"""The largest count of a recipe or an order: of steps, rollouts or scenarios."""
+"""The largest number of steps, rollouts or scenarios."""
 
 Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 Natural = Annotated[int, Field(ge=0, le=MAX_COUNT)]
@@ -191,3 +191,15 @@ def read_recipe(preset: str, config: Path | None = None, **overrides: object) ->
         return Recipe.model_validate({**PRESETS[preset], **table, **given})
     except ValidationError as error:
         raise ConfigError(f"{config or f'preset {preset}'}: {problem_in(error, 'recipe')}") from None
+
+
+def check_count(option: str, value: int | None, minimum: int, maximum: int = MAX_COUNT) -> None:
+    """Check an option's number, if it is given.
+
+    Raises:
+        ConfigError: it is out of range.
+    """
+    if value is not None and value < minimum:
+        raise ConfigError(f"{option} {value}: must be {minimum} or more")
+    if value is not None and value > maximum:
+        raise ConfigError(f"{option} {value}: must be {maximum} or less")

@@ -11,10 +11,10 @@ import torch
 from trl.trainer.utils import pad
 
 from pytest_trace2evolve.environments.trl_environment import TrlEnvironment
-from pytest_trace2evolve.records.message import Message
+from pytest_trace2evolve.serving.engine import Job
 from pytest_trace2evolve.training.chat_encoding import ChatEncoder
 from pytest_trace2evolve.training.recipe import Recipe
-from pytest_trace2evolve.training.sampler import DrawRequest, EngineSampler
+from pytest_trace2evolve.training.sampler import EngineSampler
 
 LEFT_PADDED = ("prompt_ids", "prompt_mask")
 """What is padded on the left; everything else of a batch is padded on the right."""
@@ -61,15 +61,10 @@ class StepStats:
 def scenario_rows(
     recipe: Recipe, names: Sequence[str], step: int, turn: int, rank: int, groups: int
 ) -> list[dict[str, Any]]:
-    """trl's rows of some groups: their scenarios follow from the seed and these numbers alone.
+    """trl's rows of so many groups: their scenarios follow from the seed and these numbers alone.
 
-    Args:
-        recipe: The recipe.
-        names: The environments, which take turns.
-        step: From 0.
-        turn: 0, plus one each time that groups are replaced.
-        rank: The process's, of several that train together.
-        groups: How many are played.
+    Environments take turns. `step` and `turn` count from 0; each replacement of groups is another turn. The
+    rank is the process's, of several that train together.
     """
     rows = []
     for place in range(groups):
@@ -120,8 +115,6 @@ class Rollout:
         ids: Tokens since.
         mask: 1 where they are the agent's own.
         first, answer: The agent's first and last answer.
-        replies: What came back, in trl's form.
-        calls, failed: How many tools were called, and how many calls failed.
     """
 
     row: int
@@ -131,9 +124,6 @@ class Rollout:
     logprobs: list[float] = field(default_factory=list)
     first: list[int] = field(default_factory=list)
     answer: list[int] = field(default_factory=list)
-    replies: list[dict[str, str]] = field(default_factory=list)
-    calls: int = 0
-    failed: int = 0
 
     def add_answer(self, answer: Sequence[int], logprobs: Sequence[float] | None = None) -> None:
         """Append the agent's next answer."""
@@ -148,12 +138,6 @@ class Rollout:
         self.ids += tokens
         self.mask += [0] * len(tokens)
         self.logprobs += [0.0] * len(tokens)
-
-    def record(self, message: Message, replies: Sequence[Message]) -> None:
-        """Count what an answer did."""
-        self.calls += len(message.tool_calls or ())
-        self.failed += sum(reply.role == "tool" and bool(reply.error) for reply in replies)
-        self.replies += [{"role": reply.role, "content": reply.content or ""} for reply in replies]
 
 
 @dataclass(frozen=True)
@@ -185,36 +169,28 @@ class RolloutPlayer:
         *,
         weights_changed: bool,
     ) -> list[Rollout]:
-        """Play all rollouts, each at its own pace.
-
-        Args:
-            sampler: Draws the answers.
-            model: The model in training.
-            prompts: The first prompt of each rollout.
-            number: See `draw_number`.
-            weights_changed: Whether the weights have changed since the last call.
-        """
+        """Play all rollouts from their first prompts, each at its own pace; see `draw_number`."""
         rollouts = [Rollout(row, list(prompt)) for row, prompt in enumerate(prompts)]
         first_seed = self.recipe.seed * 1_000_000_007 + number
 
-        def request(rollout: Rollout) -> DrawRequest:
+        def request(rollout: Rollout) -> Job:
             seed = (first_seed + rollout.row + len(rollout.ids) * 1_009) % (1 << 63)
-            return DrawRequest(rollout.prompt + rollout.ids, seed, self.recipe.answer_tokens)
+            return Job(
+                rollout.prompt + rollout.ids,
+                max_tokens=self.recipe.answer_tokens,
+                temperature=self.recipe.temperature,
+                seed=seed,
+            )
 
-        def on_answer(row: int, answer: list[int]) -> DrawRequest | None:
+        def on_answer(row: int, answer: list[int]) -> Job | None:
             rollouts[row].add_answer(answer)
             return request(rollouts[row]) if self._continues(rollouts[row]) else None
 
         seconds = self.stats.seconds
         before = seconds.get("environments", 0.0)
         with self.stats.timed("drawing"):
-            sampler.play(
-                model,
-                [request(rollout) for rollout in rollouts],
-                on_answer,
-                temperature=self.recipe.temperature,
-                weights_changed=weights_changed,
-            )
+            requests = [request(rollout) for rollout in rollouts]
+            sampler.play(model, requests, on_answer, weights_changed=weights_changed)
         seconds["drawing"] -= seconds.get("environments", 0.0) - before
         return rollouts
 
@@ -241,7 +217,6 @@ class RolloutPlayer:
             if message is None:  # an empty answer ends a rollout, as it does with the server
                 return False
             replies = environment._step(message)
-            rollout.record(message, replies)
             if environment._done or not replies:
                 return False
             ended = bool(answer) and answer[-1] in self.ends

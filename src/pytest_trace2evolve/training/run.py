@@ -5,22 +5,21 @@ import gc
 import math
 import os
 import time
-import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import datasets
 import torch
-import transformers
 from peft import LoraConfig, get_peft_model_state_dict, set_peft_model_state_dict
-from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerCallback
+from transformers import PrinterCallback, TrainerCallback
 from trl import GRPOConfig
 from trl.chat_template_utils import qwen3_template
 
-from pytest_trace2evolve.errors import ModelFolderError, TrainingError
+from pytest_trace2evolve.errors import TrainingError
+from pytest_trace2evolve.serving.folder import ModelFolder
+from pytest_trace2evolve.serving.loading import load_model, load_tokenizer, quiet
 from pytest_trace2evolve.training.chat_encoding import ChatEncoder
 from pytest_trace2evolve.training.checkpoints import (
     Checkpoint,
@@ -52,7 +51,7 @@ class Plan:
     """What is trained.
 
     Attributes:
-        base: The base model's folder.
+        base: The base model.
         identity: What a training must have in common with one that resumes it, besides the recipe.
         environments: Makes environments, by name.
         encoder: Converts conversations to tokens.
@@ -61,7 +60,7 @@ class Plan:
     """
 
     recipe: Recipe
-    base: Path
+    base: ModelFolder
     identity: Mapping[str, Any]
     environments: Mapping[str, Callable[[], Any]]
     encoder: ChatEncoder
@@ -103,10 +102,10 @@ class StepCallback(TrainerCallback):
     """Checks gradients, records each step, writes checkpoints and ends a training that learns nothing.
 
     Args:
-        recipe: What is trained.
-        curve: The figures of earlier steps; grows.
+        recipe: The recipe.
+        curve: The figures of earlier steps, to which each step is appended.
         on_step: Called after each step.
-        save: Writes a checkpoint after a number of steps.
+        save: Writes a checkpoint after so many steps.
     """
 
     def __init__(
@@ -194,6 +193,7 @@ def train(plan: Plan, *, on_step: Callable[[StepStats], None] = lambda stats: No
         ModelFolderError: the base cannot be loaded.
     """
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+    datasets.disable_progress_bars()
     with quiet(), contextlib.closing(Scratch()) as scratch:
         return _train(plan, scratch.path, on_step)
 
@@ -255,7 +255,8 @@ def rate_share(recipe: Recipe, step: int) -> float:
 
 def _make_trainer(plan: Plan, done: int, scratch: Path, callback: StepCallback) -> CustomerTrainer:
     recipe = plan.recipe
-    model, tokenizer = _load(plan.base, recipe)
+    model, tokenizer = load_model(plan.base, recipe.dtype), load_tokenizer(plan.base)
+    tokenizer.padding_side = "left"
     if getattr(tokenizer, "response_template", None) is None:
         # trl requires one to read answers; ours are read as the server reads them.
         tokenizer.response_template = qwen3_template
@@ -286,7 +287,7 @@ def _make_trainer(plan: Plan, done: int, scratch: Path, callback: StepCallback) 
     except ValueError as error:
         cause = " ".join(str(error).split())[:300]
         raise TrainingError(
-            f"{plan.base}: cannot be trained with this recipe: {cause}; change the recipe"
+            f"{plan.base.path}: cannot be trained with this recipe: {cause}; change the recipe"
         ) from None
     trainer.remove_callback(PrinterCallback)
     return trainer
@@ -365,36 +366,3 @@ def vllm_settings(recipe: Recipe) -> dict[str, Any]:
         "vllm_gpu_memory_utilization": recipe.vllm.memory,
         "vllm_max_model_length": recipe.vllm.length or None,
     }
-
-
-def _load(base: Path, recipe: Recipe) -> tuple[Any, Any]:
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            base, padding_side="left", trust_remote_code=False, local_files_only=True
-        )
-        model = AutoModelForCausalLM.from_pretrained(
-            base,
-            dtype=getattr(torch, recipe.dtype),
-            trust_remote_code=False,
-            local_files_only=True,
-            use_safetensors=True,
-        )
-    except Exception as error:
-        cause = " ".join(str(error).split())[:300]
-        raise ModelFolderError(f"{base}: cannot be loaded: {type(error).__name__}: {cause}") from None
-    return model, tokenizer
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Silence the libraries' progress bars and advice."""
-    before = transformers.utils.logging.get_verbosity()
-    transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # theirs
-    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # theirs
-    datasets.disable_progress_bars()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        transformers.utils.logging.set_verbosity(before)

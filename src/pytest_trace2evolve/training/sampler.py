@@ -4,7 +4,6 @@ import copy
 import queue
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,16 +19,7 @@ MAX_ROWS = 256
 """Rows that are decoded together."""
 
 
-@dataclass(frozen=True)
-class DrawRequest:
-    """One answer to draw: the tokens of its prompt, its seed, and its tokens at most."""
-
-    prompt: Sequence[int]
-    seed: int
-    max_tokens: int
-
-
-OnAnswer = Callable[[int, list[int]], DrawRequest | None]
+OnAnswer = Callable[[int, list[int]], Job | None]
 """Called with the rollout's number and the answer's tokens; returns the rollout's next request, or None."""
 
 
@@ -75,22 +65,15 @@ class EngineSampler:
         self._engine: Engine | None = None
 
     def play(
-        self,
-        model: Any,
-        requests: Sequence[DrawRequest],
-        on_answer: OnAnswer,
-        *,
-        temperature: float,
-        weights_changed: bool,
+        self, model: Any, requests: Sequence[Job], on_answer: OnAnswer, *, weights_changed: bool
     ) -> None:
         """Draw answers until no rollout asks for more; no rollout waits for another.
 
         Args:
             model: The model in training, a `PeftModel`.
             requests: The first of each rollout.
-            on_answer: Gives a rollout's next request; called one at a time.
-            temperature: At which all are drawn.
-            weights_changed: Whether the weights have changed since the last call.
+            on_answer: Called by one thread.
+            weights_changed: Since the last call.
 
         Raises:
             TrainingError: the model returned NaN, or memory is short.
@@ -103,7 +86,7 @@ class EngineSampler:
                 self._model, rows=MAX_ROWS, waiting=max(1, len(requests)), prefix_bytes=PREFIX_BYTES
             )
         try:
-            _play(self._engine, requests, on_answer, temperature)
+            _play(self._engine, requests, on_answer)
         except EngineError as error:
             raise TrainingError(
                 f"answers cannot be drawn: {error}; lower the rate if the model returns NaN, and groups or "
@@ -117,25 +100,24 @@ class EngineSampler:
             self._engine = None
 
 
-def _play(engine: Engine, requests: Sequence[DrawRequest], on_answer: OnAnswer, temperature: float) -> None:
+def _play(engine: Engine, requests: Sequence[Job], on_answer: OnAnswer) -> None:
     # Each prompt is prefilled once, the first by itself: all begin with what it begins with.
-    prompts = [list(prompt) for prompt in dict.fromkeys(tuple(request.prompt) for request in requests)]
+    prompts = list(dict.fromkeys(tuple(request.prompt) for request in requests))
     for part in (prompts[:1], prompts[1:]):
         for future in [engine.submit(Job(prompt, seed=0)) for prompt in part]:
             future.result()
     answers: queue.SimpleQueue[tuple[int, Future[Generation]]] = queue.SimpleQueue()
 
-    def submit(place: int, request: DrawRequest) -> None:
-        job = Job(request.prompt, max_tokens=request.max_tokens, temperature=temperature, seed=request.seed)
-        engine.submit(job).add_done_callback(lambda future: answers.put((place, future)))
+    def submit(rollout: int, request: Job) -> None:
+        engine.submit(request).add_done_callback(lambda future: answers.put((rollout, future)))
 
-    for place, request in enumerate(requests):
-        submit(place, request)
+    for rollout, request in enumerate(requests):
+        submit(rollout, request)
     running = len(requests)
     while running:
-        place, future = answers.get()
-        following = on_answer(place, future.result().tokens)
+        rollout, future = answers.get()
+        following = on_answer(rollout, future.result().tokens)
         if following is None:
             running -= 1
         else:
-            submit(place, following)
+            submit(rollout, following)

@@ -119,16 +119,10 @@ def unpadded_rows(
 def shared_logps(
     network: Any, rows: Rows, temperature: float, *, entropies: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Log-probabilities of answers' tokens, in nats.
+    """Log-probabilities of answers' tokens, in nats, and entropies of their distributions, without gradients.
 
-    Args:
-        network: A causal model (not wrapped), all of whose layers attend to everything.
-        rows: The rollouts.
-        temperature: What logits are divided by.
-        entropies: Whether the entropy of each token's distribution is returned too; it carries no gradient.
-
-    Returns:
-        Both of shape (rows, width), with 0 for tokens that are not wanted.
+    Both are (rows, width), with 0 for tokens that are not wanted. `network` is a causal model, not wrapped,
+    all of whose layers attend to everything; its logits are divided by the temperature.
     """
     logps = torch.zeros(rows.wanted.shape, device=rows.wanted.device)
     spread = torch.zeros_like(logps) if entropies else None

@@ -39,10 +39,10 @@ from pytest_trace2evolve.training.heldout import (
     measure,
     reward_change,
 )
-from pytest_trace2evolve.training.recipe import MAX_COUNT, Recipe, read_recipe
+from pytest_trace2evolve.training.recipe import Recipe, check_count, read_recipe
 from pytest_trace2evolve.training.skills import skill_of
 from pytest_trace2evolve.utils.files import alone_in
-from pytest_trace2evolve.utils.optional import require
+from pytest_trace2evolve.utils.optional import check_installed
 from pytest_trace2evolve.utils.plots import training_curve
 from pytest_trace2evolve.utils.resources import embedded_model, template
 
@@ -95,19 +95,16 @@ class Order:
 
     def measurement(self, adapter: Path | None = None) -> Measurement:
         """What is measured on held-out content, before and after."""
-        others = {name: self.others for name in self.difficulties if name not in self.capabilities}
+        scenarios = {
+            name: self.heldout if name in self.capabilities else self.others for name in self.difficulties
+        }
         weights = sum(file.stat().st_size for file in self.base.path.glob("*.safetensors"))
         return Measurement(
             base=self.base,
             adapter=adapter,
-            difficulties={
-                name: difficulty
-                for name, difficulty in self.difficulties.items()
-                if others.get(name, self.heldout)
-            },
-            scenarios=self.heldout,
+            difficulties=self.difficulties,
+            scenarios={name: count for name, count in scenarios.items() if count},
             rollouts=self.rollouts,
-            others=others,
             instruction=self.instruction,
             cache=self.cache,
             # The training has cores for itself, and its base is small.
@@ -117,9 +114,8 @@ class Order:
 
 @dataclass(frozen=True)
 class TrainedAdapter:
-    """The result of an order; `before` and `after` are empty if nothing was measured."""
+    """A training and its measurements, which are empty if nothing was measured."""
 
-    order: Order
     trained: "Trained"
     before: Mapping[str, HeldOut] = field(default_factory=dict)
     after: Mapping[str, HeldOut] = field(default_factory=dict)
@@ -167,15 +163,9 @@ def _order(
         environments.offer(name)
     name = _adapter_name(options.name, capabilities)
     recipe = read_recipe(options.preset, options.config, seed=options.seed, steps=options.steps)
-    for option, value, minimum in (
-        ("--heldout", options.heldout, 0),
-        ("--heldout-others", options.heldout_others, 0),
-        ("--heldout-rollouts", options.heldout_rollouts, 1),
-    ):
-        if value is not None and value < minimum:
-            raise ConfigError(f"{option} {value}: must be {minimum} or more")
-        if value is not None and value > MAX_COUNT:
-            raise ConfigError(f"{option} {value}: must be {MAX_COUNT} or less")
+    check_count("--heldout", options.heldout, 0)
+    check_count("--heldout-others", options.heldout_others, 0)
+    check_count("--heldout-rollouts", options.heldout_rollouts, 1)
     base = read_model(options.base or embedded_model())
     root = here if project is None else project.root
     weights = folder_digest(base.path)
@@ -229,8 +219,17 @@ def check_order(order: Order) -> None:
     """
     if order.out.exists():
         raise ConfigError(f"{order.out}: is there already; give another --out, or move it away")
-    for module, extra in (("trl", "train"), ("peft", "train"), ("matplotlib", "plot")):
-        require(module, extra=extra)
+    check_packages()
+
+
+def check_packages() -> None:
+    """Check for the packages that a training imports, without importing torch.
+
+    Raises:
+        MissingExtraError: one is not installed.
+    """
+    for package, extra in (("trl", "train"), ("peft", "train"), ("matplotlib", "plot")):
+        check_installed(package, extra=extra)
 
 
 def train_adapter(
@@ -240,13 +239,7 @@ def train_adapter(
     on_step: "Callable[[StepStats], None]" = lambda stats: None,
     on_progress: OnProgress = lambda done: None,
 ) -> TrainedAdapter | None:
-    """Train, measure, and write the adapter's folder; resumes what an interrupted call left.
-
-    Args:
-        environments: All known environments.
-        order: What is to be trained.
-        on_step: Called with the figures of each step.
-        on_progress: Called with the number of measured rollouts.
+    """Train, measure, and write the adapter's folder; resumes an interrupted call.
 
     Returns:
         The result; None in processes that only help the one that writes.
@@ -269,11 +262,11 @@ def train_adapter(
             return None
         fresh = new_folder(order.out)
         write_weights(trained.model, order.base.name, fresh)
-        result = TrainedAdapter(order, trained)
+        result = TrainedAdapter(trained)
         if order.heldout:
-            before, after = measure(environments, order.measurement(fresh), on_progress=on_progress)
-            result = TrainedAdapter(order, trained, before, after)
-        _write_records(environments, result, fresh)
+            measured = measure(environments, order.measurement(fresh), on_progress=on_progress)
+            result = TrainedAdapter(trained, *measured)
+        _write_records(environments, order, result, fresh)
         commit_folder(fresh, order.out)
         shutil.rmtree(checkpoints, ignore_errors=True)
     return result
@@ -323,7 +316,7 @@ def plan_of(environments: Environments, order: Order, checkpoints: Path) -> "Pla
         digests[name] = generator.digest
     return Plan(
         recipe=order.recipe,
-        base=order.base.path,
+        base=order.base,
         identity={
             "base": folder_digest(order.base.path),
             "environments": digests,
@@ -354,8 +347,8 @@ def write_weights(model: Any, base: str, folder: Path) -> None:
     (folder / ADAPTER_WEIGHTS).chmod(0o644)
 
 
-def _write_records(environments: Environments, result: TrainedAdapter, folder: Path) -> None:
-    order, trained = result.order, result.trained
+def _write_records(environments: Environments, order: Order, result: TrainedAdapter, folder: Path) -> None:
+    trained = result.trained
     difficulties = {name: order.difficulties[name] for name in order.capabilities}
     manifest = AdapterManifest(
         capability=order.name if len(order.capabilities) > 1 else order.capabilities[0],

@@ -63,8 +63,8 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl exports it, and
         names: The environments, which take turns.
         encoder: Converts conversations to tokens.
         sampler: Draws answers; None leaves it to trl.
-        steps_done: Steps made before this process.
-        options: As trl takes them; `environment_factory` is a table of environments by name.
+        steps_done: Steps of an earlier process, from which this one resumes.
+        options: trl's own; `environment_factory` maps names to environments.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl exports it, and
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         """Play the step's groups; those with equal rewards are replaced as often as the recipe says."""
         recipe, step, rank = self._recipe, self.step, int(self.accelerator.process_index)
-        self.stats = StepStats(step + 1)
+        stats = self.stats = StepStats(step + 1)
         self._divergence_sums = torch.zeros(2, device=self.accelerator.device)
         torch.manual_seed(recipe.seed * 1_000_003 + step)  # trl shuffles the batch
         began = time.perf_counter()
@@ -150,7 +150,6 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl exports it, and
         batch["num_items_in_batch"] = self.accelerator.gather(own_tokens.sum()).sum()
         sums = self.accelerator.reduce(sums.float().to(self.accelerator.device), "sum")
         groups, informative, reward, tokens = sums.tolist()
-        stats = self.stats
         stats.rollouts = int(groups) * recipe.rollouts
         stats.reward, stats.tokens = reward / stats.rollouts, tokens / stats.rollouts
         stats.informative = informative / groups
@@ -221,15 +220,13 @@ class CustomerTrainer(GRPOTrainer):  # type: ignore[misc]  # trl exports it, and
                 lambda prompts: self._generate_single_turn(prompts, None, {}, num_generations=1),
             )
         rollouts = self._rollouts
-        for messages, rollout in zip(completions, rollouts, strict=True):
-            messages += rollout.replies
         return (
             [rollout.mask for rollout in rollouts],
             completions,
             [rollout.ids for rollout in rollouts],
             [rollout.logprobs for rollout in rollouts] if logprobs is not None else None,
-            sum(rollout.calls for rollout in rollouts),
-            sum(rollout.failed for rollout in rollouts),
+            # Tool calls and failed ones: trl only reports them.
+            *(0, 0),
             [[] for _ in rollouts],
         )
 

@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.metadata
+import importlib.util
 import warnings
 from collections.abc import Collection
 from types import ModuleType
@@ -27,9 +28,21 @@ def require(module: str, *, extra: str) -> ModuleType:
         package = module.partition(".")[0]
         if error.name is not None and error.name.partition(".")[0] != package:
             raise  # a dependency of the package is missing: its own message is the better one
-        raise MissingExtraError(
-            f"{package!r} is not installed; run: pip install 'pytest-trace2evolve[{extra}]'"
-        ) from None
+        raise _missing(package, extra) from None
+
+
+def check_installed(package: str, *, extra: str) -> None:
+    """Check that a package is installed, without importing it.
+
+    Raises:
+        MissingExtraError: it is not.
+    """
+    if importlib.util.find_spec(package) is None:
+        raise _missing(package, extra)
+
+
+def _missing(package: str, extra: str) -> MissingExtraError:
+    return MissingExtraError(f"{package!r} is not installed; run: pip install 'pytest-trace2evolve[{extra}]'")
 
 
 def quiet_import(module: str) -> ModuleType:

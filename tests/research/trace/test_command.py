@@ -42,10 +42,7 @@ def error_of(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
             ("--control", "tool_calling_precision"),
             "experiment: the control 'tool_calling_precision' is among the selected capabilities",
         ),
-        (
-            ("--rollouts", 100),
-            "experiment: 100 rollouts cannot be divided equally: 3 adapters, 4 parts each",
-        ),
+        (("--rollouts", 100), "experiment: 100 rollouts cannot be divided equally: 3 adapters, 4 parts each"),
         (("--rollouts", 0), "--rollouts 0: must be 1 or more"),
         (("--seeds", 0), "--seeds 0: must be 1 or more"),
         (("--tasks", 1), "--tasks 1: must be 2 or more"),
