@@ -37,9 +37,9 @@ _DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
 """Errors of a disk, which are no failure of the agent."""
 
 
-async def run_agent_code(
+def run_agent_code(
     owner: object, name: str, call: Callable[[], Awaitable[T]], world: object = None
-) -> T:
+) -> Awaitable[T]:
     """Run code of an agent: an exception is the agent's failure, unless it is a network error.
 
     The code runs in a task of its own: `asyncio.current_task().cancel()` ends this task and no other. Code of
@@ -56,7 +56,11 @@ async def run_agent_code(
         InfrastructureError: it could not reach a service (see `is_network_error`), or the disk is full.
     """
     if _package(str(getattr(owner, "__module__", ""))) == _package(__name__):
-        return await call()
+        return call()
+    return _run_apart(name, call, world)
+
+
+async def _run_apart(name: str, call: Callable[[], Awaitable[T]], world: object) -> T:
     context = contextvars.copy_context()
     task = asyncio.create_task(_guarded(name, call, world), context=context)
     try:
