@@ -9,7 +9,7 @@ from typing import Any
 import openai  # noqa: F401
 import pytest
 
-import pytest_trace2evolve.engine.participants  # noqa: F401
+import pytest_trace2evolve.engine.factories  # noqa: F401
 from pytest_trace2evolve.testing import ChatServer
 from tests.plugin.conftest import DeskProject
 from tests.session.test_live import SOLVED, live, traces

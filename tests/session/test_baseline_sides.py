@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from pytest_trace2evolve.engine.factories import BUILT_IN_AGENTS
 from pytest_trace2evolve.engine.live import LiveSettings, Party
-from pytest_trace2evolve.engine.participants import BUILT_IN_AGENTS
 from pytest_trace2evolve.models.prices import Price
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.project.adapters import Adapters

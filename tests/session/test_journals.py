@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pytest_trace2evolve.engine import participants as chat
+from pytest_trace2evolve.engine import factories as chat
 from pytest_trace2evolve.models import settings
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Fault, FaultPlan, Misbehaviour, Reply
 from tests.patience import HANG_SECONDS, until

@@ -79,7 +79,7 @@ def _labelled_by_judge(
 ) -> "LabelSet | None":
     """Labels by the judge; None if only their cost was asked for."""
     from pytest_trace2evolve.diagnose.judge_labels import RUNS, JudgeLabeller, JudgeSettings, estimate
-    from pytest_trace2evolve.engine.participants import open_cache
+    from pytest_trace2evolve.engine.factories import open_cache
     from pytest_trace2evolve.models.prices import PRICES_NAME, read_prices
     from pytest_trace2evolve.models.settings import ModelSettings
 

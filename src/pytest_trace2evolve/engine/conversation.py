@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
+from pytest_trace2evolve.engine.factories import ChatFactory
 from pytest_trace2evolve.engine.guard import is_cancelled, run_agent_code
-from pytest_trace2evolve.engine.participants import ChatFactory
 from pytest_trace2evolve.engine.turns import Turns
 from pytest_trace2evolve.errors import (
     AgentCodeError,

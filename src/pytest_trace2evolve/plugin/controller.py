@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pytest_trace2evolve.engine.budget import Account
+from pytest_trace2evolve.engine.factories import BUILT_IN_AGENTS
 from pytest_trace2evolve.engine.live import Address
-from pytest_trace2evolve.engine.participants import BUILT_IN_AGENTS
 from pytest_trace2evolve.errors import (
     ConfigError,
     ModelFolderError,

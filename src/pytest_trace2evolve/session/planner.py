@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
-from pytest_trace2evolve.engine.participants import BUILT_IN_AGENTS, identify, takes_solo
+from pytest_trace2evolve.engine.factories import BUILT_IN_AGENTS, identify, takes_solo
 from pytest_trace2evolve.errors import ConfigError, nearest
 from pytest_trace2evolve.evidence.cassettes import Cassette
 from pytest_trace2evolve.evidence.results import SIMULATIONS

@@ -15,8 +15,8 @@ from pytest_trace2evolve.cases.case import Case
 from pytest_trace2evolve.engine.budget import Account
 from pytest_trace2evolve.engine.conversation import Assignment, Limits, simulate
 from pytest_trace2evolve.engine.engine import POLL_SECONDS
+from pytest_trace2evolve.engine.factories import ChatFactory
 from pytest_trace2evolve.engine.loop import LoopThread
-from pytest_trace2evolve.engine.participants import ChatFactory
 from pytest_trace2evolve.errors import (
     ConfigError,
     InfrastructureError,

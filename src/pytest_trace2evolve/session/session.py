@@ -12,8 +12,8 @@ from typing import Any
 
 from pytest_trace2evolve.engine.budget import Account
 from pytest_trace2evolve.engine.engine import Engine
+from pytest_trace2evolve.engine.factories import ChatFactory
 from pytest_trace2evolve.engine.loop import LoopThread
-from pytest_trace2evolve.engine.participants import ChatFactory
 from pytest_trace2evolve.errors import ConfigError, EndpointError, ResultsError, StorageError
 from pytest_trace2evolve.evidence.answers import remove
 from pytest_trace2evolve.evidence.baselines import write_evidence
