@@ -80,7 +80,8 @@ def holders(program: str, *arguments: Path) -> Iterator[list[Holder]]:
     finally:
         for holder in found:
             holder.process.kill()
-            holder.process.wait(HANG_SECONDS)
+            with holder.process:  # closes the pipes
+                holder.process.wait(HANG_SECONDS)
 
 
 def test_the_next_writer_removes_files_of_a_killed_one_and_nothing_else(tmp_path: Path) -> None:
