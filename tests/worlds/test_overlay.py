@@ -219,6 +219,7 @@ def test_readers_copy_nothing(base: Shop, steps: list[tuple[str, Operation]]) ->
     view.play(steps, copy.deepcopy(base))
     db = view.db
     assert all(db.users[key] is record for key, record in base.users.items())
+    assert all(mine is theirs for mine, theirs in zip(db.rows, base.rows, strict=True))
     assert all(db.nested.data[key] is cells for key, cells in base.nested.data.items())
 
 
@@ -264,6 +265,7 @@ def test_a_view_is_never_the_same_as_something_else(other: object) -> None:
     db = View(SHOP).db
     assert not db.same_as(other)
     assert not db.users.same_as(other)
+    assert not db.rows.same_as(other)
 
 
 class Size(Enum):

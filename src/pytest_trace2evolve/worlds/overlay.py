@@ -9,7 +9,7 @@ import contextlib
 import functools
 import json
 from collections import UserDict
-from collections.abc import ItemsView, Iterator, Mapping, ValuesView
+from collections.abc import ItemsView, Iterator, Mapping, MutableSequence, ValuesView
 from typing import Any, get_args
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -67,14 +67,14 @@ def _plain(value: Any) -> Any:
         return value.model_dump(warnings=False)
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple | OverlayList):
         return [_plain(item) for item in value]
     return value
 
 
 def equal(mine: Any, theirs: Any) -> bool:
     """Whether two values are equal for tau2's database hash; overlays compare only what was written."""
-    if isinstance(mine, OverlayDict | OverlayDatabase):
+    if isinstance(mine, OverlayDict | OverlayList | OverlayDatabase):
         return mine.same_as(theirs)
     return fingerprint(mine) == fingerprint(theirs)
 
@@ -131,10 +131,44 @@ class OverlayDict(UserDict[str, Any]):
         return mine is theirs or fingerprint(mine) == fingerprint(theirs)
 
 
+class OverlayList(MutableSequence[Any]):
+    """A list of records over a shared list that it never changes."""
+
+    def __init__(self, base: list[Any], mode: WriteMode) -> None:
+        self._mode = mode
+        self._items = list(base)
+        self._shared = {id(item) for item in base if type(item) not in _ATOMS}
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[position] for position in range(*index.indices(len(self._items)))]
+        item = self._items[index]
+        if self._mode.on and id(item) in self._shared:
+            item = self._items[index] = clone(item)
+        return item
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self._items[index] = value
+
+    def __delitem__(self, index: Any) -> None:
+        del self._items[index]
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def insert(self, index: int, value: Any) -> None:
+        self._items.insert(index, value)
+
+    def same_as(self, other: object) -> bool:
+        """Whether both views hold equal records in the same order."""
+        if not isinstance(other, OverlayList) or len(self._items) != len(other._items):
+            return False
+        pairs = zip(self._items, other._items, strict=True)
+        return all(mine is theirs or fingerprint(mine) == fingerprint(theirs) for mine, theirs in pairs)
+
+
 class OverlayDatabase:
     """A database model seen through overlays: its tables by attribute, nested tables included.
-
-    Lists of records are copied at once: they are short in all domains.
 
     Attributes:
         kind: The class of the database model.
@@ -161,9 +195,11 @@ class OverlayDatabase:
 def _overlay(value: Any, mode: WriteMode) -> Any:
     if isinstance(value, dict):
         return OverlayDict(value, mode)
+    if isinstance(value, list):
+        return OverlayList(value, mode)
     if isinstance(value, BaseModel):
         return OverlayDatabase(value, mode)
-    return clone(value)
+    return value
 
 
 Database = OverlayDatabase | BaseModel
