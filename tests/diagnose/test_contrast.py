@@ -233,6 +233,7 @@ def of(rows: list[tuple[bool, Presence, int]]) -> tuple[dict[str, Presence], lis
     return labels, outcomes
 
 
+@settings(max_examples=25)
 @given(ROWS)
 def test_shares_are_shares_and_delta_is_their_difference(rows: list[tuple[bool, Presence, int]]) -> None:
     found = contrast(*of(rows))
@@ -244,6 +245,7 @@ def test_shares_are_shares_and_delta_is_their_difference(rows: list[tuple[bool, 
         assert found.delta == found.error_rate_failed - found.error_rate_passed
 
 
+@settings(max_examples=25)
 @given(ROWS)
 def test_outcomes_exchanged_turn_delta_round(rows: list[tuple[bool, Presence, int]]) -> None:
     labels, outcomes = of(rows)
@@ -256,6 +258,7 @@ def test_outcomes_exchanged_turn_delta_round(rows: list[tuple[bool, Presence, in
     assert found.delta is None or found.delta == -(other.delta or 0.0)
 
 
+@settings(max_examples=25)
 @given(ROWS, st.integers())
 def test_the_order_of_traces_and_labels_does_not_matter(
     rows: list[tuple[bool, Presence, int]], seed: int
@@ -271,7 +274,7 @@ def test_the_order_of_traces_and_labels_does_not_matter(
     assert one.model_dump(exclude={"examples"}) == other.model_dump(exclude={"examples"})
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(CLUSTERS, CLUSTERS, st.integers(1, 12))
 def test_an_interval_holds_its_estimate_and_widens_with_comparisons(
     first: list[Cluster], second: list[Cluster], comparisons: int
@@ -285,7 +288,7 @@ def test_an_interval_holds_its_estimate_and_widens_with_comparisons(
     assert estimate - 1e-12 <= one[1] <= more[1] <= 1
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(CLUSTERS, CLUSTERS)
 def test_sides_exchanged_turn_the_interval_round(first: list[Cluster], second: list[Cluster]) -> None:
     one, other = difference_interval(first, second), difference_interval(second, first)
@@ -298,6 +301,7 @@ def test_sides_exchanged_turn_the_interval_round(first: list[Cluster], second: l
 BOOLEANS = st.lists(st.booleans(), min_size=2, max_size=30)
 
 
+@settings(max_examples=25)
 @given(BOOLEANS, BOOLEANS, st.integers(2, 4))
 def test_trials_said_again_tell_nothing_new(first: list[bool], second: list[bool], times: int) -> None:
     """What is repeated word for word lies in its task's cluster: the interval stays."""

@@ -12,7 +12,7 @@ from benchmarks.deficits import Deficit
 from pytest_trace2evolve.cases.case import Case
 from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.records.trace import Simulation
-from pytest_trace2evolve.testing import ChatServer, Fault, FaultPlan, Reply
+from pytest_trace2evolve.testing import ChatServer, Reply
 from pytest_trace2evolve.testing.server import ChatRequest
 from tests.diagnose.deficient import cases, simulated, write_run
 
@@ -149,15 +149,6 @@ def test_a_judge_that_talks_nonsense_is_refused_by_name(
     assert errors.splitlines()[-1] == (
         "trace2evolve: judge 'wise' proposed no capability in 3 discoveries; try another judge, or --rules"
     )
-
-
-def test_requests_that_fail_are_tried_again(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    plan = FaultPlan({Fault.SERVER_ERROR: 0.2, Fault.HANG_UP: 0.1}, seed=2)
-    with ChatServer(judge(by_reading), faults=plan) as server:
-        status, found, _ = asked(capsys, run, server, "--runs", "1")
-    assert status == 0
-    assert found["capabilities"][0]["selected"] is True
-    assert sum(server.count.faults.values()) > 0
 
 
 def test_a_refused_key_ends_the_command(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,7 +38,7 @@ def test_every_capability_and_kind_has_a_rule() -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_who_follows_the_gold_actions_lacks_nothing(family: str) -> None:
     seen = Counter[str]()
-    for case in cases(family, 12):
+    for case in cases(family, 6):
         found = behavior_of(case, simulated(case))
         assert found.passed
         for name, rule in RULES.items():
@@ -51,7 +51,7 @@ def test_who_follows_the_gold_actions_lacks_nothing(family: str) -> None:
 @pytest.mark.parametrize("name", WHERE)
 def test_harm_is_seen_as_what_it_is_and_fails_the_task(name: str) -> None:
     lacking = 0
-    for case in cases(WHERE[name], 20):
+    for case in cases(WHERE[name], 14):
         found = behavior_of(case, simulated(case, {name: Deficit.HARM}))
         seen = RULES[name](found)
         # Of some products there is no other variant to be had: what is left is a slip.
@@ -66,17 +66,17 @@ def test_harm_is_seen_as_what_it_is_and_fails_the_task(name: str) -> None:
                 if other != name and rule(found).presence is Presence.LACKING
             }
             assert others == set(), (case.id, others)
-    assert lacking >= 8
+    assert lacking >= 5
 
 
 @pytest.mark.parametrize("name", sorted(HARMLESS))
 def test_a_slip_is_seen_though_nothing_came_of_it(name: str) -> None:
     lacking = 0
-    for case in cases(WHERE[name], 20):
+    for case in cases(WHERE[name], 14):
         found = behavior_of(case, simulated(case, {name: Deficit.SLIP}))
         assert found.passed
         lacking += RULES[name](found).presence is Presence.LACKING
-    assert lacking >= 8
+    assert lacking >= 5
 
 
 def test_labels_partition_the_traces_and_rules_agree_with_themselves() -> None:

@@ -75,12 +75,11 @@ def test_runs_of_the_rules_are_one_run(run: Path, capsys: pytest.CaptureFixture[
     assert "labelled by rules in one run" in out
 
 
-def test_the_picture_is_the_same_for_the_same_figures(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_picture_is_the_same_for_the_same_figures(run: Path) -> None:
     pytest.importorskip("matplotlib")
     for name in ("a.svg", "b.svg", "c.png"):
         assert capabilities(str(run), "--picture", name) == 0
     assert Path("a.svg").read_bytes() == Path("b.svg").read_bytes()
-    assert b"tool calling precision" in Path("a.svg").read_bytes() or b"<svg" in Path("a.svg").read_bytes()
     assert Path("c.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_trace2evolve.cli import main as cli
+from pytest_trace2evolve.environments import admission
 from pytest_trace2evolve.environments.admission import (
     SEEDS_BEFORE_TRAINING,
     admit,
@@ -25,6 +26,7 @@ from pytest_trace2evolve.records.protocols import Offer
 from pytest_trace2evolve.records.task import Content, Task
 
 ENVIRONMENTS = Environments()
+FEW = 4  # scenarios that are made again, unless a test is about that
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -40,15 +42,20 @@ def held_out() -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("content", Content)
+@pytest.mark.parametrize(("content", "seeds"), [(Content.TRAIN, 5), (Content.HELDOUT, 2)])
 @pytest.mark.parametrize("kind", BUILT_IN)
 def test_every_built_in_environment_is_admitted(
-    kind: type[SupportGenerator], content: Content, held_out: list[str]
+    kind: type[SupportGenerator],
+    content: Content,
+    seeds: int,
+    held_out: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(admission, "SEEDS_ELSEWHERE", FEW)
     environments = Environments({kind.capability: without_new_process(kind)})
-    found = admit(environments, kind.capability, seeds=5, content=content, held_out=held_out)
+    found = admit(environments, kind.capability, seeds=seeds, content=content, held_out=held_out)
     # Of so few scenarios an average says nothing.
-    assert [one for one in found.checks if not one.passed and not one.check.startswith("no luck")] == []
+    assert [line for line in found.checks if not line.passed and not line.check.startswith("no luck")] == []
     assert set(found.digests) == {1, 2, 3, 4, 5}
     assert len(set(found.digests.values())) == 5
 
@@ -130,17 +137,20 @@ class Moody(PreconditionVerification):
         (Moody, "same trace, same grade", "another one when it is asked again"),
         (Generous, "unpaid: shortcut", "it gets 1"),
         (Generous, "nothing is paid at the start", "1 before anything was done"),
-        (Monotone, "seeds differ in substance", "1 of 8 without names, ids and figures"),
+        (Monotone, "seeds differ in substance", "1 of 4 without names, ids and figures"),
         (Forgetful, "same seed, same scenario", "another one the second time"),
         (Spoken, "nothing held out", "held-out content"),
         (Invented, "tools are the target's", "answers what the target does not"),
         (Fatal, "expert reaches the top", "it gets 0.8"),
     ],
 )
-def test_each_cheat_is_found(kind: type[SupportGenerator], check: str, told: str) -> None:
-    found = admit(Environments({"mine": without_new_process(kind)}), "mine", seeds=8, difficulty=1)
+def test_each_cheat_is_found(
+    kind: type[SupportGenerator], check: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admission, "SEEDS_ELSEWHERE", 0)
+    found = admit(Environments({"mine": without_new_process(kind)}), "mine", seeds=4, difficulty=1)
     assert not found.passed
-    [line] = [one for one in found.checks if one.check == check]
+    [line] = [line for line in found.checks if line.check == check]
     assert not line.passed
     assert told in line.detail
 
@@ -216,23 +226,23 @@ def test_a_module_in_another_process_must_make_the_same() -> None:
     assert line.detail == "another scenario or grade there, first: seed 3 at difficulty 1"
 
 
-def test_the_command_reports_every_check(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_reports_every_check_and_what_is_searched_for(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admission, "SEEDS_ELSEWHERE", FEW)
     arguments = ["environment", "check", "account_address_inference", "--seeds", "4"]
     assert cli.main(["--root", str(ROOT), *arguments, "--difficulty", "2"]) == 0
     text = capsys.readouterr().out
     assert "account_address_inference: admitted, 4 seeds" in text
     assert "no name, product or phrasing, no id and no customer" in text
+    offer = without_new_process(PreconditionVerification)
 
+    def searched_for(content: Content) -> str:
+        report = admit(Environments({"mine": offer}), "mine", seeds=1, content=content)
+        return next(line.detail for line in report.checks if line.check == "nothing held out")
 
-def test_it_is_told_what_held_out_content_is_looked_for(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    arguments = ["environment", "check", "precondition_verification", "--seeds", "2"]
-    assert cli.main(arguments) == 0
-    assert "no project says which ids and customers" in capsys.readouterr().out
-    assert cli.main([*arguments, "--content", "heldout"]) == 0
-    assert "nothing is looked for: the content is held out itself" in capsys.readouterr().out
+    assert searched_for(Content.TRAIN).endswith("no project says which ids and customers")
+    assert searched_for(Content.HELDOUT) == "nothing is looked for: the content is held out itself"
 
 
 @pytest.mark.parametrize(

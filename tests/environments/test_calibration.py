@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.cli import main as cli
@@ -29,6 +29,7 @@ from pytest_trace2evolve.testing import ChatRequest, ChatServer, Reply
 from tests.refusing_model import RefusingModel
 
 
+@settings(max_examples=40)
 @given(total=st.integers(1, 12), data=st.data())
 def test_pass_at_k_is_the_share_of_choices_that_hold_a_pass(total: int, data: st.DataObject) -> None:
     passed, k = data.draw(st.integers(0, total)), data.draw(st.integers(1, total))
@@ -42,6 +43,7 @@ def test_pass_at_k_of_too_few_is_not_defined() -> None:
         pass_at(3, 1, 4)
 
 
+@settings(max_examples=40)
 @given(groups=st.lists(st.lists(st.sampled_from(GRADES), min_size=2, max_size=6), min_size=1, max_size=6))
 def test_figures_are_shares_and_do_not_hang_on_the_order(groups: list[list[float]]) -> None:
     found, turned = figures(groups), figures([group[::-1] for group in groups[::-1]])

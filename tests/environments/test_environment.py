@@ -27,7 +27,7 @@ WRITES = [name for name, kind in WORLD.tool_types().items() if kind is ToolType.
 NAMES = st.sampled_from(ENVIRONMENTS.names)
 LEVELS = st.integers(1, 5)
 SEEDS = st.integers(0, 10_000)
-few = settings(max_examples=12, deadline=None)
+few = settings(max_examples=8, deadline=None)
 
 
 class Listed:

@@ -288,7 +288,7 @@ WAYS: dict[str, list[tuple[str, int, Way, float]]] = {
         ("another refund", 1, changed(payment_method_id=other_method), 0.8),
     ],
 }
-LEAST = 3
+LEAST = 2
 """Scenarios in which a way must find its place, of the first `SEEDS`."""
 
 SEEDS = 400

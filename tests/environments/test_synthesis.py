@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_trace2evolve.cli.main import main
-from pytest_trace2evolve.environments import synthesis
+from pytest_trace2evolve.environments import admission, synthesis
 from pytest_trace2evolve.environments.sandbox.box import missing
 from pytest_trace2evolve.testing import ChatServer, Reply
 from pytest_trace2evolve.testing.server import ChatRequest
@@ -52,7 +52,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
     # Enough for the checks of wrong ways; those of luck need more, and are tested with the admission.
-    monkeypatch.setattr(synthesis, "SEEDS", 10)
+    monkeypatch.setattr(synthesis, "SEEDS", 4)
+    monkeypatch.setattr(admission, "SEEDS_ELSEWHERE", 2)
     return tmp_path
 
 
@@ -60,7 +61,7 @@ def synthesize(server: ChatServer, *more: str) -> int:
     return main(
         [
             *("environment", "synthesize", NAME, "--judge", "writer", "--judge-base-url", server.base_url),
-            *("--model", "base", "--base-url", server.base_url, "--seeds", "6", "--rollouts", "4"),
+            *("--model", "base", "--base-url", server.base_url, "--seeds", "3", "--rollouts", "2"),
             *("--difficulty", "1", "--description", "Finds the parcel that is meant.", *more),
         ]
     )
@@ -97,7 +98,7 @@ def test_a_module_is_mended_until_it_holds_and_then_used_like_any_other(
     assert main(["environment", "list", "--json"]) == 0
     listed = {one["capability"]: one for one in json.loads(capsys.readouterr().out)}
     assert listed[NAME]["pays"] == "Finds the parcel that is meant."
-    assert main(["environment", "check", NAME, "--seeds", "5"]) == 0
+    assert main(["environment", "check", NAME, "--seeds", "2"]) == 0
     module.write_text(GOOD.replace("0.2", "0.5"), encoding="utf-8")
     capsys.readouterr()
     assert main(["environment", "list"]) == 2

@@ -24,6 +24,7 @@ from pytest_trace2evolve.cases.expert import (
 from pytest_trace2evolve.cases.store import MAX_ITEMS, Data, StoreBuilder
 from pytest_trace2evolve.records.task import (
     SCRIPT,
+    Action,
     After,
     Content,
     Replies,
@@ -285,15 +286,32 @@ def assemble(family: str, sketch: Sketch) -> Task:
     )
     resolutions = [resolution for turn in resolved for resolution in turn]
     actions = [action for resolution in resolutions for action in resolution.actions]
-    record: dict[str, Any] = {
-        "description": {"purpose": family.replace("_", " "), "relevant_policies": None, "notes": None},
+    answers = [intent.answer for turn in sketch.turns for intent in turn.intents if intent.answer]
+    record = task_record(script, _instructions(script), scene.store.tables, actions, answers)
+    return Task.model_validate({"id": f"{family}-{digest(record)[:ID_DIGITS]}", **record})
+
+
+def task_record(
+    script: Script,
+    instructions: Mapping[str, str],
+    tables: Mapping[str, Any],
+    actions: Sequence[Action],
+    answers: Sequence[str],
+) -> dict[str, Any]:
+    """A τ² task with its customer's script as JSON, without an id."""
+    return {
+        "description": {
+            "purpose": script.family.replace("_", " "),
+            "relevant_policies": None,
+            "notes": None,
+        },
         "user_scenario": {
             "persona": None,
-            "instructions": _instructions(script),
+            "instructions": instructions,
             SCRIPT: script.model_dump(mode="json"),
         },
         "initial_state": {
-            "initialization_data": {"agent_data": scene.store.tables, "user_data": None},
+            "initialization_data": {"agent_data": tables, "user_data": None},
             "initialization_actions": None,
             "message_history": None,
         },
@@ -303,14 +321,11 @@ def assemble(family: str, sketch: Sketch) -> Task:
                 for place, action in enumerate(actions)
             ],
             "env_assertions": None,
-            "communicate_info": [
-                intent.answer for turn in sketch.turns for intent in turn.intents if intent.answer
-            ],
+            "communicate_info": answers,
             "nl_assertions": None,
             "reward_basis": ["DB", "COMMUNICATE"],
         },
     }
-    return Task.model_validate({"id": f"{family}-{digest(record)[:ID_DIGITS]}", **record})
 
 
 def _turn(scene: Scene, turn: UserTurn, resolutions: Sequence[Resolution]) -> Turn:

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from pytest_trace2evolve.cases.content import vocabulary
+from pytest_trace2evolve.cases.scene import task_record
 from pytest_trace2evolve.environments.environment import check_difficulty, invalid_grade
 from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.environments.sandbox.box import Sandbox
@@ -27,7 +28,7 @@ from pytest_trace2evolve.records.capability import CapabilityName
 from pytest_trace2evolve.records.environment import GRADES
 from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.protocols import Generator, Offer, World
-from pytest_trace2evolve.records.task import SCRIPT, Content, Replies, Request, Said, Script, Slot, Task, Turn
+from pytest_trace2evolve.records.task import Action, Content, Replies, Request, Said, Script, Slot, Task, Turn
 from pytest_trace2evolve.utils.canonical import digest, digest_text, is_deeper
 from pytest_trace2evolve.utils.files import write_together
 from pytest_trace2evolve.utils.reading import SETTINGS, problem_in, read_bytes, read_record, reported
@@ -218,41 +219,22 @@ class GeneratedGenerator:
             turns=tuple(turn.turn() for turn in found.turns),
             replies=_replies(),
         )
-        calls = [call for turn in found.turns for call in turn.calls]
-        state: dict[str, Any] = {
-            "initialization_data": {"agent_data": found.tables, "user_data": None},
-            "initialization_actions": None,
-            "message_history": None,
+        actions = [
+            Action(name=call.name, arguments=call.arguments) for turn in found.turns for call in turn.calls
+        ]
+        instructions = {
+            "domain": self._world.domain,
+            "reason_for_call": found.turns[0].says,
+            "known_info": " ".join(found.identity.values()),
+            "unknown_info": "Anything that is not written here.",
+            "task_instructions": "\n".join(turn.says for turn in found.turns[1:]),
         }
-        record: dict[str, Any] = {
-            "id": f"{self.capability}-generated-{self.content.value}-{self.difficulty}{SEED_MARK}{seed}",
-            "description": {"purpose": self.capability.replace("_", " "), "relevant_policies": None},
-            "user_scenario": {
-                "persona": None,
-                "instructions": {
-                    "domain": self._world.domain,
-                    "reason_for_call": found.turns[0].says,
-                    "known_info": " ".join(found.identity.values()),
-                    "unknown_info": "Anything that is not written here.",
-                    "task_instructions": "\n".join(turn.says for turn in found.turns[1:]),
-                },
-                SCRIPT: script.model_dump(mode="json"),
-            },
-            "initial_state": state,
-            "evaluation_criteria": {
-                "actions": [
-                    {"action_id": str(place), "name": call.name, "arguments": call.arguments}
-                    for place, call in enumerate(calls)
-                ],
-                "env_assertions": None,
-                "communicate_info": [turn.answer for turn in found.turns if turn.answer],
-                "nl_assertions": None,
-                "reward_basis": ["DB", "COMMUNICATE"],
-            },
-        }
+        answers = [turn.answer for turn in found.turns if turn.answer]
+        task_id = f"{self.capability}-generated-{self.content.value}-{self.difficulty}{SEED_MARK}{seed}"
+        record = {"id": task_id, **task_record(script, instructions, found.tables, actions, answers)}
         if found.history:
             messages = self._answered(Task.model_validate(record), found.history)
-            state["message_history"] = [
+            record["initial_state"]["message_history"] = [
                 message.model_dump(mode="json", exclude_none=True) for message in messages
             ]
         return Task.model_validate(record)

@@ -1,14 +1,16 @@
-"""A sandbox at work: fair modules run and repeat, unfair ones are stopped with a story, nothing is left."""
+"""A sandbox at work: fair modules run and repeat, unfair ones are stopped with the cause, nothing is left."""
 
 import json
 import random
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from pytest_trace2evolve.environments.sandbox.box import Limits, Sandbox, missing
 from pytest_trace2evolve.errors import GeneratedCodeError, SandboxEndedError, SourceRefusedError
-from tests.environments.sandbox.layers import FINE, LOOP, PATIENT, LockAlone, hurried
+from tests.environments.sandbox.layers import FINE, PATIENT, LockAlone, hurried
 from tests.environments.sandbox.test_rules import FAIR
 from tests.patience import HANG_SECONDS, gone
 
@@ -16,10 +18,9 @@ pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 
 
 @pytest.fixture(scope="module")
-def fine() -> Sandbox:
-    one = Sandbox(FINE, "fine")
-    yield one
-    one.close()
+def fine() -> Iterator[Sandbox]:
+    with Sandbox(FINE, "fine") as box:
+        yield box
 
 
 def test_a_fair_module_works(fine: Sandbox) -> None:
@@ -73,8 +74,8 @@ def test_an_exception_is_told_with_its_line_and_the_sandbox_goes_on(fine: Sandbo
 
 def test_what_python_warns_of_is_let_be() -> None:
     source = "import re\nx = '\\d'\ndef attack():\n    return [x, bool(re.match('[[a]', 'a'))]\n"
-    with Sandbox(source, "warned") as one:
-        assert one.call("attack") == ["\\d", True]
+    with Sandbox(source, "warned") as box:
+        assert box.call("attack") == ["\\d", True]
 
 
 def test_a_module_that_raises_is_not_loaded() -> None:
@@ -89,44 +90,35 @@ def test_the_rules_are_asked_first() -> None:
 
 def test_what_a_model_writes_loads() -> None:
     with (
-        Sandbox(FAIR, "fair") as one,
+        Sandbox(FAIR, "fair") as box,
         pytest.raises(
             GeneratedCodeError, match="its answer is not JSON as needed: TypeError: Object of type"
         ),
     ):
-        one.call("scenario", 1)
+        box.call("scenario", 1)
 
 
-BACKTRACKS = "import re\ndef attack():\n    return bool(re.match('(a+)+$', 'a' * LENGTH + 'b'))\n"
 LAZY = "class A(Exception):\n    def SPECIAL:\n        while True: pass\ndef attack():\n"
-SLOW = {
-    "a loop": (LOOP, ""),
+UNENDING = {
     "a loop that catches": (
-        "def attack():\n    while 1:\n        try: attack()\n        except Exception: pass\n",
-        "",
+        "def attack():\n    while 1:\n        try: attack()\n        except Exception: pass\n"
     ),
-    "a regex": (BACKTRACKS.replace("LENGTH", "60"), BACKTRACKS.replace("LENGTH", "6")),
-    "a power": ("def attack():\n    return 10**10**9\n", "def attack():\n    return 10**10**1\n"),
-    "a sum": (
-        "import itertools\ndef attack():\n    return sum(itertools.repeat(1))\n",
-        "import itertools\ndef attack():\n    return sum(itertools.repeat(1, 10))\n",
-    ),
-    "a sort": (f"{LAZY.replace('SPECIAL', '__lt__(self, other)')}    return sorted([A(), A()])\n", ""),
-    "an exception's words": (f"{LAZY.replace('SPECIAL', '__str__(self)')}    raise A()\n", ""),
+    "a regex": "import re\ndef attack():\n    return bool(re.match('(a+)+$', 'a' * 60 + 'b'))\n",
+    "a power": "def attack():\n    return 10**10**9\n",
+    "a sum": "import itertools\ndef attack():\n    return sum(itertools.repeat(1))\n",
+    "a sort": f"{LAZY.replace('SPECIAL', '__lt__(self, other)')}    return sorted([A(), A()])\n",
+    "an exception's words": f"{LAZY.replace('SPECIAL', '__str__(self)')}    raise A()\n",
 }
 
 
-@pytest.mark.parametrize(("source", "fair"), SLOW.values(), ids=SLOW)
-def test_a_call_without_end_is_stopped(source: str, fair: str) -> None:
-    with hurried(Sandbox(source, "slow", PATIENT), 0.3) as one:
+@pytest.mark.parametrize("source", UNENDING.values(), ids=UNENDING)
+def test_a_call_without_end_is_stopped(source: str) -> None:
+    with hurried(Sandbox(source, "slow", PATIENT), 0.1) as box:
         with pytest.raises(
-            SandboxEndedError, match=r"^slow: stopped at attack\(\): it took longer than 0.3 s$"
+            SandboxEndedError, match=r"^slow: stopped at attack\(\): it took longer than 0.1 s$"
         ):
-            one.call("attack")
-        assert gone(one.pid)
-    if fair:
-        with Sandbox(fair, "fair", PATIENT) as one:
-            one.call("attack")
+            box.call("attack")
+        assert gone(box.pid)
 
 
 def test_a_module_that_loads_without_end_is_stopped() -> None:
@@ -139,77 +131,90 @@ def test_processor_time_is_bounded_over_all_calls() -> None:
 
     def attack_often() -> None:
         for _ in range(1000):
-            one.call("attack")
+            box.call("attack")
 
     told = r"it used more than 1 s of processor time \(SIGXCPU\)"
     with (
-        Sandbox(source, "busy", Limits(HANG_SECONDS, cpu_seconds=1)) as one,
+        Sandbox(source, "busy", Limits(HANG_SECONDS, cpu_seconds=1)) as box,
         pytest.raises(SandboxEndedError, match=told),
     ):
         attack_often()
 
 
-MEMORY = {
-    "a text": "def attack():\n    return len('x' * 300_000_000)\n",
-    "a list": "def attack():\n    return len([0] * 40_000_000)\n",
-    "a growing list": (
-        "def attack():\n    made = []\n    for _ in range(400):\n        made.append('x' * 1_000_000)\n"
-        "    return len(made)\n"
-    ),
-}
+MEMORY = """
+def text():
+    return len("x" * 300_000_000)
+
+def list_of_zeros():
+    return len([0] * 40_000_000)
+
+def growing_list():
+    made = []
+    for _ in range(400):
+        made.append("x" * 1_000_000)
+    return len(made)
+"""
 
 
-@pytest.mark.parametrize("source", MEMORY.values(), ids=MEMORY)
-def test_memory_is_bounded(source: str) -> None:
-    with (
-        Sandbox(source, "large", Limits(memory_mib=64)) as one,
-        pytest.raises(GeneratedCodeError, match=r"it needs more than 64 MiB of memory \(MemoryError\)"),
-    ):
-        one.call("attack")
-    with Sandbox(source, "large", Limits(memory_mib=1024)) as one:
-        assert one.call("attack") > 0
+def test_memory_is_bounded() -> None:
+    names = ("text", "list_of_zeros", "growing_list")
+    with Sandbox(MEMORY, "large", replace(PATIENT, memory_mib=64)) as box:
+        for name in names:
+            with pytest.raises(
+                GeneratedCodeError, match=r"it needs more than 64 MiB of memory \(MemoryError"
+            ):
+                box.call(name)
+    with Sandbox(MEMORY, "large", replace(PATIENT, memory_mib=1024)) as box:
+        assert all(box.call(name) > 0 for name in names)
 
 
 ANSWERS = {
     "NaN": ("float('nan')", "ValueError: Out of range float values are not JSON compliant"),
     "infinity": ("1e999", "ValueError: Out of range float values are not JSON compliant"),
     "a set": ("{1}", "TypeError: Object of type set is not JSON serializable"),
-    "a function": ("attack", "TypeError: Object of type function is not JSON serializable"),
+    "a function": ("answer", "TypeError: Object of type function is not JSON serializable"),
     "a generator": ("(i for i in 'ab')", "TypeError: Object of type generator is not JSON serializable"),
     "bytes": ("b'x'", "TypeError: Object of type bytes is not JSON serializable"),
     "a circle": ("circle", "RecursionError: maximum recursion depth exceeded"),
     "half of a character": ("chr(0xD800)", "UnicodeEncodeError"),
     "deep": ("deep", "RecursionError"),
-    "long": ("'x' * 2_000_000", "ValueError: an answer of 2000"),
-    "100 MB": ("'x' * 100_000_000", "ValueError: an answer of 1000"),
+    "long": ("'x' * 100_000_000", "ValueError: an answer of 1000"),
     "evil keys": ("{Evil(): 1}", "TypeError: keys must be str, int, float, bool or None, not Evil"),
     "a class": ("Evil", "TypeError: Object of type type is not JSON serializable"),
-    "deep recursion": ("attack()", "RecursionError: maximum recursion depth exceeded"),
+    "deep recursion": ("answer()", "RecursionError: maximum recursion depth exceeded"),
     "a long number": ("int('9' * 4000) ** 2", "ValueError: Exceeds the limit"),
 }
-CIRCLE = """
+ODD = """
 class Evil:
     def __str__(self):
-        return attack()
+        return answer()
 circle = []
 circle.append(circle)
 deep = []
 for _ in range(100_000):
     deep = [deep]
-def attack():
-    return ANSWER
 def fine():
     return 1
+def answer():
+    return answer()
 """
 
 
-@pytest.mark.parametrize(("answer", "told"), ANSWERS.values(), ids=ANSWERS)
-def test_an_answer_that_is_no_json_is_told(answer: str, told: str) -> None:
-    with Sandbox(CIRCLE.replace("ANSWER", answer), "odd", Limits(memory_mib=512)) as one:
-        with pytest.raises(GeneratedCodeError) as raised:
-            one.call("attack")
-        assert told in str(raised.value)
-        assert one.call("fine") == 1
+@pytest.fixture(scope="module")
+def odd() -> Iterator[Sandbox]:
+    answers = [
+        f"def answer_{place}():\n    return {value}\n" for place, (value, _) in enumerate(ANSWERS.values())
+    ]
+    with Sandbox(ODD + "".join(answers), "odd", replace(PATIENT, memory_mib=512)) as box:
+        yield box
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_an_answer_that_is_no_json_is_an_error(odd: Sandbox, name: str) -> None:
+    with pytest.raises(GeneratedCodeError) as raised:
+        odd.call(f"answer_{list(ANSWERS).index(name)}")
+    assert ANSWERS[name][1] in str(raised.value)
+    assert odd.call("fine") == 1
 
 
 ENDS = {
@@ -221,21 +226,22 @@ ENDS = {
 
 @pytest.mark.parametrize(("source", "told"), ENDS.values(), ids=ENDS)
 def test_an_end_is_told_and_told_again(source: str, told: str) -> None:
-    with LockAlone(source) as one:
+    with LockAlone(source) as box:
         with pytest.raises(SandboxEndedError, match=rf"^attempt: stopped at attack\(\): .*{told}") as first:
-            one.call("attack")
+            box.call("attack")
         with pytest.raises(SandboxEndedError) as second:
-            one.call("fine")
+            box.call("fine")
         assert str(second.value) == str(first.value)
-        assert gone(one.pid)
+        assert gone(box.pid)
 
 
-@pytest.mark.parametrize("raised", ["SystemExit(0)", "KeyboardInterrupt()", "GeneratorExit()"])
-def test_raising_the_end_is_an_error_like_others(raised: str) -> None:
-    with LockAlone(f"def attack():\n    raise {raised}\ndef fine():\n    return 1\n") as one:
-        with pytest.raises(GeneratedCodeError, match=raised.partition("(")[0]):
-            one.call("attack")
-        assert one.call("fine") == 1
+def test_raising_the_end_is_an_error_like_others() -> None:
+    source = "def attack(kind):\n    raise getattr(__builtins__, kind)(0)\ndef fine():\n    return 1\n"
+    with LockAlone(source) as box:
+        for kind in ("SystemExit", "KeyboardInterrupt", "GeneratorExit"):
+            with pytest.raises(GeneratedCodeError, match=kind):
+                box.call("attack", kind)
+        assert box.call("fine") == 1
 
 
 FORGED = {
@@ -257,7 +263,6 @@ FORGED = {
     "an error without words": ('b\'{"id":1,"error":1,"line":1}\\n\'', "it answered what was not asked"),
     "twice": ('b\'{"id":1,"value":1}\\n\' * 2', "it answered more than it was asked"),
     "a flood": ("b'x' * 3_000_000", "it sent more than 1048576 bytes"),
-    "a flood of hints": ('b\'{"tries":"x"}\\n\' * 200_000', "it answered more than it was asked"),
 }
 
 
@@ -265,8 +270,8 @@ FORGED = {
 def test_a_forged_answer_ends_it(line: str, told: str) -> None:
     source = f"import os, sys\ndef attack():\n    rest = {line}\n    while rest:\n"
     source += "        rest = rest[os.write(int(sys.argv[2]), rest):]\n    while True: pass\n"
-    with LockAlone(source) as one, pytest.raises(SandboxEndedError, match=told):
-        one.call("attack")
+    with LockAlone(source) as box, pytest.raises(SandboxEndedError, match=told):
+        box.call("attack")
 
 
 def test_an_answer_before_the_question_ends_it() -> None:
@@ -275,17 +280,17 @@ def test_an_answer_before_the_question_ends_it() -> None:
         '    os.write(int(sys.argv[2]), b\'{"id":1,"value":1}\\n\')\n'
         "    x = sum(range(3_000_000))\n    return 2\n"
     )
-    with LockAlone(source) as one:
-        assert one.call("attack") == 1, "the forger may answer for itself"
+    with LockAlone(source) as box:
+        assert box.call("attack") == 1, "the forger may answer for itself"
         time.sleep(0.3)
         with pytest.raises(SandboxEndedError, match=r"it answered (before it was asked|what was not asked)"):
-            one.call("attack")
+            box.call("attack")
 
 
 def test_an_error_from_inside_cannot_paint_the_terminal() -> None:
     source = "def attack():\n    raise ValueError('\\x1b[31m\\nred\\u202e' * 99)\n"
-    with Sandbox(source, "red") as one, pytest.raises(GeneratedCodeError) as raised:
-        one.call("attack")
+    with Sandbox(source, "red") as box, pytest.raises(GeneratedCodeError) as raised:
+        box.call("attack")
     assert str(raised.value).isprintable()
     assert len(str(raised.value)) < 400
 
@@ -295,10 +300,10 @@ def test_patches_inside_do_not_reach_the_parent() -> None:
         "import builtins, json, random\ndef attack():\n"
         "    json.loads = json.dumps = random.Random = builtins.sum = lambda *a, **k: 'evil'\n    return 1\n"
     )
-    with LockAlone(source) as one:
-        assert one.call("attack") == 1
+    with LockAlone(source) as box:
+        assert box.call("attack") == 1
         with pytest.raises(SandboxEndedError, match="it ended by itself with status 70"):
-            one.call("attack")
+            box.call("attack")
     assert (sum([1]), json.loads("[1]"), random.Random(1).random() < 1) == (1, [1], True)
 
 
@@ -307,15 +312,6 @@ count = [0]
 def grade():
     count[0] += 1
     return count[0]
----
-count = {}
-def grade():
-    count[len(count)] = 1
-    return len(count)
----
-from itertools import count
-numbers = count()
-def grade(): return next(numbers)
 ---
 numbers = iter(range(9))
 def grade(): return next(numbers)
@@ -357,12 +353,6 @@ from random import Random
 rng = Random(1)
 def grade(): return rng.random()
 ---
-from collections import deque
-kept = deque([0])
-def grade():
-    kept.append(kept[-1] + 1)
-    return kept[-1]
----
 def numbers():
     n = 0
     while True:
@@ -371,15 +361,6 @@ def numbers():
 made = numbers()
 def grade(): return next(made)
 ---
-from dataclasses import dataclass
-@dataclass
-class Kept:
-    n: int = 0
-kept = Kept()
-def grade():
-    kept.n += 1
-    return kept.n
----
 import random
 place = random
 try:
@@ -387,14 +368,6 @@ try:
 except AttributeError:
     n = 0
 place.n = n + 1
-def grade(): return n
----
-from collections import Counter
-try:
-    n = Counter.n
-except AttributeError:
-    n = 0
-Counter.n = n + 1
 def grade(): return n
 ---
 from random import Random
@@ -427,7 +400,7 @@ KEPT = KEPT_TEXT.split("---\n")
 @pytest.mark.parametrize("source", KEPT)
 def test_nothing_is_kept_between_calls(source: str) -> None:
     with Sandbox(source, "module", PATIENT) as box:
-        assert len({box.call("grade") for _ in range(4)}) == 1
+        assert len({box.call("grade") for _ in range(3)}) == 1
 
 
 def test_what_a_module_does_to_itself_while_loading_does_not_last() -> None:

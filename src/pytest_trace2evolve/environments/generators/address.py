@@ -45,9 +45,7 @@ class AccountAddressInference(SupportGenerator):
 
     capability = "account_address_inference"
     version = 1
-    pays = (
-        "the address is taken from the account, or from the order that is named, and nobody is asked for it"
-    )
+    pays = "takes the address from the account or the named order, and asks nobody for it"
 
     def draw(self, scene: Scene) -> Draft:
         """A pending order that goes to the wrong place."""

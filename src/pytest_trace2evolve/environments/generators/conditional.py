@@ -14,12 +14,11 @@ from pytest_trace2evolve.environments.generators.support import (
     SupportGenerator,
     Trajectory,
     call_message,
-    is_write,
     one_request,
     opening_of,
     order_id_of,
     reads_before_change,
-    remaining_actions,
+    remaining_changes,
     say,
     without_reading_orders,
 )
@@ -57,7 +56,7 @@ class ConditionalDetailRetrieval(SupportGenerator):
 
     capability = "conditional_detail_retrieval"
     version = 1
-    pays = "the figure that decides is read, and just that one is told, or what follows from it is done"
+    pays = "reads the figure that decides, and reports that one alone or acts on it"
 
     def draw(self, scene: Scene) -> Draft:
         """A delivered order of one item or two."""
@@ -118,7 +117,7 @@ class ConditionalDetailRetrieval(SupportGenerator):
 
     def shortcut(self, task: Task) -> Sequence[Message]:
         """All figures at once, one of which will be right; or the change, without reading or comparing."""
-        if any(is_write(action.name) for action in remaining_actions(task)):
+        if remaining_changes(task):
             return without_reading_orders(task)
         if not _answer(task):
             return [*reads_before_change(task), call_message(_return_of_item(task), 90)]

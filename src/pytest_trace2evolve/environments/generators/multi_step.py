@@ -54,7 +54,7 @@ class MultiStepTaskCompletion(SupportGenerator):
 
     capability = "multi_step_task_completion"
     version = 1
-    pays = "what is asked for after the first thing is done too, to the last"
+    pays = "completes the requests after the first one too, to the last"
 
     def draw(self, scene: Scene) -> Draft:
         """Different requests, in any order."""

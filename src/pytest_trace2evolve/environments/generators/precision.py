@@ -39,7 +39,7 @@ class ToolCallingPrecision(SupportGenerator):
 
     capability = "tool_calling_precision"
     version = 1
-    pays = "the call that is asked for is made with every id right, and none beside"
+    pays = "makes the requested call with every id right, and no other change"
     methods = ("credit_card", "credit_card", "paypal")
 
     def draw(self, scene: Scene) -> Draft:

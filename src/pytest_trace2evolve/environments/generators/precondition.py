@@ -8,10 +8,9 @@ from pytest_trace2evolve.environments.generators.support import (
     Draft,
     SupportGenerator,
     Trajectory,
-    is_write,
     one_request,
     order_id_of,
-    remaining_actions,
+    remaining_changes,
     say,
     without_reading_orders,
 )
@@ -31,7 +30,7 @@ An agent that always does the same, or always what was asked for first, must be 
 
 
 class PreconditionVerification(SupportGenerator):
-    """What may be done with an order depends on its state, which only its record tells.
+    """The state of an order decides what may be done with it, and only its record shows the state.
 
     Either an order is to be cancelled if possible and else returned, or an item is to be returned, of an
     order that may not have arrived yet; the easier the scenario, the more often the second. Orders are
@@ -49,7 +48,7 @@ class PreconditionVerification(SupportGenerator):
 
     capability = "precondition_verification"
     version = 1
-    pays = "the order is read before it is changed, and what its record allows is done"
+    pays = "reads the order before changing it, and does what its record allows"
 
     def draw(self, scene: Scene) -> Draft:
         """One order of one item, in one of three states."""
@@ -90,9 +89,7 @@ class PreconditionVerification(SupportGenerator):
     def shortcut(self, task: Task) -> Sequence[Message]:
         """The right change by luck, without reading; if none is possible, a refusal without reading."""
         calls = without_reading_orders(task)
-        if any(is_write(action.name) for action in remaining_actions(task)):
-            return calls
-        return [*calls, say("I am sorry, I cannot do that.")]
+        return calls if remaining_changes(task) else [*calls, say("I am sorry, I cannot do that.")]
 
 
 def _has_refused(trajectory: Trajectory) -> bool:

@@ -53,7 +53,7 @@ class StructuredDataReasoning(SupportGenerator):
 
     capability = "structured_data_reasoning"
     version = 1
-    pays = "the variant that fits every word, or the one of four orders that is meant, is found in the data"
+    pays = "finds the variant that fits every word, or the right one of four orders, in the data"
 
     def draw(self, scene: Scene) -> Draft:
         """A product of many variants, or four orders of one product."""

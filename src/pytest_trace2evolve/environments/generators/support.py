@@ -53,7 +53,7 @@ class MadeCall:
 
 
 class Trajectory:
-    """The calls and texts of an agent in a scenario, whose trace includes the history."""
+    """The calls and texts of an agent in a scenario; the trace includes the history."""
 
     def __init__(self, task: Task, trace: Sequence[Message]) -> None:
         self.task = task
@@ -72,17 +72,16 @@ class Trajectory:
 
     @cached_property
     def changes(self) -> list[MadeCall]:
-        """The changes that the agent tried since then, successful or not."""
+        """The changes that the agent tried on its turn, successful or not."""
         return [call for call in self.own_calls if is_write(call.name)]
 
     @cached_property
     def gold_changes(self) -> list[Action]:
-        """The expert's changes that are not in the history."""
-        return [action for action in remaining_actions(self.task) if is_write(action.name)]
+        return remaining_changes(self.task)
 
     @cached_property
     def texts(self) -> list[tuple[int, str]]:
-        """What the agent has said to the customer since then, each with its index in the trace."""
+        """The agent's messages to the customer on its turn, each with its index in the trace."""
         return [
             (index, message.content or "")
             for index, message in enumerate(self.trace)
@@ -136,6 +135,11 @@ def with_arguments(action: Action, **arguments: object) -> Action:
 def remaining_actions(task: Task) -> list[Action]:
     """The expert's calls that are not in the history."""
     return task.actions[sum(len(message.tool_calls or ()) for message in task.history) :]
+
+
+def remaining_changes(task: Task) -> list[Action]:
+    """The expert's changes that are not in the history."""
+    return [action for action in remaining_actions(task) if is_write(action.name)]
 
 
 def reads_before_change(task: Task) -> list[Message]:
@@ -218,17 +222,16 @@ def one_request(
 class SupportGenerator(ABC):
     """Scenarios of one capability; see `Generator` in `records.protocols`.
 
-    A subclass says what is drawn and how a trajectory is graded. By default the first change decides, and the
-    shortcut is the expert's reading followed by `wrong_change`.
-
-    The higher the difficulty, the less is played before the agent's turn, and the more distracts. The content
-    is what the words are made of: those of training, or held-out ones.
+    A subclass draws scenes and grades trajectories. By default the first change decides, and the shortcut is
+    the expert's reading followed by `wrong_change`. The higher the difficulty, the less is played before the
+    agent's turn, and the more distracts. The content decides whose words a scenario uses: those of training,
+    or held-out ones.
 
     Attributes:
-        pays: What is paid for, in one line.
-        version: Version of the scenarios, which the digest holds. It must be raised when the same seed gives
-            another scenario, another grade, or another answer of the customer or of a tool, and only then: a
-            calibration of an earlier version is stale. `tests/environments/test_golden.py` says when.
+        pays: The rewarded behavior, in one line.
+        version: Version of the scenarios, a part of the digest. Raise it when the same seed gives another
+            scenario, another grade, or another answer of the customer or of a tool, and only then: it makes
+            calibrations stale. `tests/environments/test_golden.py` checks it.
         methods: Kinds of payment method that the customer has.
     """
 
@@ -253,20 +256,20 @@ class SupportGenerator(ABC):
         """The grade of an agent that stayed within its number of calls."""
 
     def is_decided(self, trajectory: Trajectory) -> bool:
-        """Whether what the capability is about has happened, well or badly."""
+        """Whether the decision that the capability is about has been made, well or badly."""
         return bool(trajectory.changes)
 
     def shortcut(self, task: Task) -> Sequence[Message]:
         """An agent without the capability that takes the nearest wrong way."""
-        gold = next(action for action in remaining_actions(task) if is_write(action.name))
-        return [*reads_before_change(task), call_message(self.wrong_change(task, gold), 90)]
+        wrong = self.wrong_change(task, remaining_changes(task)[0])
+        return [*reads_before_change(task), call_message(wrong, 90)]
 
     def wrong_change(self, task: Task, gold: Action) -> Action:
         """The nearest wrong change in place of the expert's."""
         raise NotImplementedError
 
     def grade(self, task: Task, trace: Sequence[Message], *, solved: bool) -> float:
-        """How far the capability was exercised; see the table of the generator's own class."""
+        """How far the agent exercised the capability; see the table of the generator's own class."""
         trajectory = Trajectory(task, trace)
         return 0.0 if trajectory.is_lavish else self.grade_trajectory(trajectory, solved)
 

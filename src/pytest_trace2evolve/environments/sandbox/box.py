@@ -132,19 +132,18 @@ class _Child:
         _close_all(self._ours)
         self.remove_folder()
 
-    def cause_of_end(self, announced: str) -> str:
-        """Why it ended, in one clause; `announced` is what it last said it would try."""
+    def cause_of_end(self) -> str:
+        """Why it ended, in one clause."""
         status = self.process.returncode or 0
-        attempt = f" (it was about to try {announced})" if announced else ""
         if status >= 0:
-            return f"it ended by itself with status {status}{attempt}"
+            return f"it ended by itself with status {status}"
         causes = {
             -signal.SIGSYS: "it made a system call that is forbidden, and the kernel killed it",
             -signal.SIGXCPU: f"it used more than {self._cpu} s of processor time",
             -signal.SIGKILL: "it was killed from outside, or the machine has no memory left",
         }
         names = {-known: known.name for known in signal.Signals}
-        return f"{causes.get(status, 'it crashed')} ({names.get(status, f'signal {-status}')}){attempt}"
+        return f"{causes.get(status, 'it crashed')} ({names.get(status, f'signal {-status}')})"
 
 
 def _kill(process: "subprocess.Popen[bytes]") -> None:
@@ -316,33 +315,22 @@ class Sandbox:
                 raise self._stop("", doing) from None
 
     def _answer(self, deadline: float, doing: str) -> dict[str, Any]:
-        """The next line that is an answer, before the deadline."""
+        """The next line, before the deadline; there must be nothing after it."""
         received = bytearray()
-        bytes_left = self.limits.answer_bytes + _CHUNK
-        announced = ""
-        while True:
-            end = received.find(b"\n")
-            if end < 0:
-                if len(received) > self.limits.answer_bytes:
-                    raise self._stop(f"it sent more than {self.limits.answer_bytes} bytes", doing)
-                self._wait(self._child.answers, select.POLLIN, deadline, doing)
-                chunk = os.read(self._child.answers, _CHUNK)
-                if not chunk:
-                    raise self._stop("", doing, announced)
-                bytes_left -= len(chunk)
-                received += chunk
-                continue
-            try:
-                answer = _decode_object(bytes(received[:end]))
-            except ValueError as error:
-                raise self._stop(f"its answer is no JSON: {error}", doing) from None
-            del received[: end + 1]
-            if set(answer) == {"tries"} and isinstance(answer["tries"], str) and bytes_left > 0:
-                announced = _printable(answer["tries"])
-                continue
-            if received:
-                raise self._stop("it answered more than it was asked", doing)
-            return answer
+        while (end := received.find(b"\n")) < 0:
+            if len(received) > self.limits.answer_bytes:
+                raise self._stop(f"it sent more than {self.limits.answer_bytes} bytes", doing)
+            self._wait(self._child.answers, select.POLLIN, deadline, doing)
+            chunk = os.read(self._child.answers, _CHUNK)
+            if not chunk:
+                raise self._stop("", doing)
+            received += chunk
+        if end + 1 < len(received):
+            raise self._stop("it answered more than it was asked", doing)
+        try:
+            return _decode_object(bytes(received))
+        except ValueError as error:
+            raise self._stop(f"its answer is no JSON: {error}", doing) from None
 
     def _wait(self, pipe: int, event: int, deadline: float, doing: str) -> None:
         left = deadline - time.monotonic()
@@ -355,11 +343,11 @@ class Sandbox:
         poll.register(pipe, event)
         return bool(poll.poll(milliseconds))
 
-    def _stop(self, cause: str, doing: str, announced: str = "") -> SandboxEndedError:
+    def _stop(self, cause: str, doing: str) -> SandboxEndedError:
         """Kill the process, and remember the cause for every further call; if empty, how it ended."""
         with suppress(Exception):
             self._child.end(grace=not cause)
-        cause = cause or self._child.cause_of_end(announced)
+        cause = cause or self._child.cause_of_end()
         self._cause_of_stop = f"{self._name}: stopped at {doing}: {cause}"
         return SandboxEndedError(self._cause_of_stop)
 

@@ -26,12 +26,6 @@ _MAX_ERROR = 500  # characters of an error's message
 _ALLOCATIONS = 20_000  # before the collector runs: a call makes thousands of objects, and hardly a cycle
 _CHUNK = 1 << 16  # bytes of one read, the size of a pipe: more would be allocated and freed at each call
 
-_ANNOUNCED = (
-    *("open", "socket.", "os.", "subprocess.", "ctypes.dlsym", "mmap.", "fcntl.", "signal.", "shutil."),
-    *("_thread.", "sys._current", "resource.", "syslog."),
-)
-"""Beginnings of the audit events after which the kernel may kill: the last one is reported to the parent."""
-
 # A cycle is found by its depth: tracking every list on the way costs a tenth.
 _encode = json.JSONEncoder(
     check_circular=False, ensure_ascii=False, allow_nan=False, separators=(",", ":")
@@ -74,10 +68,6 @@ class _Pipes:
         while line:
             line = line[os.write(self._answers, line) :]
 
-    def announce(self, event: str) -> None:
-        """Say what is about to be tried: if the kernel kills for it, nothing can say so afterwards."""
-        os.write(self._answers, b'{"tries":"%s"}\n' % event.encode("ascii", "replace")[:80])
-
 
 def main() -> NoReturn:
     """Lock, load the module, answer calls until the parent is gone."""
@@ -109,12 +99,11 @@ def _lock_process() -> tuple[_Pipes, dict[str, ModuleType]]:
         gc.freeze()
         gc.set_threshold(_ALLOCATIONS)
         _close_everything()
-        has_landlock = lock(requests, answers, memory, cpu)
+        lock(requests, answers, memory, cpu)
     except Exception as error:
         pipes.write({"missing": str(error) if isinstance(error, LockError) else _described(error)})
         os._exit(1)
-    pipes.write({"locked": True, "landlock": has_landlock})
-    sys.addaudithook(_announcer(pipes))
+    pipes.write({"locked": True})
     return pipes, modules
 
 
@@ -130,14 +119,6 @@ def _close_everything() -> None:
     sys.meta_path.clear()
     sys.path_hooks.clear()
     sys.path_importer_cache.clear()
-
-
-def _announcer(pipes: _Pipes) -> Callable[[str, tuple[Any, ...]], None]:
-    def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        if event.startswith(_ANNOUNCED):
-            pipes.announce(f"{event} {arguments[1]}" if event == "ctypes.dlsym" else event)
-
-    return hook
 
 
 class _Module:

@@ -59,16 +59,13 @@ def tie_to_parent(life: int) -> None:
         os._exit(1)
 
 
-def lock(requests: int, answers: int, memory: int, cpu: int) -> bool:
+def lock(requests: int, answers: int, memory: int, cpu: int) -> None:
     """Take everything from this process but computing, one pipe to read and one to write.
 
     Args:
         requests, answers: The two pipes.
         memory: Bytes that it may use beyond those of the interpreter.
         cpu: Seconds of processor time that it may use.
-
-    Returns:
-        Whether Landlock guards the file system too.
 
     Raises:
         LockError: a part was not granted; the process must end.
@@ -79,7 +76,7 @@ def lock(requests: int, answers: int, memory: int, cpu: int) -> bool:
     _prctl("no_new_privs", _NO_NEW_PRIVILEGES, 1)
     _prctl("PR_SET_DUMPABLE", _DUMPABLE, 0)
     memory += _address_space()
-    has_landlock = _landlock()
+    _landlock()
     _limit_resources(memory, cpu)
     # A call that is left might mean more to root than to others.
     header = struct.pack("=Ii", _CAPABILITY_VERSION, 0)
@@ -88,7 +85,6 @@ def lock(requests: int, answers: int, memory: int, cpu: int) -> bool:
     instructions = ctypes.create_string_buffer(b"".join(program), 8 * len(program))
     filters = ctypes.create_string_buffer(struct.pack("@HP", len(program), ctypes.addressof(instructions)))
     _prctl("seccomp filters", _SECCOMP, _SECCOMP_FILTER, ctypes.addressof(filters))
-    return has_landlock
 
 
 def _check(what: str, result: int) -> int:
@@ -103,12 +99,12 @@ def _prctl(what: str, option: int, first: int, second: int = 0) -> None:
     _check(what, _LIBC.prctl(ctypes.c_int(option), *arguments))
 
 
-def _landlock() -> bool:
-    """Deny files, and with later kernels TCP and signals to others; False if there is no Landlock."""
+def _landlock() -> None:
+    """Deny files, and with later kernels TCP and signals to others, if there is Landlock."""
     create = ctypes.c_long(_LANDLOCK_CREATE)
     version = _LIBC.syscall(create, None, ctypes.c_size_t(0), ctypes.c_uint32(_LANDLOCK_VERSION))
     if version < 1:
-        return False
+        return
     handled = struct.pack("=Q", (1 << _FILE_RIGHTS[min(version, 5)]) - 1)
     if version >= 4:
         handled += struct.pack("=Q", 0b11)
@@ -120,7 +116,6 @@ def _landlock() -> bool:
     restrict = ctypes.c_long(_LANDLOCK_RESTRICT)
     _check("Landlock", _LIBC.syscall(restrict, ctypes.c_int(ruleset), none))
     os.close(ruleset)
-    return True
 
 
 def _address_space() -> int:

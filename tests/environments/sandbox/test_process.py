@@ -87,8 +87,7 @@ else:
 """
 
 
-@pytest.mark.parametrize("where", ["main", "thread"])
-@pytest.mark.parametrize("doing", ["busy", "idle"])
+@pytest.mark.parametrize(("doing", "where"), [("idle", "main"), ("busy", "thread")])
 def test_a_killed_parent_leaves_no_child(doing: str, where: str) -> None:
     parent = subprocess.Popen(
         [sys.executable, "-c", PARENT, LOOP, doing, where], stdin=subprocess.PIPE, stdout=subprocess.PIPE
