@@ -234,68 +234,46 @@ def of(rows: list[tuple[bool, Presence, int]]) -> tuple[dict[str, Presence], lis
 
 
 @settings(max_examples=25)
-@given(ROWS)
-def test_shares_are_shares_and_delta_is_their_difference(rows: list[tuple[bool, Presence, int]]) -> None:
-    found = contrast(*of(rows))
+@given(ROWS, st.integers())
+def test_laws_of_the_contrast(rows: list[tuple[bool, Presence, int]], seed: int) -> None:
+    labels, outcomes = of(rows)
+    found = contrast(labels, outcomes)
     for share in (found.coverage, found.error_rate_failed, found.error_rate_passed):
         assert share is None or 0 <= share <= 1
     if found.error_rate_failed is None or found.error_rate_passed is None:
         assert found.delta is None
     else:
         assert found.delta == found.error_rate_failed - found.error_rate_passed
-
-
-@settings(max_examples=25)
-@given(ROWS)
-def test_outcomes_exchanged_turn_delta_round(rows: list[tuple[bool, Presence, int]]) -> None:
-    labels, outcomes = of(rows)
-    turned = [one.model_copy(update={"passed": not one.passed}) for one in outcomes]
-    found, other = contrast(labels, outcomes), contrast(labels, turned)
-    assert (found.error_rate_failed, found.error_rate_passed) == (
-        other.error_rate_passed,
-        other.error_rate_failed,
+    # Exchanged outcomes turn Δ round.
+    other = contrast(
+        labels, [outcome.model_copy(update={"passed": not outcome.passed}) for outcome in outcomes]
     )
+    assert found.error_rate_failed == other.error_rate_passed
     assert found.delta is None or found.delta == -(other.delta or 0.0)
-
-
-@settings(max_examples=25)
-@given(ROWS, st.integers())
-def test_the_order_of_traces_and_labels_does_not_matter(
-    rows: list[tuple[bool, Presence, int]], seed: int
-) -> None:
-    labels, outcomes = of(rows)
+    # The order of traces and labels does not matter.
     listed = [Label(trace=trace, capability="skill", presence=presence) for trace, presence in labels.items()]
     mixed, shuffled = list(listed), list(outcomes)
     random.Random(seed).shuffle(mixed)
     random.Random(seed + 1).shuffle(shuffled)
-    skill = [Capability(name="skill", description="")]
-    [one] = assess(skill, [LabelRun(run=1, labels=tuple(listed))], outcomes)
-    [other] = assess(skill, [LabelRun(run=1, labels=tuple(mixed))], shuffled)
-    assert one.model_dump(exclude={"examples"}) == other.model_dump(exclude={"examples"})
+    [first] = assess([SKILL], [LabelRun(run=1, labels=tuple(listed))], outcomes)
+    [second] = assess([SKILL], [LabelRun(run=1, labels=tuple(mixed))], shuffled)
+    assert first.model_dump(exclude={"examples"}) == second.model_dump(exclude={"examples"})
 
 
 @settings(max_examples=25)
 @given(CLUSTERS, CLUSTERS, st.integers(1, 12))
-def test_an_interval_holds_its_estimate_and_widens_with_comparisons(
-    first: list[Cluster], second: list[Cluster], comparisons: int
-) -> None:
-    one = difference_interval(first, second)
-    more = difference_interval(first, second, comparisons=comparisons)
-    assert one is not None
-    assert more is not None
+def test_laws_of_the_interval(first: list[Cluster], second: list[Cluster], comparisons: int) -> None:
+    """It holds its estimate, widens with comparisons, and turns round if the sides are exchanged."""
+    interval = difference_interval(first, second)
+    wider = difference_interval(first, second, comparisons=comparisons)
+    turned = difference_interval(second, first)
+    assert interval is not None
+    assert wider is not None
+    assert turned is not None
     estimate = _share(first) - _share(second)
-    assert -1 <= more[0] <= one[0] <= estimate + 1e-12
-    assert estimate - 1e-12 <= one[1] <= more[1] <= 1
-
-
-@settings(max_examples=25)
-@given(CLUSTERS, CLUSTERS)
-def test_sides_exchanged_turn_the_interval_round(first: list[Cluster], second: list[Cluster]) -> None:
-    one, other = difference_interval(first, second), difference_interval(second, first)
-    assert one is not None
-    assert other is not None
-    assert abs(one[0] + other[1]) < 1e-12
-    assert abs(one[1] + other[0]) < 1e-12
+    assert -1 <= wider[0] <= interval[0] <= estimate + 1e-12
+    assert estimate - 1e-12 <= interval[1] <= wider[1] <= 1
+    assert interval == pytest.approx((-turned[1], -turned[0]), abs=1e-12)
 
 
 BOOLEANS = st.lists(st.booleans(), min_size=2, max_size=30)

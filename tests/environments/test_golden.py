@@ -57,30 +57,6 @@ def test_a_changed_scenario_wants_another_version(made: golden.Golden) -> None:
     assert golden.constant_of(golden.TARGET) == "VERSION in research.trace.target"
 
 
-def test_a_raised_version_wants_the_file_anew(made: golden.Golden) -> None:
-    stored = copy.deepcopy(made)
-    now, tasks = made[CAPABILITY]["version"], made[golden.TARGET]["version"]
-    stored[CAPABILITY]["version"] = now - 1
-    stored[CAPABILITY]["scenarios"][FIRST]["task"] = "other"
-    del stored[golden.TARGET]
-    stored["gone"] = {"version": 3, "scenarios": {}}
-    command = "run 'python -m tests.environments.golden'"
-    assert golden.problems(stored, made) == [
-        f"{CAPABILITY}: golden.json has version {now - 1}, the code has {now}; {command}",
-        f"target tasks: golden.json has version None, the code has {tasks}; {command}",
-        f"gone: golden.json has version 3, the code has None; {command}",
-    ]
-    assert not golden.changes(stored, made)
-
-
-def test_other_seeds_are_no_change_of_a_scenario(made: golden.Golden) -> None:
-    stored = copy.deepcopy(made)
-    del stored[CAPABILITY]["scenarios"][FIRST]
-    [told] = golden.problems(stored, made)
-    command = "python -m tests.environments.golden"
-    assert told == f"{CAPABILITY}: golden.json lists other scenarios than golden.py; run '{command}'"
-
-
 def test_the_command_refuses_changed_scenarios_of_one_version(
     tmp_path: Path,
     made: golden.Golden,

@@ -147,8 +147,8 @@ class Behavior:
         self.rules, self.types = rules_of(world) or NO_RULES, world.tool_types()
         self.calls = tuple(_agent_calls(simulation.trace, self.rules))
         effective = self._effective_gold_actions(world)
-        self.gold_reads = [one for one in effective if self.types.get(one.name) is ToolType.READ]
-        self.gold_writes = [one for one in effective if self.types.get(one.name) is ToolType.WRITE]
+        self.gold_reads = [action for action in effective if self.types.get(action.name) is ToolType.READ]
+        self.gold_writes = [action for action in effective if self.types.get(action.name) is ToolType.WRITE]
 
     def _effective_gold_actions(self, world: World) -> list[Action]:
         """The agent's gold actions that count, tried one after another."""
@@ -197,10 +197,15 @@ class Behavior:
         places = (place for place, message in enumerate(self.trace) if message.role == "assistant")
         return max(places, default=0)
 
+    def words_of(self, role: str, before: int | None = None) -> str:
+        """Everything that one side said before a place in the trace, in lower case."""
+        said = (message.content or "" for message in self.trace[:before] if message.role == role)
+        return " ".join(said).lower()
+
     @cached_property
     def customer_words(self) -> str:
         """Everything that the customer said, in lower case."""
-        return " ".join(message.content or "" for message in self.trace if message.role == "user").lower()
+        return self.words_of("user")
 
     def writing(self, tool: str) -> Writing | None:
         """What the world's rules say of a tool that writes."""

@@ -113,7 +113,7 @@ def structured_data_reasoning(behavior: Behavior) -> Observation:
                 continue  # it could not be chosen: see conditional_detail_retrieval
             return _lacking(call.message, f"{write.action.name} on {call.record}; {write.record} is meant")
         if VARIANT in write.action.arguments and write.match in (Match.EXACT, Match.DIFFERING):
-            chosen, right = (one.arguments.get(VARIANT) for one in (call, write.action))
+            chosen, right = (made.arguments.get(VARIANT) for made in (call, write.action))
             items = [item for item in chosen if isinstance(item, str)] if isinstance(chosen, list) else []
             if VARIANT in write.differing:
                 missed = [
@@ -203,7 +203,7 @@ def tool_calling_precision(behavior: Behavior) -> Observation:
         wrong = {name for name in wrong if not _customer_chose(behavior, call, name)}
         if wrong and write.match is Match.DIFFERING:
             name = min(wrong)
-            given, right = (one.arguments.get(name) for one in (call, write.action))
+            given, right = (made.arguments.get(name) for made in (call, write.action))
             return _lacking(call.message, f"{tool} with {name} {given!r}; {right!r} is right")
     # Also if another variant or address was written: those are other capabilities, and a label that came only
     # with success would make this one look missing wherever they are.
@@ -228,7 +228,7 @@ def _argument_error(behavior: Behavior, call: AgentCall) -> str:
 
 def _changed_elsewhere(behavior: Behavior, write: ExpectedWrite, call: AgentCall) -> bool:
     """Whether the items that a call leaves out occur in another change: they were wanted otherwise."""
-    mine, right = (_text_set(one.arguments.get("item_ids")) for one in (call, write.action))
+    mine, right = (_text_set(made.arguments.get("item_ids")) for made in (call, write.action))
     left = right - mine
     others = {text for other in behavior.writes if other is not call for text in other.texts}
     return bool(left) and left <= others
@@ -242,13 +242,9 @@ def account_address_inference(behavior: Behavior) -> Observation:
         if not isinstance(line, str) or not line or line.lower() in behavior.customer_words:
             continue
         if write.match is Match.MISSING:
-            said = any(
-                line.lower() in (one.content or "").lower()
-                for one in behavior.trace
-                if one.role == "assistant"
-            )
             # An address that the agent said was found, and not written for another reason.
-            if not said and behavior.reads and not _withdrawn(behavior, write):
+            is_said = line.lower() in behavior.words_of("assistant")
+            if not is_said and behavior.reads and not _withdrawn(behavior, write):
                 why = f"never wrote {line!r}, which stands in the records"
                 return _lacking(behavior.last_agent_message, why)
         if call is None or write.match not in (Match.EXACT, Match.DIFFERING):
@@ -263,10 +259,10 @@ def account_address_inference(behavior: Behavior) -> Observation:
 
 def conditional_detail_retrieval(behavior: Behavior) -> Observation:
     """Whether the details that an answer or a decision depends on were fetched."""
-    records = [record_of(one.name, one.arguments, behavior.rules) for one in behavior.unread]
+    records = [record_of(action.name, action.arguments, behavior.rules) for action in behavior.unread]
     unread = [
-        f"{one.name} of {record}" if record else one.name
-        for one, record in zip(behavior.unread, records, strict=True)
+        f"{action.name} of {record}" if record else action.name
+        for action, record in zip(behavior.unread, records, strict=True)
     ]
     shown: Observation | None = None
     last = behavior.last_agent_message
@@ -325,7 +321,8 @@ def _sentences(behavior: Behavior, role: str) -> Iterator[tuple[int, str]]:
     """The sentences of one side in lower case, each with the place of its message."""
     for place, message in enumerate(behavior.trace):
         if message.role == role:
-            yield from ((place, one) for one in _SENTENCE.findall((message.content or "").lower()))
+            for sentence in _SENTENCE.findall((message.content or "").lower()):
+                yield place, sentence
 
 
 def _withdrawn(behavior: Behavior, write: ExpectedWrite) -> bool:
@@ -345,8 +342,7 @@ def _customer_chose(behavior: Behavior, call: AgentCall, name: str) -> bool:
     A payment method by its kind, as another one, or as the original one if the order was paid with it;
     anything else word for word.
     """
-    before = behavior.trace[: call.message]
-    said = " ".join((one.content or "") for one in before if one.role == "user").lower()
+    said = behavior.words_of("user", before=call.message)
     value = str(call.arguments.get(name))
     if name != METHOD:
         return len(value) > 3 and value.lower() in said
@@ -359,10 +355,11 @@ def _customer_chose(behavior: Behavior, call: AgentCall, name: str) -> bool:
 
 def _offered(behavior: Behavior, call: AgentCall, item: str) -> bool:
     """Whether the agent had told the customer of a variant, by its id or its price, before a call."""
-    price = next((one.get("price") for one in _items_read(behavior) if one.get("item_id") == item), None)
+    prices = (read.get("price") for read in _items_read(behavior) if read.get("item_id") == item)
+    price = next(prices, None)
     signs = [item] if price is None else [item, f"{price:.2f}" if isinstance(price, float) else str(price)]
-    said = [one.content or "" for one in behavior.trace[: call.message] if one.role == "assistant"]
-    return any(sign in text for text in said for sign in signs)
+    said = behavior.words_of("assistant", before=call.message)
+    return any(sign.lower() in said for sign in signs)
 
 
 def _other_figure(behavior: Behavior, expected: str) -> tuple[int, str] | None:
@@ -412,8 +409,8 @@ def _items_read(behavior: Behavior) -> Iterator[dict[str, Any]]:
                 yield value
             value = list(value.values())
         if isinstance(value, list):
-            for one in value:
-                yield from with_item_id(one)
+            for child in value:
+                yield from with_item_id(child)
 
     for call in behavior.reads:
         try:
