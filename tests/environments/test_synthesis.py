@@ -102,7 +102,9 @@ def test_a_module_is_mended_until_it_holds_and_then_used_like_any_other(
     module.write_text(GOOD.replace("0.2", "0.5"), encoding="utf-8")
     capsys.readouterr()
     assert main(["environment", "list"]) == 2
-    assert capsys.readouterr().err.startswith(f"trace2evolve: {module}: is not what was admitted; restore it")
+    assert capsys.readouterr().err.startswith(
+        f"trace2evolve: {module}: has changed since it was admitted; restore it"
+    )
 
 
 def test_where_every_round_fails_all_modules_are_kept_and_none_is_admitted(
@@ -133,7 +135,7 @@ def test_a_module_that_is_too_easy_or_too_hard_is_no_use(
 @pytest.mark.parametrize(
     ("arguments", "told_is"),
     [
-        (["teleportation"], "'teleportation' is not in the dictionary (precondition_verification, "),
+        (["teleportation"], "'teleportation' is not described: say what it is with --description"),
         (["Not Snake", "--description", "x"], "'Not Snake' is no name of a capability: name: "),
         ([NAME, "--description", "x", "--rounds", "0"], "--rounds 0: must be 1 or more"),
         ([NAME, "--description", "x", "--seeds", "-3"], "--seeds -3: must be 2 or more"),

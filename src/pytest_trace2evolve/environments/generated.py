@@ -71,15 +71,15 @@ class Step(Record):
 
 
 class GeneratedTurn(Record):
-    """What the customer brings up at one time, and what the expert calls for it.
+    """One request of the customer, and the expert's calls for it.
 
     Attributes:
         says: The customer's words.
         calls: The expert's tool calls, in order, those of the history included.
         about: Ids of records that an agent may name when it asks for a yes.
-        details: What the customer answers if asked for it.
+        details: The customer's answers to questions.
         answer: Text that the agent must say; empty if something is to be done.
-        refused: Whether the policy forbids it.
+        refused: Whether the policy forbids the request.
     """
 
     says: Said
@@ -96,14 +96,14 @@ class GeneratedTurn(Record):
 
 
 class GeneratedScenario(Record):
-    """What a module's `scenario` returns.
+    """The value of a module's `scenario`.
 
     Attributes:
         tables: The part of the database that the scenario needs, in the target's own shape.
         identity: How the customer identifies themselves.
-        turns: What they want.
+        turns: The customer's requests.
         history: The messages before the agent's turn; results of tools are filled in.
-        goal: What the module wants to know of the scenario when it grades.
+        goal: Passed to the module's `grade` and `shortcut`.
     """
 
     tables: dict[str, dict[str, Any]]
@@ -255,8 +255,8 @@ class GeneratedGenerator:
 def plain_trace(trace: Sequence[Message]) -> list[dict[str, Any]]:
     """A trace as a module gets it: role, text, calls, and whether a tool raised.
 
-    The tools' answers are left out: a module knows its records, and decoding them again is most of what a
-    call of it costs.
+    The tools' answers are left out: a module knows its records, and decoding them again would be most of the
+    cost of a call.
     """
     return [
         {
@@ -337,7 +337,7 @@ def _read_module(path: Path) -> tuple[Synthesized, str]:
         source = bytes(read_bytes(module, GeneratorError, limit=SETTINGS)).decode("utf-8")
     if digest_text(source) != record.source:
         raise GeneratorError(
-            f"{module}: is not what was admitted; restore it, or run "
+            f"{module}: has changed since it was admitted; restore it, or run "
             f"'trace2evolve environment synthesize {record.capability}' again"
         )
     return record, source

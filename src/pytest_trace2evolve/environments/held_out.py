@@ -1,4 +1,4 @@
-"""Held-out content: what no training scenario may contain, since it decides or measures."""
+"""Held-out content, which no training scenario may contain: it decides, or it measures."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -47,7 +47,7 @@ def _identifiers(task: Task) -> Iterator[str]:
 
 
 def found_held_out(task: Task, held_out: Sequence[str]) -> str:
-    """What a scenario contains of held-out content, in words; empty if nothing.
+    """The held-out content in a scenario, in words; empty if there is none.
 
     `held_out` are ids, names and mailboxes of held-out tasks; see `held_out_of`.
     """

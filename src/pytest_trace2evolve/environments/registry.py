@@ -104,7 +104,7 @@ def require_same_tools(what: str, world: WorldName, played_in: Sequence[WorldNam
     In an environment with other tools an agent would learn calls that its own world does not have.
 
     Args:
-        what: What is of the world, such as `run 7c2f`.
+        what: Names the user of the world in a message, such as `run 7c2f`.
         played_in: The worlds in which the environments are played.
     """
     if worlds.interface(*world) in {worlds.interface(*other) for other in played_in}:

@@ -31,7 +31,7 @@ from pytest_trace2evolve.judges.environments import (
     synthesis_messages,
 )
 from pytest_trace2evolve.project.project import Project
-from pytest_trace2evolve.records.capability import BUILT_IN_CAPABILITIES, Capability, Presence
+from pytest_trace2evolve.records.capability import Capability, Presence
 from pytest_trace2evolve.records.environment import AdmissionReport, Calibration, Outcome
 from pytest_trace2evolve.records.message import Message
 from pytest_trace2evolve.records.protocols import Model, World
@@ -57,7 +57,7 @@ CalibrateOffer = Callable[[Environments, str], Coroutine[Any, Any, Calibration]]
 
 @dataclass(frozen=True)
 class SynthesisTask:
-    """What a model is asked to write an environment for.
+    """A capability for which a model writes an environment.
 
     Attributes:
         tables: A sample of the target's records.
@@ -107,7 +107,7 @@ async def synthesize(
     rounds: int = ROUNDS,
     on_progress: Callable[[str], None] = lambda line: None,
 ) -> Synthesis:
-    """Have a module written and try it, until one is admitted and calibrated or the rounds are used up.
+    """Let a model write and revise a module until it is admitted and calibrated, or the rounds are used up.
 
     Args:
         judge: The model that writes; `name` is recorded as its name.
@@ -211,19 +211,14 @@ def synthesis_task(
     """The synthesis of an environment for a capability.
 
     Args:
-        description: Its description; None takes it from the dictionary.
         runs: Runs whose failures are shown.
         project: Its sealed tasks are not shown, and may not occur in a scenario.
         here: The folder that paths start from.
     """
     if name in BUILT_IN_NAMES:
         raise ConfigError(f"{name!r} has a built-in environment: see 'trace2evolve environment list'")
-    known = {capability.name: capability.description for capability in BUILT_IN_CAPABILITIES}
-    description = description or known.get(name)
     if not description:
-        raise ConfigError(
-            f"{name!r} is not in the dictionary ({', '.join(known)}): say what it is with --description"
-        )
+        raise ConfigError(f"{name!r} is not described: say what it is with --description")
     try:
         capability = Capability(name=name, description=description)
     except ValidationError as error:
