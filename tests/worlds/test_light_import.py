@@ -1,5 +1,6 @@
 """Toolkits imported without their framework: equal answers and states, and the fallback."""
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,6 +46,20 @@ def test_both_imports_give_the_same_answers_and_states(domain: str) -> None:
             mine, theirs = sessions[-1]
             assert list(play(mine, light, task_id)) == list(play(theirs, heavy, task_id)), task_id
     assert all(state_of(mine) == state_of(theirs) for mine, theirs in sessions)
+    for requestor in ("assistant", "user"):
+        assert light.tools(requestor) == heavy.tools(requestor)
+
+
+def test_schemas_are_read_without_the_framework() -> None:
+    program = (
+        "import sys\n"
+        "from pytest_trace2evolve.worlds.inspect_domains import DOMAINS\n"
+        "from pytest_trace2evolve.worlds.inspect_evals import InspectWorld\n"
+        "print([bool(InspectWorld(domain).tools('assistant')) for domain in DOMAINS])\n"
+        "print('inspect_ai' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [str([True] * len(DOMAINS)), "False"]
 
 
 @pytest.fixture

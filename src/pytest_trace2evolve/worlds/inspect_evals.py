@@ -1,7 +1,7 @@
 """τ² domains of the PyPI package `inspect_evals`: its data and toolkits, not its scorers.
 
-Tasks, policies and digests come straight from the package's files. Sessions run the package's toolkits,
-imported without `inspect_ai` if possible. Tool schemas need `inspect_ai`.
+Tasks, policies and digests come straight from the package's files. Sessions run the package's toolkits, and
+schemas are read from its tools; both are imported without `inspect_ai` if possible.
 """
 
 import functools
@@ -27,7 +27,7 @@ from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.utils.canonical import digest, digest_text
 from pytest_trace2evolve.utils.optional import require
 from pytest_trace2evolve.worlds.inspect_domains import DOMAINS, Toolkit
-from pytest_trace2evolve.worlds.light_import import import_toolkits, import_with_framework
+from pytest_trace2evolve.worlds.light_import import import_toolkits
 from pytest_trace2evolve.worlds.overlay import OverlayDatabase, WriteMode, clone
 from pytest_trace2evolve.worlds.retail_rules import RULES
 from pytest_trace2evolve.worlds.toolkit import ToolkitSession
@@ -114,7 +114,9 @@ class InspectWorld(World):
 
     @functools.cached_property
     def _schemas(self) -> dict[Requestor, list[ToolSchema]]:
-        return {side: _read_schemas(toolkit) for side, toolkit in self._toolkits.items()}
+        return {
+            side: _read_schemas(toolkit, self._import_modules) for side, toolkit in self._toolkits.items()
+        }
 
     def tool_types(self) -> Mapping[str, ToolType]:
         return {name: kind for toolkit in self._toolkits.values() for name, kind in toolkit.tools.items()}
@@ -281,13 +283,15 @@ def _instantiate(source: Any) -> Any:
     return instance
 
 
-def _read_schemas(toolkit: Toolkit) -> list[ToolSchema]:
-    tool_def = require("inspect_ai.tool", extra="tau2").ToolDef
+def _read_schemas(
+    toolkit: Toolkit, import_modules: Callable[[Sequence[str]], Sequence[types.ModuleType]]
+) -> list[ToolSchema]:
+    module, tool_info = import_modules([toolkit.wrappers, "inspect_ai.tool._tool_info"])
     schemas = []
-    for name, wrapper in _wrappers(toolkit, *import_with_framework([toolkit.wrappers])).items():
-        definition = tool_def(wrapper)
-        parameters = definition.parameters.model_dump(mode="json", exclude_none=True)
-        schemas.append(ToolSchema(name=name, description=definition.description, parameters=parameters))
+    for name, wrapper in _wrappers(toolkit, module).items():
+        info = tool_info.parse_tool_info(wrapper)
+        parameters = info.parameters.model_dump(mode="json", exclude_none=True)
+        schemas.append(ToolSchema(name=name, description=info.description, parameters=parameters))
     return schemas
 
 

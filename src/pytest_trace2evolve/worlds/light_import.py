@@ -1,9 +1,10 @@
 """Imports τ²'s toolkits from `inspect_evals` without its agent framework.
 
-`import inspect_evals.tau2` imports all of `inspect_ai`, which takes about a second. The toolkits use a few
-of its names, none of which does anything outside an Inspect run. So their files run here as private modules,
-with stand-ins for those names. Nothing enters `sys.modules`, so the ordinary import still works: it is the
-fallback for a release whose toolkits need more.
+`import inspect_evals.tau2` imports all of `inspect_ai`, which takes seconds. The toolkits use a few of its
+names, none of which does anything outside an Inspect run. So their files run here as private modules, with
+stand-ins for those names, and so does the module of `inspect_ai` that reads a tool's schema from its
+signature. Nothing enters `sys.modules`, so the ordinary import still works: it is the fallback for a release
+that needs more.
 """
 
 import builtins
@@ -36,12 +37,13 @@ _FRAMEWORK = "inspect_ai"
 _STAND_INS: Mapping[str, Any] = {
     "inspect_ai.model": SimpleNamespace(Content=object, ContentText=object),
     "inspect_ai.tool": SimpleNamespace(Tool=object, ToolError=ToolError, tool=lambda function: function),
+    "inspect_ai.tool._tool": SimpleNamespace(Tool=object),
     "inspect_ai.util": SimpleNamespace(StoreModel=StoreModel, store_as=None),
 }
 
 
 def import_toolkits(names: Sequence[str]) -> list[ModuleType]:
-    """Import modules of one package, all of them without the framework or else all of them with it.
+    """Import modules, all of them without the framework or else all of them with it.
 
     Raises:
         ImportError: a module does not exist, or fails to import in both ways.
@@ -53,13 +55,12 @@ def import_toolkits(names: Sequence[str]) -> list[ModuleType]:
 
 
 def import_without_framework(names: Sequence[str]) -> list[ModuleType]:
-    """Import modules of one package privately.
+    """Import modules privately.
 
     Raises:
         ImportError: a module does not exist, or imports what has no stand-in.
     """
-    modules = _private_modules(names[0].partition(".")[0])
-    return [modules.load(name) for name in names]
+    return [_private_modules(name.partition(".")[0]).load(name) for name in names]
 
 
 def import_with_framework(names: Sequence[str]) -> list[ModuleType]:
@@ -114,13 +115,16 @@ class _PrivateModules:
         fromlist: Sequence[str] | None = None,
         level: int = 0,
     ) -> Any:
+        if level:
+            importer = str((globals or {})["__name__"]).rpartition(".")[0]
+            name = importlib.util.resolve_name("." * level + name, importer)
         package = name.partition(".")[0]
-        if level == 0 and package not in (self._package, _FRAMEWORK):
+        if package not in (self._package, _FRAMEWORK):
             return builtins.__import__(name, globals, locals, fromlist or ())
-        if level or not fromlist:
+        if not fromlist:
             raise ImportError("only 'from package.module import name' is supported here")
+        if name in _STAND_INS:
+            return _STAND_INS[name]
         if package == self._package:
             return self.load(name)
-        if name not in _STAND_INS:
-            raise ImportError(f"{name!r} has no stand-in here")
-        return _STAND_INS[name]
+        raise ImportError(f"{name!r} has no stand-in here")
