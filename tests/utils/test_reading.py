@@ -148,3 +148,17 @@ def test_errors_are_short_however_long_path_and_value_are(tmp_path: Path) -> Non
     assert len(str(caught.value)) <= LONGEST_LINE
     assert str(caught.value).endswith("cannot be read: File name too long; choose another name")
     assert len(str(SuiteError("x" * 10_000))) <= LONGEST_LINE
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["1e999", "[1, -2.5E+0309]", '{"a":1e309}', '{"a":\n-12.0e308 }', f"{'9' * 400}.0", f"{'1' * 250}e99"],
+)
+def test_a_number_that_overflows_is_rejected(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a finite number"):
+        parse_json(text)
+
+
+def test_a_number_that_fits_and_an_id_with_the_same_digits_are_read() -> None:
+    value = {"number": 1e308, "small": 1e-300, "id": "8e38-1e2995041f53"}
+    assert parse_json(json.dumps(value)) == value

@@ -63,7 +63,8 @@ _MAX_DOTS = 1_000
 """Dots of one TOML key: the parser's time grows with their square."""
 
 _ESCAPED_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
-_LARGE_NUMBER = re.compile(rb"\d[eE]\+?\d{2}|\d{300}")
+_LARGE_NUMBER = re.compile(rb"(?:^|[\s:,\[-])\d+(?:\.\d+)?[eE]\+?\d{3,}(?=[\s,\]}]|$)|\d{200}")
+"""What a number that overflows must look like; the hexadecimal digits of an id do not."""
 _BYTE_ORDER_MARKS = {
     b"\xef\xbb\xbf": "starts with a byte order mark; save it as UTF-8 without one",
     b"\xff\xfe": "cannot be read: UTF-16, not UTF-8; save it as UTF-8",
