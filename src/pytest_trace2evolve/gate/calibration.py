@@ -8,11 +8,11 @@ too little, by a factor (M - 1) / M for M trials, and the tasks too much, so rat
 mean until both variances are what the recorded trials say they are.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -33,8 +33,12 @@ _CHUNK = 1 << 22
 _BATCH = 1 << 20
 """Tasks of comparisons that are judged at a time."""
 
-Drawing = Callable[[np.random.Generator, int], Comparisons]
-"""Draws so many comparisons."""
+
+class Drawing(Protocol):
+    """Draws so many comparisons."""
+
+    def __call__(self, random: np.random.Generator, *, rows: int) -> Comparisons:
+        """Comparisons with arrays of shape (rows, N)."""
 
 
 @dataclass(frozen=True)
@@ -418,11 +422,7 @@ def calibrate(
         asked = [(each.policy, goal) for each in policies if each.fixed is fixed for goal in Goal]
         if not asked:
             continue
-        planned = replace(draw, effect=effect, fixed=fixed)
-
-        def drawing(random: np.random.Generator, rows: int, planned: Draw = planned) -> Comparisons:
-            return resample(random, pool, planned, rows)
-
+        drawing = partial(resample, pool=pool, draw=replace(draw, effect=effect, fixed=fixed))
         counted = count_decisions(drawing, asked, rows=resamples, tasks=pool.tasks, seed=seed)
         for (policy, goal), found in zip(asked, counted, strict=True):
             decisions[policy.name, goal, effect] = found
@@ -446,7 +446,7 @@ def count_decisions(
     totals = np.zeros((len(asked), len(Decision)), dtype=np.int64)
     batch = max(1, _BATCH // max(tasks, 1))
     for start in range(0, rows, batch):
-        compared = drawing(random, min(batch, rows - start))
+        compared = drawing(random, rows=min(batch, rows - start))
         for place, (policy, goal) in enumerate(asked):
             totals[place] += np.bincount(ranks(policy, compared, Question(goal)), minlength=len(Decision))
     return [DecisionCounts(*total) for total in totals.tolist()]

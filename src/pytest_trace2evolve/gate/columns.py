@@ -40,10 +40,8 @@ class Columns:
     """The simulations of one side; every array has one entry per simulation (n of them).
 
     Attributes:
-        tasks: Ids of the tasks, in the order in which they were met.
-        digests: The digests of tasks that were met.
-        task: Index into `tasks`.
-        digest: Index into `digests`.
+        tasks, digests: Ids of the tasks, and digests of their contents, in the order in which they were met.
+        task, digest: Indices into these.
         measured: Whether there is a reward.
         reward: 0 where nothing was measured.
         shares: By kind, the share of gold actions matched; NaN where the task has none or it is not known.
@@ -52,8 +50,7 @@ class Columns:
         asks: By kind, whether the task is known to name such actions.
         max_steps: Whether the step budget ended it.
         ids: The simulations' ids.
-        cost: US dollars; NaN if not known.
-        tokens: NaN if not known.
+        cost, tokens: US dollars and tokens; NaN if not known.
     """
 
     tasks: tuple[str, ...]
@@ -78,19 +75,15 @@ class Columns:
         """The simulations of some tasks; the names of the other tasks are dropped."""
         kept = np.array([name in tasks for name in self.tasks], dtype=np.bool_)
         rows = kept[self.task]
+        plain = ("digest", "measured", "reward", "max_steps", "cost", "tokens")
         return replace(
             self,
             tasks=tuple(name for name in self.tasks if name in tasks),
             task=(np.cumsum(kept) - 1)[self.task[rows]],
-            digest=self.digest[rows],
-            measured=self.measured[rows],
-            reward=self.reward[rows],
             shares={kind: share[rows] for kind, share in self.shares.items()},
             asks={kind: asked[rows] for kind, asked in self.asks.items()},
-            max_steps=self.max_steps[rows],
             ids=tuple(np.array(self.ids, dtype=object)[rows]),
-            cost=self.cost[rows],
-            tokens=self.tokens[rows],
+            **{name: getattr(self, name)[rows] for name in plain},
         )
 
     def contents(self) -> dict[str, str]:

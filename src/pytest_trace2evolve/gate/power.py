@@ -7,6 +7,7 @@ mean chance differs by a set amount: evenly, or on a few tasks that break or get
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -372,9 +373,7 @@ def _possible(agent: Agent, effect: float) -> bool:
 
 
 def _decisions(plan: Plan, effect: float, goals: Sequence[Goal]) -> dict[Goal, DecisionCounts]:
-    def drawing(random: np.random.Generator, rows: int) -> Comparisons:
-        return draw(random, plan.agent, Effect(effect), plan.design, rows)
-
+    drawing = partial(draw, agent=plan.agent, effect=Effect(effect), design=plan.design)
     asked = [(plan.policy, goal) for goal in goals]
     found = count_decisions(drawing, asked, rows=plan.rows, tasks=plan.design.tasks, seed=plan.seed)
     return dict(zip(goals, found, strict=True))
