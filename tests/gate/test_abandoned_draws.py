@@ -356,14 +356,16 @@ def attack(seed: int, how: str) -> tuple[bool, float]:
     return False, best
 
 
-@pytest.mark.parametrize(("how", "attacks"), [("redraw", 40), ("loss", 15)])
-def test_the_redraw_attack_promotes_no_more_often_than_the_level(how: str, attacks: int) -> None:
-    """Attacks with ten draws each; without the count of draws about a fifth of them succeeds."""
+@pytest.mark.parametrize(("how", "attacks", "most"), [("redraw", 100, 3), ("loss", 40, 3)])
+def test_the_redraw_attack_promotes_no_more_often_than_the_level(how: str, attacks: int, most: int) -> None:
+    """Attacks with ten draws each; without the count of draws a tenth of them or more succeeds.
+
+    The level of a test is 3 %; of 40 attacks at that level 3 or fewer succeed in 97 of 100 cases.
+    """
     found = [attack(seed, how) for seed in range(attacks)]
-    promoted = sum(one for one, _ in found)
+    promoted = sum(is_promoted for is_promoted, _ in found)
     naive = sum(best <= 0.05 * share(1, 1) for _, best in found)
-    assert promoted / attacks <= 0.05 * share(1)
-    assert naive > promoted
+    assert promoted <= most < naive
 
 
 def luckiest(seed: int) -> tuple[bool, float]:
