@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trace2evolve import errors
 from pytest_trace2evolve.cli import main as cli
 from pytest_trace2evolve.cli.commands import COMMANDS
 from pytest_trace2evolve.cli.parser import build_parser
@@ -54,16 +53,6 @@ def test_every_command_is_in_the_docs() -> None:
     )
     for name in commands.choices:
         assert f"trace2evolve {name}" in text
-
-
-def test_the_error_tree_is_drawn_as_it_is() -> None:
-    tree = errors.__doc__ or ""
-    classes = [value for value in vars(errors).values() if inspect.isclass(value)]
-    for one in classes:
-        if issubclass(one, errors.Trace2EvolveError):
-            assert re.search(rf"(?m)^\W*{one.__name__}\b", tree), one.__name__
-    drawn = set(re.findall(r"(?m)^[\s│├└─]*(\w+Error)\b", tree))
-    assert drawn == {one.__name__ for one in classes if issubclass(one, errors.Trace2EvolveError)}
 
 
 def test_local_links_lead_somewhere() -> None:
