@@ -11,7 +11,7 @@ import pytest
 from pytest_trace2evolve.cli.main import main
 from pytest_trace2evolve.evidence.ledger import Ledger
 from pytest_trace2evolve.records.ledger import Access
-from pytest_trace2evolve.session.traces import user_name
+from pytest_trace2evolve.session.ledger import user_name
 from pytest_trace2evolve.utils.sanitize import sanitize, sanitize_line
 from tests.plugin.conftest import SUITE, DeskProject
 

@@ -11,8 +11,8 @@ from dataclasses import replace
 import pytest
 
 from pytest_trace2evolve.testing import ChatServer
-from tests.e2e.tapes import ONE, models_messages, record, said
 from tests.plugin.conftest import DeskProject, project
+from tests.session.tapes import ONE, models_messages, record, said
 from tests.session.test_live import SOLVED, key, live
 
 __all__ = ["key", "project"]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pytest_trace2evolve.evidence.saving import unmergeable
 from pytest_trace2evolve.gate.comparable import differences, unequal_trials, unrecorded
 from pytest_trace2evolve.records.evidence import CandidateRef, Code, Evidence, LockParts, Provenance, Settings
-from pytest_trace2evolve.session.access_log import baseline_identity
+from pytest_trace2evolve.session.ledger import baseline_identity
 
 PARTS = LockParts(policy="p1", tools="t1", data="d1")
 USER = Settings(implementation="chat", model="m1", arguments={"temperature": 0.0}, guidelines="g1")

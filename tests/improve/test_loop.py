@@ -15,7 +15,7 @@ from pytest_trace2evolve.records.adapter import AdapterState
 from pytest_trace2evolve.records.improvement import Evolution, Stage
 from pytest_trace2evolve.report.improvement import evolution_text
 from pytest_trace2evolve.serving.folder import folder_digest
-from pytest_trace2evolve.session.access_log import Looks
+from pytest_trace2evolve.session.ledger import ProjectLedger
 from pytest_trace2evolve.utils.resources import embedded_model, has_embedded_model
 from tests.adapter_folders import write_adapter
 from tests.improve.evolutions import CAPABILITY, FakeTrainer, evolved, planned, write_project, write_weights
@@ -85,7 +85,7 @@ def test_a_red_run_ends_with_a_promoted_and_a_routed_adapter(finished: Finished)
     assert state.confusion is not None
     assert state.confusion.total == 40
     assert [state.rollouts[stage] for stage in (Stage.RUN, Stage.GATE, Stage.ROUTED)] == [RUN_SIZE] * 3
-    recorded = {getattr(entry, "run", None) for entry in Looks(project).entries}
+    recorded = {getattr(entry, "run", None) for entry in ProjectLedger(project).entries}
     assert {judged.run for judged in state.judged.values()} <= recorded
 
     folder = state_path(project).parent

@@ -65,7 +65,7 @@ def test_candidates_are_counted_and_the_same_claim_repeats(project: DeskProject)
 
 def test_the_number_does_not_depend_on_workers(project: DeskProject) -> None:
     project.baseline("v0")
-    project.spawn("--candidate=v1")
+    project.run("--candidate=v1")
     project.spawn("--candidate=v1", "-n", "2")
     first, second = evaluations(project)
     assert second.repeats == first.name

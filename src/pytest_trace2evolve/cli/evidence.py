@@ -14,7 +14,7 @@ from pytest_trace2evolve.utils.sanitize import sanitize_line
 
 if TYPE_CHECKING:
     from pytest_trace2evolve.records.verdict import RunSummary
-    from pytest_trace2evolve.session.access_log import Looks
+    from pytest_trace2evolve.session.ledger import ProjectLedger
 
 TOKEN_VAR = "GITHUB_TOKEN"
 
@@ -128,13 +128,12 @@ def show(options: argparse.Namespace) -> int:
 def ledger(options: argparse.Namespace) -> int:
     """Print the history of the splits, and problems of the ledger; or repair it."""
     from pytest_trace2evolve.report.evidence import ledger_json, ledger_text
-    from pytest_trace2evolve.session.access_log import Looks
-    from pytest_trace2evolve.session.history import split_histories
+    from pytest_trace2evolve.session.ledger import ProjectLedger, split_histories
 
     project = project_of(options)
     if options.action is None and options.yes:
         raise ConfigError("--yes goes with 'trace2evolve ledger repair'")
-    looks = Looks(project)
+    looks = ProjectLedger(project)
     if options.action == "repair":
         return _repair(looks, yes=options.yes)
     found = split_histories(project, looks, options.suite, options.split)
@@ -147,8 +146,8 @@ def ledger(options: argparse.Namespace) -> int:
     return 1 if looks.problems else 0
 
 
-def _repair(looks: "Looks", *, yes: bool) -> int:
-    from pytest_trace2evolve.session.traces import user_name
+def _repair(looks: "ProjectLedger", *, yes: bool) -> int:
+    from pytest_trace2evolve.session.ledger import user_name
 
     if not looks.problems:
         print("the ledger is not damaged; nothing was written")

@@ -34,9 +34,9 @@ from pytest_trace2evolve.improve.trainings import (
 from pytest_trace2evolve.records.adapter import AdapterState
 from pytest_trace2evolve.records.improvement import CandidateOutcome, Evolution, Stage
 from pytest_trace2evolve.records.verdict import Decision
-from pytest_trace2evolve.session.access_log import Looks
-from pytest_trace2evolve.session.adapters import gate_of, note_verdict, state_of
+from pytest_trace2evolve.session.ledger import ProjectLedger
 from pytest_trace2evolve.session.planner import Resources, make_plan
+from pytest_trace2evolve.session.promote import gate_decision, record_adapter_verdict, state_by_gate
 from pytest_trace2evolve.session.run_verdict import read_verdict
 from pytest_trace2evolve.session.session import Event, TaskDecided
 from pytest_trace2evolve.session.session import run as run_session
@@ -253,12 +253,12 @@ class _Loop:
                 f"(see {folder}); finished simulations are kept: give it what it lacks, and rerun the same "
                 "command to resume"
             )
-        gate = gate_of(record)
+        gate = gate_decision(record)
         if gate is Decision.PROMOTE:
             suites = [name for name, suite in record.suites.items() if suite.verdict is not None]
-            check_promotion(folder, record, Looks(self.project).entries, suites)
-        state, why = state_of(gate), ""
-        if adapter := note_verdict(self.project, record):
+            check_promotion(folder, record, ProjectLedger(self.project).entries, suites)
+        state, why = state_by_gate(gate), ""
+        if adapter := record_adapter_verdict(self.project, record):
             state, verdict = adapter.manifest.state, adapter.manifest.verdict
             why = "" if verdict is None else verdict.why
         judged = CandidateOutcome(candidate=candidate, gate=gate, state=state, run=record.run, why=why)

@@ -22,8 +22,8 @@ from pytest_trace2evolve.records.evidence import Provenance
 from pytest_trace2evolve.records.ledger import Evaluation
 from pytest_trace2evolve.records.verdict import Goal
 from pytest_trace2evolve.serving.folder import ModelFolder, expanded, folder_digest, read_model
-from pytest_trace2evolve.session.access_log import Looks
 from pytest_trace2evolve.session.comparability import check_comparable, check_unedited
+from pytest_trace2evolve.session.ledger import ProjectLedger
 from pytest_trace2evolve.session.plan import Options, Plan
 from pytest_trace2evolve.session.planner import Resources, make_plan
 from pytest_trace2evolve.session.settings import Context, check_values, read_judge, read_options
@@ -306,7 +306,7 @@ class Source:
         Raises:
             ResultsError: something was edited or differs.
         """
-        ledger, runs = Looks(plan.project), {origin.run_id for origin in self.origins}
+        ledger, runs = ProjectLedger(plan.project), {origin.run_id for origin in self.origins}
         entries = [entry for entry in ledger.entries if isinstance(entry, Evaluation) and entry.run in runs]
         for edit in edits_in_run(self.folder, entries):
             raise edit

@@ -20,7 +20,7 @@ from pytest_trace2evolve.project.adapters import Adapters, unfinished
 from pytest_trace2evolve.records.adapter import MANIFEST, AdapterManifest
 from pytest_trace2evolve.records.improvement import Evolution
 from pytest_trace2evolve.serving.folder import folder_digest
-from pytest_trace2evolve.session.adapters import unmeasured
+from pytest_trace2evolve.session.promote import lacks_other_environments
 from pytest_trace2evolve.training.recipe import Recipe, recipe_toml
 from pytest_trace2evolve.utils.files import write_atomic
 
@@ -69,7 +69,7 @@ def _is_own(
     manifest = adapters[name].manifest
     return (
         manifest.environments == environments
-        and not unmeasured(manifest)
+        and not lacks_other_environments(manifest)
         and manifest.base_digest == folder_digest(plan.base.path)
         and manifest.recipe == recipe_of(plan, state).model_dump(mode="json")
         and manifest.difficulty == {name: state.environments[name].difficulty for name in environments}

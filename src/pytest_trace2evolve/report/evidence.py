@@ -25,7 +25,7 @@ from pytest_trace2evolve.report.verdict import invariants_line, pass_hat
 
 if TYPE_CHECKING:
     from pytest_trace2evolve.session.baselines import BaselineFacts
-    from pytest_trace2evolve.session.history import SplitHistory
+    from pytest_trace2evolve.session.ledger import SplitHistory
     from pytest_trace2evolve.session.promote import NewBaseline, Promotion
     from pytest_trace2evolve.session.sources import ScoredFile, ScoredSimulation
 
@@ -286,8 +286,8 @@ def ledger_json(
                 "informed": list(history.informed),
                 "entries": [{"name": entry.name, **entry.to_json()} for entry in history.entries],
                 "next": None
-                if history.next_look is None or problems
-                else {"look": history.next_look, "share": share(history.next_look, 1)},
+                if history.next_test is None or problems
+                else {"look": history.next_test, "share": share(history.next_test, 1)},
             }
             for history in histories
         ],
@@ -307,8 +307,8 @@ def ledger_text(problems: Sequence[str], histories: Sequence["SplitHistory"]) ->
             print_line(target, f"  {entry.at:%Y-%m-%d %H:%M} UTC  {_entry_line(entry, history.lock)}")
         if not history.informed and not history.entries:
             print_line(target, "  no command of ours opened a trace of it, and nothing was judged on it")
-        if history.next_look is not None:
-            print_line(target, f"  {_next_test(history.next_look, damaged=bool(problems))}")
+        if history.next_test is not None:
+            print_line(target, f"  {_next_test(history.next_test, damaged=bool(problems))}")
     if not histories:
         target.print("no suite is locked, and nothing is written in the ledger")
     return rendered(target)

@@ -178,7 +178,7 @@ def _checked(suite: "LockedSuite", baseline: Baseline, path: Path) -> Baseline:
         raise ResultsError(
             f"{path}: a baseline of suite {evidence.provenance.suite!r}, not of {suite.name!r}"
         )
-    if found := _changes_of_lock(evidence, suite.lock):
+    if found := lock_changes(evidence, suite.lock):
         raise ResultsError(
             f"{path}: measured under another lock than {suite.name!r} has now: {'; '.join(found)}; "
             "measure the baseline again (pytest --t2e-save-baseline NAME --t2e-baseline-mode update)"
@@ -189,7 +189,7 @@ def _checked(suite: "LockedSuite", baseline: Baseline, path: Path) -> Baseline:
     return replace(baseline, evidence=cut, path=path, whole=evidence)
 
 
-def _changes_of_lock(evidence: Evidence, lock: "SuiteLock") -> tuple[str, ...]:
+def lock_changes(evidence: Evidence, lock: "SuiteLock") -> tuple[str, ...]:
     """What differs between the lock that evidence was measured under and the lock now, a phrase each."""
     origin = evidence.provenance
     now = origin.model_copy(update={"lock": lock.digest, "lock_parts": lock.parts})
@@ -307,4 +307,4 @@ def _lock_state(locked: "SuiteLock | None", evidence: Evidence) -> tuple[str, tu
         return "not recorded", ()
     if evidence.provenance.lock == locked.digest:
         return "current", ()
-    return "stale", _changes_of_lock(evidence, locked)
+    return "stale", lock_changes(evidence, locked)

@@ -9,7 +9,7 @@ from pytest_trace2evolve.errors import AdapterError, ConfigError
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.project.adapters import Adapter, Adapters, last_promoted
 from pytest_trace2evolve.project.candidates import ROUTED, WITH, Candidate
-from pytest_trace2evolve.session.cassettes import refuse_other_weights
+from pytest_trace2evolve.session.cassettes import check_weights
 from pytest_trace2evolve.utils.canonical import digest
 
 
@@ -29,7 +29,7 @@ def models_of(candidate: Candidate, live: LiveSettings | None, adapters: Adapter
     """
     name = candidate.adapter
     if live is not None and live.cassette is not None:
-        refuse_other_weights(live.cassette, candidate)
+        check_weights(live.cassette, candidate)
         return live
     if not name:
         return live

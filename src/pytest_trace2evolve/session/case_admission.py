@@ -1,6 +1,7 @@
-"""Admission of synthetic cases, which each must pass before it may be evidence, and freezing of cases.
+"""Admission of synthetic cases, and freezing of the cases that broke an agent.
 
-What broke an agent once is asked of every later one: frozen cases are kept in a file of the project.
+Every case must pass admission before it may be evidence. Frozen cases are kept in a file of the project, and
+every later agent is tested on them.
 """
 
 import asyncio
@@ -30,10 +31,10 @@ from pytest_trace2evolve.utils.reading import RESULTS, read_text
 from pytest_trace2evolve.worlds.registry import Worlds
 
 LIMITS = Limits(max_steps=100)
-"""Budgets of a simulation that admits a case."""
+"""Limits of a simulation for admission."""
 
 FROZEN = "synthetic/pressure.jsonl"
-"""Where cases are frozen, from the project's root."""
+"""The file of frozen cases, relative to the project's root."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ async def _problems(case: Case, world: World) -> list[str]:
     expert = CaseOracle(case.task, case.script, writes)
     oracle = await _simulate(case, world, expert)
     problems += [f"the oracle {text}" for text in _shortcomings(oracle, case, world)]
-    if _said(await _simulate(case, world, expert)) != _said(oracle):
+    if _contents(await _simulate(case, world, expert)) != _contents(oracle):
         problems.append("the same seed gives another conversation")
     idle = await _simulate(case, world, NopAgent())
     if idle.termination_reason != TerminationReason.USER_STOP:
@@ -96,7 +97,7 @@ def _format_problems(case: Case) -> Iterator[str]:
 
 
 def _content_problems(case: Case) -> Iterator[str]:
-    """Words of the other content: what is trained on may hold nothing that decides, and the reverse."""
+    """Words of the other content: training content and deciding content must not share words."""
     other = Content.TRAIN if case.script.content is Content.HELDOUT else Content.HELDOUT
     text = "\n".join(texts_in(case.task.model_dump(mode="json")))
     if mark := find_foreign_mark(text, other):
@@ -123,7 +124,7 @@ def _end(simulation: Simulation) -> str:
     return f"{simulation.termination_reason} after {len(simulation.trace)} messages"
 
 
-def _said(simulation: Simulation) -> list[object]:
+def _contents(simulation: Simulation) -> list[object]:
     return [
         (message.role, message.content, [(call.name, call.arguments) for call in message.tool_calls or ()])
         for message in simulation.trace
@@ -131,7 +132,7 @@ def _said(simulation: Simulation) -> list[object]:
 
 
 def unfrozen(cases: Sequence[Case], path: Path) -> list[Case]:
-    """The cases that a file of frozen ones does not hold; all of them if it cannot be read."""
+    """The cases that a file of frozen cases does not hold; all of them if it cannot be read."""
     try:
         frozen = {case.digest for case in read_cases(path)}
     except CaseError:
@@ -143,7 +144,7 @@ def freeze(cases: Sequence[Case], project: Project, worlds: Worlds) -> list[str]
     """Add cases to a project's frozen ones if they pass admission and are not there yet.
 
     Returns:
-        Lines that say what was done with each.
+        A line about each case that was rejected, and one about those that were frozen.
     """
     path = project.root / FROZEN
     notes: list[str] = []

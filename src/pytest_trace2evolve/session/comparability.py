@@ -18,8 +18,8 @@ from pytest_trace2evolve.gate.comparable import agent_changes, differences, uneq
 from pytest_trace2evolve.project.candidates import source_of
 from pytest_trace2evolve.project.suites import Role
 from pytest_trace2evolve.records.evidence import ComparedSides, code_differences, side_of
-from pytest_trace2evolve.session.access_log import Looks
 from pytest_trace2evolve.session.baselines import Baseline
+from pytest_trace2evolve.session.ledger import ProjectLedger
 from pytest_trace2evolve.session.plan import Plan, PlannedSuite
 from pytest_trace2evolve.session.provenance import provenance_of
 
@@ -88,7 +88,7 @@ def compared(plan: Plan, planned: PlannedSuite) -> ComparedSides | None:
     )
 
 
-def check_unedited(plan: Plan, looks: Looks) -> Iterator[str]:
+def check_unedited(plan: Plan, ledger: ProjectLedger) -> Iterator[str]:
     """Compare what a run replays, and the baselines of a gated run, with the ledger.
 
     Returns:
@@ -102,15 +102,15 @@ def check_unedited(plan: Plan, looks: Looks) -> Iterator[str]:
     for name, planned in plan.suites.items():
         baseline = planned.baseline if is_gated else None
         for file in planned.recorded.files if planned.recorded else ():
-            check_traces(looks.entries, file.run, file.path)
+            check_traces(ledger.entries, file.run, file.path)
         if baseline is not None and not baseline.saved:
             for path, run in baseline.files:
-                check_traces(looks.entries, run, path)
+                check_traces(ledger.entries, run, path)
             if not baseline.files and baseline.path is not None:
-                check_evidence(looks.entries, name, baseline.path, baseline.all_evidence)
+                check_evidence(ledger.entries, name, baseline.path, baseline.all_evidence)
         sealed = any(plan.project.splits[split].role is Role.GATE for split in planned.lock.splits)
         decides = is_gated or plan.saving is not None
-        if sealed and decides and (files := unrecorded_files(planned, looks)):
+        if sealed and decides and (files := unrecorded_files(planned, ledger)):
             yield (
                 f"{name}: not recorded by this project's ledger, so an edit cannot be found: "
                 f"{', '.join(files)}"
@@ -118,27 +118,27 @@ def check_unedited(plan: Plan, looks: Looks) -> Iterator[str]:
         if baseline is None or not baseline.saved:
             continue
         assert baseline.path is not None
-        check_baseline(looks.entries, name, baseline.name, baseline.path, baseline.all_evidence)
+        check_baseline(ledger.entries, name, baseline.name, baseline.path, baseline.all_evidence)
         if note := unverified_baseline(
-            looks.entries, name, baseline.name, baseline.all_evidence, planned.lock.splits
+            ledger.entries, name, baseline.name, baseline.all_evidence, planned.lock.splits
         ):
             yield f"{name}: {note}"
 
 
-def unrecorded_files(planned: PlannedSuite, looks: Looks) -> list[str]:
+def unrecorded_files(planned: PlannedSuite, ledger: ProjectLedger) -> list[str]:
     """The names of the files that a suite is judged on and whose content the ledger does not know."""
     files = [(file.path, file.run) for file in planned.recorded.files] if planned.recorded else []
     baseline = planned.baseline if planned.baseline is not None and not planned.baseline.saved else None
     if baseline is not None:
         files += baseline.files
-    names = [path.name for path, run in files if not knows_traces(looks.entries, run)]
+    names = [path.name for path, run in files if not knows_traces(ledger.entries, run)]
     if baseline is not None and not baseline.files:
-        is_known_evidence = knows_evidence(looks.entries, planned.name, baseline.all_evidence)
+        is_known_evidence = knows_evidence(ledger.entries, planned.name, baseline.all_evidence)
         names += [] if is_known_evidence else [baseline.name]
     return list(dict.fromkeys(names))
 
 
-def check_mergeable(plan: Plan, looks: Looks) -> None:
+def check_mergeable(plan: Plan, ledger: ProjectLedger) -> None:
     """Check that a run can be added to the baselines that it is to extend.
 
     Raises:
@@ -150,7 +150,7 @@ def check_mergeable(plan: Plan, looks: Looks) -> None:
         planned = plan.suites[name]
         path = plan.project.baseline_path(name, plan.saving.name)
         old = read_evidence(path)
-        check_baseline(looks.entries, name, plan.saving.name, path, old)
+        check_baseline(ledger.entries, name, plan.saving.name, path, old)
         found = list(unmergeable(old, provenance_of(plan, planned), planned.lock.tasks))
         lacking = planned.lock.tasks.keys() - {record.task_id for record in old.simulations}
         if lacking and (unequal := other_trials(old, max(map(planned.trials_of, lacking)))):

@@ -24,9 +24,9 @@ from pytest_trace2evolve.records.verdict import (
     SuiteVerdict,
     Verdict,
 )
-from pytest_trace2evolve.session.access_log import DECIDING, Looks
 from pytest_trace2evolve.session.comparability import compared
 from pytest_trace2evolve.session.draws import Draws
+from pytest_trace2evolve.session.ledger import DECIDING, ProjectLedger
 from pytest_trace2evolve.session.plan import MAX_FRESH, SIDES, Plan, PlannedSuite
 from pytest_trace2evolve.session.run_verdict import write_verdict
 from pytest_trace2evolve.session.verdicts import SuiteOutcome, SuiteRun, claim_of, evidence
@@ -39,7 +39,7 @@ def store_run(
     runs: Sequence[SuiteRun],
     outcomes: Sequence[SuiteOutcome],
     worlds: Worlds,
-    looks: Looks,
+    ledger: ProjectLedger,
     draws: Draws,
     *,
     stopped: str = "",
@@ -71,17 +71,17 @@ def store_run(
         notes += _write_headers(plan, run, worlds)
         if _drew(run, draws):
             name = run.planned.name
-            looks.record_traces(name, plan.run_id, plan.suite_folder(name), draws.account(name))
+            ledger.record_traces(name, plan.run_id, plan.suite_folder(name), draws.account(name))
     if plan.saving is not None:
         notes += [
-            _save_baseline(plan, run, outcome, looks) for run, outcome in zip(runs, outcomes, strict=True)
+            _save_baseline(plan, run, outcome, ledger) for run, outcome in zip(runs, outcomes, strict=True)
         ]
     if totals is not None:
         _write_totals(plan, *totals)
     if record is not None:
         write_verdict(plan.run_folder, record)
         if not is_provisional:
-            _record_verdicts(plan, runs, outcomes, looks, draws, record)
+            _record_verdicts(plan, runs, outcomes, ledger, draws, record)
     return notes
 
 
@@ -148,7 +148,7 @@ def _record_verdicts(
     plan: Plan,
     runs: Iterable[SuiteRun],
     outcomes: Iterable[SuiteOutcome],
-    looks: Looks,
+    ledger: ProjectLedger,
     draws: Draws,
     record: RunVerdict,
 ) -> None:
@@ -168,7 +168,7 @@ def _record_verdicts(
             split = verdict.split or ""
             if verdict.decision is not None and plan.project.splits[split].role in DECIDING:
                 claim = claim_of(plan, run, split, draws, verdict.label)
-                looks.record(plan, run.planned, verdict, claim, record)
+                ledger.record(plan, run.planned, verdict, claim, record)
     except OSError:
         (plan.run_folder / VERDICT_NAME).unlink(missing_ok=True)
         raise
@@ -231,7 +231,7 @@ def _write_headers(plan: Plan, run: SuiteRun, worlds: Worlds) -> list[str]:
     return [f"{len(dropped)} traces that no worker reported were set aside in unreported/"] if dropped else []
 
 
-def _save_baseline(plan: Plan, run: SuiteRun, outcome: SuiteOutcome, looks: Looks) -> str:
+def _save_baseline(plan: Plan, run: SuiteRun, outcome: SuiteOutcome, ledger: ProjectLedger) -> str:
     """Save one suite's baseline and record it in the ledger; returns what was done, or why not, for the user.
 
     Raises:
@@ -254,7 +254,7 @@ def _save_baseline(plan: Plan, run: SuiteRun, outcome: SuiteOutcome, looks: Look
     except ResultsError as error:
         return f"baseline {saving.name!r} of {outcome.name} was not saved: {error}"
     if done.written is not None:
-        looks.record_saved(outcome.name, saving.name, done.written, before)
+        ledger.record_saved(outcome.name, saving.name, done.written, before)
     return f"baseline {done.text}: {path.relative_to(plan.project.root)}"
 
 

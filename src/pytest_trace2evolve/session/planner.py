@@ -25,7 +25,7 @@ from pytest_trace2evolve.records.task import natural_order
 from pytest_trace2evolve.records.verdict import Goal
 from pytest_trace2evolve.session.baselines import find_baselines
 from pytest_trace2evolve.session.candidate_models import models_of
-from pytest_trace2evolve.session.cassettes import differences, recording, refuse_record
+from pytest_trace2evolve.session.cassettes import check_recordable, possible_gaps, recording
 from pytest_trace2evolve.session.confirmation import BaselineSides, how_to_confirm
 from pytest_trace2evolve.session.plan import Options, Plan, PlannedSuite, records_by_task
 from pytest_trace2evolve.session.sources import (
@@ -154,7 +154,7 @@ def make_plan(
     if not listing:
         _check_stage_baselines(planned.values(), options.stages)
         if options.live is not None and options.live.cassette is not None:
-            notes += differences(options.live.cassette, candidate, suites)
+            notes += possible_gaps(options.live.cassette, candidate, suites)
         notes += _identity_notes(planned.values())
         sides = BaselineSides(
             live=options.live,
@@ -423,7 +423,7 @@ def _check_unused(options: Options, suites: Sequence[LockedSuite], folders: Sequ
             if (place / SIMULATIONS).exists():
                 raise ConfigError(f"{place} holds a run already; choose another --t2e-run-folder")
     if options.live is not None and options.live.record is not None:
-        refuse_record(options.live.record)
+        check_recordable(options.live.record)
         if recording(run_folder).exists():
             raise ConfigError(f"{run_folder} holds a recording already; choose another --t2e-run-folder")
 

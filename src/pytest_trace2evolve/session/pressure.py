@@ -1,7 +1,7 @@
-"""Running cases one by one, for tests that look for those on which an agent breaks.
+"""Running cases one by one, for tests that search for cases on which an agent breaks.
 
-Agents are noisy, and a search for the smallest failing case needs an outcome to stay what it is: every
-outcome is kept by agent, case and a seed that the case gives.
+Agents are noisy, and a search for the smallest failing case needs stable outcomes: every outcome is stored by
+agent, case and a seed that follows from the case.
 """
 
 import contextlib
@@ -42,16 +42,12 @@ from pytest_trace2evolve.worlds.registry import Worlds
 LIMITS = Limits(max_steps=60, timeout=900.0)
 """Budgets of one simulation."""
 
-SHOWN_LETTERS = 200
-"""How much of a message a failure shows."""
+MAX_SHOWN = 200
+"""Characters of a message that a failure shows."""
 
 
 class CaseFailed(AssertionError):  # noqa: N818 - an outcome, not a fault of the program
-    """An agent broke on a case: raised by what an outcome is required to be, and by nothing else.
-
-    Attributes:
-        case: The case.
-    """
+    """An agent broke on a case: raised by `Outcome.require` and `Outcome.require_invariants` only."""
 
     __module__ = "trace2evolve"  # pytest's summary shows the whole name, and should show the case
 
@@ -62,13 +58,7 @@ class CaseFailed(AssertionError):  # noqa: N818 - an outcome, not a fault of the
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a case.
-
-    Attributes:
-        simulation: The conversation.
-        score: Its score by τ²'s rules.
-        violations: The invariants that it broke.
-    """
+    """The outcome of a case: the conversation, its score by τ²'s rules and its breaches of invariants."""
 
     case: Case
     simulation: Simulation
@@ -86,29 +76,29 @@ class Outcome:
         return (self.reward or 0.0) >= SUCCESS and not self.violations
 
     def require(self) -> None:
-        """See that it passed.
+        """Require that the case passed.
 
         Raises:
-            CaseFailed: it did not; tells why, and the conversation.
+            CaseFailed: it did not; with the reason and the conversation.
         """
         __tracebackhide__ = True
         if not self.passed:
             raise CaseFailed(self.case, self.explain())
 
     def require_invariants(self) -> None:
-        """See that no invariant was broken, whether or not the case was solved.
+        """Require that no invariant was broken, whether or not the case was solved.
 
         Raises:
-            CaseFailed: one was; tells which, and the conversation.
+            CaseFailed: one was; with the reason and the conversation.
         """
         __tracebackhide__ = True
         if self.violations:
             raise CaseFailed(self.case, self.explain())
 
     def explain(self) -> str:
-        """Why it did not pass, and the conversation, in lines."""
+        """The reason why it did not pass, and the conversation, in lines."""
         below = [name.value for name in self.score.basis if self.score.components.get(name, 1.0) < 1.0]
-        why = [f"{one.invariant.value}: message {one.message}: {one.why}" for one in self.violations]
+        why = [f"{found.invariant.value}: message {found.message}: {found.why}" for found in self.violations]
         if (self.reward or 0.0) < SUCCESS:
             part = f" (below 1: {', '.join(below)})" if below else ""
             ended = self.simulation.termination_reason
@@ -120,7 +110,7 @@ class Outcome:
         for place, message in enumerate(self.simulation.trace):
             calls = [f"{call.name}({call.arguments})" for call in message.tool_calls or ()]
             said = " ".join([*([message.text] if message.text else []), *calls])
-            lines.append(f"  [{place}] {message.role}: {said[:SHOWN_LETTERS]}")
+            lines.append(f"  [{place}] {message.role}: {said[:MAX_SHOWN]}")
         return "\n".join(lines)
 
 
@@ -128,10 +118,10 @@ class CaseRunner:
     """Runs cases for the tests of one process.
 
     Args:
-        plan: Whose candidate and models talk.
+        plan: The run's plan, with its candidate and models.
         worlds: Opens worlds.
-        agents: Who can talk, by name, agent `chat` apart.
-        account: Counts what a live run uses.
+        agents: The registered agents by name, without agent `chat`.
+        account: The budget of a live run.
     """
 
     def __init__(
@@ -140,7 +130,7 @@ class CaseRunner:
         self._plan = plan
         self._worlds = worlds
         self._loop = LoopThread(1)
-        self._kept: dict[str, Outcome] = {}
+        self._outcomes: dict[str, Outcome] = {}
         self._made = 0
         self._account = account
         try:
@@ -151,16 +141,16 @@ class CaseRunner:
 
     @property
     def made(self) -> int:
-        """How many simulations were made so far; what was kept does not count."""
+        """The number of simulations made so far, without stored ones."""
         return self._made
 
     def knows(self, case: Case, provider: str, domain: str) -> bool:
-        """Whether the outcome of a case is kept."""
+        """Whether the outcome of a case is stored."""
         key = self._key(case, self._worlds.open(provider, domain))
-        return key in self._kept or self._stored(key) is not None
+        return key in self._outcomes or self._stored(key) is not None
 
     def run(self, case: Case, provider: str, domain: str) -> Outcome:
-        """The outcome of a case: kept, or made now.
+        """The outcome of a case: stored, or of a new simulation.
 
         Raises:
             EndpointError: the endpoint refuses what every further simulation would ask too.
@@ -169,35 +159,33 @@ class CaseRunner:
         """
         world = self._worlds.open(provider, domain)
         key = self._key(case, world)
-        if key not in self._kept:
+        if key not in self._outcomes:
             simulation = self._stored(key)
             if simulation is None:
                 simulation = self._make(case, world, key)
-            self._kept[key] = self._measured(case, world, simulation)
-        kept = self._kept[key]
-        if kept.case is not case:
+            self._outcomes[key] = self._measured(case, world, simulation)
+        outcome = self._outcomes[key]
+        if outcome.case is not case:
             # An equal case that was drawn anew: from now on the outcome is of that one.
-            kept = self._kept[key] = replace(kept, case=case)
-        return kept
+            outcome = self._outcomes[key] = replace(outcome, case=case)
+        return outcome
 
     def close(self) -> None:
-        """Close what was opened."""
+        """Close the event loop."""
         self._loop.close()
 
     def _make(self, case: Case, world: World, key: str) -> Simulation:
-        with contextlib.ExitStack() as held:
-            journal = None
-            if self._store is not None:
-                journal = self._begin(self._store, key)
-                if journal is None:
-                    found = self._stored(key)
-                    assert found is not None
-                    return found
-                held.enter_context(journal)
+        if self._store is None:
+            return self._talk(case, world, None)
+        journal = self._begin(self._store, key)
+        if journal is None:
+            found = self._stored(key)
+            assert found is not None
+            return found
+        with journal:
             simulation = self._talk(case, world, journal)
-            if self._store is not None:
-                with _stored(self._store.path):
-                    self._store.put(self._store.key(key), simulation)
+            with _storage_errors(self._store.path):
+                self._store.put(self._store.key(key), simulation)
         return simulation
 
     def _begin(self, store: DrawStore, key: str) -> Journal | None:
@@ -209,7 +197,7 @@ class CaseRunner:
             ResultsError: it was changed or deleted.
         """
         while True:
-            with _stored(store.path), contextlib.suppress(BlockingIOError):
+            with _storage_errors(store.path), contextlib.suppress(BlockingIOError):
                 return store.begin(store.key(key))
             time.sleep(POLL_SECONDS)
             assert self._account is not None
@@ -217,12 +205,14 @@ class CaseRunner:
 
     def _talk(self, case: Case, world: World, journal: Journal | None) -> Simulation:
         self._made += 1
+        seed, candidate = seed_of(case), self._plan.candidate
+        assignment = Assignment(case.task, world, self._factory, candidate, seed, LIMITS)
         try:
-            simulation = self._loop.run(simulate(self._assignment(case, world), journal))
+            simulation = self._loop.run(simulate(assignment, journal))
         except Trace2EvolveError:
             raise
         except Exception as error:
-            # The user's code or the world's raised: that says nothing about the agent.
+            # An error in the code of the user or the world says nothing about the agent.
             raise InfrastructureError(
                 f"case {case.id!r} was lost: {type(error).__name__}: {error}"
             ) from error
@@ -231,9 +221,6 @@ class CaseRunner:
                 f"case {case.id!r} was lost: {simulation.trouble or 'no reason is known'}"
             )
         return simulation
-
-    def _assignment(self, case: Case, world: World) -> Assignment:
-        return Assignment(case.task, world, self._factory, self._plan.candidate, seed_of(case), LIMITS)
 
     def _measured(self, case: Case, world: World, simulation: Simulation) -> Outcome:
         result = score(simulation, case.task, world, self._plan.judge)
@@ -244,8 +231,9 @@ class CaseRunner:
 
     @cached_property
     def _store(self) -> DrawStore | None:
-        """Where simulations are kept: the first of a case stays. None where none may be taken: an agent that
-        is no model has no settings.
+        """The store of simulations, which keeps the first one of a case.
+
+        None for fresh runs, and for agents without a model, which have no settings to identify them.
 
         The account is not that of suites, whose conditions are digests; a case's key holds its own.
         """
@@ -253,18 +241,18 @@ class CaseRunner:
         if plan.live is None or plan.fresh:
             return None
         agent = digest(plan.live.agent_settings().model_dump(mode="json"))
-        who = (plan.candidate.digest, agent, "pressure tests")
-        return DrawStore(plan.project.finished_folder, plan.project.draws_folder, who, plan.run_id)
+        identity = (plan.candidate.digest, agent, "pressure tests")
+        return DrawStore(plan.project.finished_folder, plan.project.draws_folder, identity, plan.run_id)
 
     def _stored(self, key: str) -> Simulation | None:
-        """What an earlier process made.
+        """The stored simulation of a case.
 
         Raises:
             ResultsError: it was changed or deleted.
         """
         if self._store is None:
             return None
-        with _stored(self._store.path):
+        with _storage_errors(self._store.path):
             return self._store.get(self._store.key(key))
 
     def _key(self, case: Case, world: World) -> str:
@@ -305,13 +293,13 @@ class CaseRunner:
 
 
 def seed_of(case: Case) -> int:
-    """The seed that a case gives: the first digits of its digest."""
+    """A case's seed: the first digits of its digest."""
     return int(case.digest[:6], 16)
 
 
 @contextlib.contextmanager
-def _stored(place: Path) -> Iterator[None]:
-    """Report trouble with the store in one line.
+def _storage_errors(path: Path) -> Iterator[None]:
+    """Report errors of the store in one line.
 
     Raises:
         BlockingIOError: another process makes the simulation.
@@ -322,4 +310,4 @@ def _stored(place: Path) -> Iterator[None]:
     except BlockingIOError:
         raise
     except OSError as error:
-        raise StorageError.of(error, error.filename or place) from None
+        raise StorageError.of(error, error.filename or path) from None

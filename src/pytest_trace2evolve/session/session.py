@@ -22,7 +22,6 @@ from pytest_trace2evolve.gate.decide import worst
 from pytest_trace2evolve.project.candidates import AgentFactory
 from pytest_trace2evolve.records.evidence import CHAT
 from pytest_trace2evolve.records.verdict import Decision
-from pytest_trace2evolve.session.access_log import Looks
 from pytest_trace2evolve.session.cassettes import export, recording
 from pytest_trace2evolve.session.comparability import check_comparable, check_mergeable, check_unedited
 from pytest_trace2evolve.session.draws import Draws
@@ -34,6 +33,7 @@ from pytest_trace2evolve.session.estimate import (
     expected_usage,
 )
 from pytest_trace2evolve.session.finish import store_run
+from pytest_trace2evolve.session.ledger import ProjectLedger
 from pytest_trace2evolve.session.plan import Plan, SideName
 from pytest_trace2evolve.session.planner import Resources
 from pytest_trace2evolve.session.servers import LocalServers, at_servers, folders
@@ -166,7 +166,7 @@ class Session:
                 self.notes += check_comparable(plan, planned)
         replays = any(planned.recorded is not None for planned in plan.suites.values())
         if plan.suites and (replays or plan.saving is not None or plan.policy is not None):
-            ledger = Looks(plan.project)
+            ledger = ProjectLedger(plan.project)
             check_mergeable(plan, ledger)
             self.notes += check_unedited(plan, ledger)
 
@@ -362,7 +362,7 @@ class Session:
         stage = self.plan.stage
         assert stage is not None
         exhausted = self.account.stopped
-        runs, ledger = self._suite_runs(exhausted), Looks(self.plan.project)
+        runs, ledger = self._suite_runs(exhausted), ProjectLedger(self.plan.project)
         outcomes = self._judge(runs, ledger, self._narrowed)
         partial = any(verdict.partial for suite in outcomes for verdict in suite.verdicts)
         undecided = worst(suite.decision for suite in outcomes) is Decision.INCONCLUSIVE
@@ -400,7 +400,7 @@ class Session:
                 suite.runs = {task: run for task, run in suite.runs.items() if (name, task) in reported}
         exhausted = "" if self.plan.live is None else self.account.stopped
         stopped = "the session was stopped early" if is_early else exhausted
-        runs, ledger = self._suite_runs(stopped), Looks(self.plan.project)
+        runs, ledger = self._suite_runs(stopped), ProjectLedger(self.plan.project)
         outcomes = self._judge(runs, ledger, stopped or self._narrowed, stopped=bool(stopped))
         self.notes += [note for run in runs for note in run.unconfirmed]
         self._store(runs, outcomes, ledger, stopped=stopped, others_failed=others_failed)
@@ -413,7 +413,7 @@ class Session:
         return [run for run in self._runs.values() if run.runs or stopped]
 
     def _judge(
-        self, runs: Sequence[SuiteRun], ledger: Looks, interrupted: str, *, stopped: bool = False
+        self, runs: Sequence[SuiteRun], ledger: ProjectLedger, interrupted: str, *, stopped: bool = False
     ) -> tuple[SuiteOutcome, ...]:
         plan, draws = self.plan, self._draws
         return tuple(
@@ -421,7 +421,11 @@ class Session:
         )
 
     def _store(
-        self, runs: Sequence[SuiteRun], outcomes: Sequence[SuiteOutcome], ledger: Looks, **settings: Any
+        self,
+        runs: Sequence[SuiteRun],
+        outcomes: Sequence[SuiteOutcome],
+        ledger: ProjectLedger,
+        **settings: Any,
     ) -> None:
         totals = None if self.plan.live is None else (self.engine.totals(), self.account.stopped)
         worlds = self._resources.worlds

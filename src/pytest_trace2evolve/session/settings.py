@@ -23,7 +23,7 @@ from pytest_trace2evolve.models.settings import CALL_TIMEOUT, ModelSettings
 from pytest_trace2evolve.records.budget import Budgets
 from pytest_trace2evolve.records.protocols import Judge
 from pytest_trace2evolve.records.verdict import Goal
-from pytest_trace2evolve.session.cassettes import played
+from pytest_trace2evolve.session.cassettes import playback_settings
 from pytest_trace2evolve.session.option_table import OPTIONS, Option
 from pytest_trace2evolve.session.plan import Endpoint, Options
 from pytest_trace2evolve.utils.reading import parse_json, reported
@@ -199,7 +199,7 @@ def _live(
                 f"{needless} does not go with --t2e-playback: "
                 "the cassette says which models answered, and how they were asked"
             )
-        return played(here / values.t2e_playback, extra_instruction())
+        return playback_settings(here / values.t2e_playback, extra_instruction())
     if model is None:
         if needless := _first_given(values, _NEED_MODEL):
             raise ConfigError(f"{needless} has no effect without --t2e-model")

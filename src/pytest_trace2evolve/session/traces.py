@@ -1,34 +1,27 @@
 """Opening a trace. An access to a sealed split is recorded in the ledger before anything is shown."""
 
-import getpass
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 
 from pytest_trace2evolve.errors import (
     ConfigError,
-    LedgerError,
     MissingExtraError,
     ResultsError,
     WorldError,
     nearest,
 )
-from pytest_trace2evolve.evidence.ledger import Ledger
 from pytest_trace2evolve.evidence.results import ResultsFile, combine, read_results, written_findings
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.project.suites import Role
 from pytest_trace2evolve.records.evidence import Provenance
-from pytest_trace2evolve.records.ledger import Access
 from pytest_trace2evolve.records.protocols import rules_of
 from pytest_trace2evolve.records.rules import Finding
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.scoring.invariants import find_breaches
+from pytest_trace2evolve.session.ledger import SplitName, record_access
 from pytest_trace2evolve.session.sources import domain_of, expand, path_exists, provenance
 from pytest_trace2evolve.worlds.registry import Worlds
-
-Place = tuple[str, str]
-"""A suite and one of its splits."""
 
 
 def find_run(run: str, project: Project | None, here: Path) -> Path:
@@ -41,16 +34,17 @@ def find_run(run: str, project: Project | None, here: Path) -> Path:
     if project is None:
         raise ConfigError(f"{run}: no such path, and no project here whose runs could be meant; give --root")
     folder = project.runs_folder
-    names = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
-    found = [name for name in names if name.startswith(run)] if run else []
-    if len(found) == 1 or run in found:
-        return folder / (run if run in found else found[0])
-    if found:
-        raise ConfigError(f"run {run!r} is the beginning of several: {', '.join(found[:5])}")
-    raise ConfigError(f"{run!r} is no path and no run in {folder}; {nearest(run, names[-20:])}")
+    ids = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+    found = [run] if run in ids else [name for name in ids if name.startswith(run)]
+    if len(found) > 1:
+        shown = ", ".join(found[:5])
+        raise ConfigError(f"run {run!r} is the beginning of several: {shown}; give more of the id")
+    if not found:
+        raise ConfigError(f"{run!r} is no path and no run in {folder}; {nearest(run, ids[-20:])}")
+    return folder / found[0]
 
 
-def splits_with(project: Project, domain: str, task: str) -> Iterator[Place]:
+def splits_with(project: Project, domain: str, task: str) -> Iterator[SplitName]:
     """Every split of the project that holds a task: it is one task, whichever suite it was run in."""
     for suite, lock in project.lock.suites.items():
         for split, tasks in lock.splits.items():
@@ -59,43 +53,6 @@ def splits_with(project: Project, domain: str, task: str) -> Iterator[Place]:
             if split not in project.splits:
                 raise ResultsError(f"{project.lock_path}: unknown split {split!r}; run 'trace2evolve lock'")
             yield suite, split
-
-
-def record_access(
-    project: Project, place: Place, domain: str, task: str, trials: tuple[int, ...], run: str
-) -> None:
-    """Record in the ledger that trials of a task are opened. If that fails, nothing may be shown."""
-
-    def make(root: str, parents: tuple[str, ...], at: datetime) -> Access:
-        return Access(
-            root=root,
-            parents=parents,
-            at=at,
-            domain=domain,
-            suite=place[0],
-            split=place[1],
-            task=task,
-            trials=trials,
-            run=run,
-            who=user_name(),
-            day=at.astimezone().date(),
-        )
-
-    try:
-        Ledger(project.ledger_folder).append(make)
-    except OSError as error:
-        raise LedgerError(
-            f"{project.ledger_folder}: the access could not be recorded ({error.strerror or error}), and so "
-            "nothing is shown; make the folder writable"
-        ) from None
-
-
-def user_name() -> str:
-    """The user of this process, as the machine calls them."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError, ImportError):
-        return "unknown"
 
 
 @dataclass(frozen=True)
@@ -116,7 +73,7 @@ class OpenedTrace:
     origin: Provenance
     run: str
     trials: tuple[int, ...]
-    recorded: tuple[Place, ...]
+    recorded: tuple[SplitName, ...]
     note: str
     found: tuple[Finding, ...] = ()
 
@@ -200,7 +157,7 @@ def _file_with(task: str, files: Sequence[ResultsFile], suite: str, run: str) ->
 
 def _sealed_places(
     project: Project | None, origin: Provenance, domain: str, task: str
-) -> tuple[Sequence[Place], str]:
+) -> tuple[Sequence[SplitName], str]:
     """The sealed splits that hold a task, or why there is none."""
     if origin.suite is not None and (project is None or origin.suite not in project.lock.suites):
         where = f"{project.lock_path} does not hold" if project else "no project here holds"

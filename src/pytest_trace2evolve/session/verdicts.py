@@ -23,9 +23,9 @@ from pytest_trace2evolve.records.ledger import Evaluation, Origin
 from pytest_trace2evolve.records.task import natural_order
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label, Verdict
 from pytest_trace2evolve.scoring.metrics import Metrics, metrics
-from pytest_trace2evolve.session.access_log import Looks, baseline_identity, trials_of
 from pytest_trace2evolve.session.comparability import unrecorded_files
 from pytest_trace2evolve.session.draws import Draws
+from pytest_trace2evolve.session.ledger import ProjectLedger, baseline_identity, min_trials
 from pytest_trace2evolve.session.plan import Plan, PlannedSuite
 from pytest_trace2evolve.session.provenance import provenance_of, tested
 from pytest_trace2evolve.session.trials import TaskRun
@@ -119,7 +119,7 @@ def evidence(plan: Plan, run: SuiteRun) -> Evidence:
 def outcome(
     plan: Plan,
     run: SuiteRun,
-    looks: Looks,
+    ledger: ProjectLedger,
     draws: Draws,
     *,
     interrupted: str = "",
@@ -129,7 +129,7 @@ def outcome(
 
     Args:
         run: The tasks of the suite that were run; none if the session ended before it.
-        looks: What the ledger says.
+        ledger: What the ledger says.
         draws: The draws of the run.
         interrupted: Why the session stopped early or was narrowed; empty if it was not.
         stopped: Whether it ended before its time: then nothing that it measured decides.
@@ -140,7 +140,7 @@ def outcome(
     verdicts: list[Verdict] = []
     reason = _no_gate_reason(plan, run.planned)
     if not reason:
-        verdicts = list(_verdicts(plan, run, looks, draws, interrupted, stopped=stopped))
+        verdicts = list(_verdicts(plan, run, ledger, draws, interrupted, stopped=stopped))
         if not any(verdict.decision for verdict in verdicts):
             reason = "no deciding split was run, and the guards detected no harm"
     unread = tuple(entry for split in splits for entry in left_out_lines(run.left_out(split)))
@@ -159,7 +159,7 @@ def _no_gate_reason(plan: Plan, planned: PlannedSuite) -> str:
 
 
 def _verdicts(
-    plan: Plan, run: SuiteRun, looks: Looks, draws: Draws, interrupted: str, *, stopped: bool
+    plan: Plan, run: SuiteRun, ledger: ProjectLedger, draws: Draws, interrupted: str, *, stopped: bool
 ) -> Iterable[Verdict]:
     planned, policy = run.planned, plan.policy
     assert planned.baseline is not None
@@ -175,12 +175,12 @@ def _verdicts(
         comparable = [record for record in baseline if record.task_digest == tasks[record.task_id]]
         candidate = run.in_split(split)
         reasons = {**_other_content(baseline, tasks), **run.left_out(split)}
-        labelled = _labelled(plan, planned, split, looks)
+        labelled = _labelled(plan, planned, split, ledger)
         partial = _partial(run, split, interrupted, stopped)
         if not partial and not guard:
             partial = _without_baseline(tasks, {record.task_id for record in baseline})
         claims = plan.project.splits[split].role is Role.GATE and not partial
-        look = looks.look(claim_of(plan, run, split, draws, labelled.label)) if claims else None
+        look = ledger.spending(claim_of(plan, run, split, draws, labelled.label)) if claims else None
         pairs = pair(comparable, candidate).leaving_out(reasons)
         if planned.name in plan.baseline_sides:
             pairs = pairs.tried_again({task: fresh_result(fresh) for task, fresh in run.fresh.items()})
@@ -203,16 +203,16 @@ def _verdicts(
         )
         verdict = with_recorded(verdict, look, labelled.reason)
         sealed = plan.project.splits[split].role is Role.GATE
-        yield withheld(verdict) if sealed and looks.problems else verdict
+        yield withheld(verdict) if sealed and ledger.problems else verdict
 
 
-def _labelled(plan: Plan, planned: PlannedSuite, split: str, looks: Looks) -> EvidenceLabel:
+def _labelled(plan: Plan, planned: PlannedSuite, split: str, ledger: ProjectLedger) -> EvidenceLabel:
     """What kind of evidence a split is.
 
     Of a project that draws a sealed split live, traces that its ledger does not know are not clean: they may
     be what such a run left, edited.
     """
-    labelled = looks.label(plan.lineage, planned, split, plan.project.splits[split].role)
+    labelled = ledger.label(plan.lineage, planned, split, plan.project.splits[split].role)
     if labelled.label is not Label.CLEAN:
         return labelled
     cassette = plan.live.cassette if plan.live is not None else None
@@ -220,9 +220,9 @@ def _labelled(plan: Plan, planned: PlannedSuite, split: str, looks: Looks) -> Ev
         # Its answers were drawn without an entry of the ledger for this split, and could be chosen.
         reason = f"cassette {cassette.path.name} was not recorded on {planned.name} under its lock"
         return EvidenceLabel(Label.DEVELOPMENT, reason)
-    if not looks.names_draws(planned.name, split):
+    if not ledger.names_draws(planned.name, split):
         return labelled
-    if not (files := unrecorded_files(planned, looks)):
+    if not (files := unrecorded_files(planned, ledger)):
         return labelled
     reason = f"the ledger names draws of {planned.name}::{split}, and not what is in {', '.join(files)}"
     return EvidenceLabel(Label.DEVELOPMENT, reason)
@@ -320,7 +320,7 @@ def claim_of(plan: Plan, run: SuiteRun, split: str, draws: Draws, label: Label) 
         agent=tested(plan, provenance_of(plan, planned)),
         baseline=baseline_identity(whole.provenance) or evidence,
         policy=version_of(plan.policy),
-        trials=trials_of(run.in_split(split)),
+        trials=min_trials(run.in_split(split)),
         most=plan.stage.most if plan.stage else 0,
         evidence=evidence,
         goal=plan.goal,

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from pytest_trace2evolve.records.adapter import AdapterManifest, AdapterState, RewardChange
 from pytest_trace2evolve.records.capability import BUILT_IN_CAPABILITIES
 from pytest_trace2evolve.records.verdict import Decision
-from pytest_trace2evolve.session.adapters import LOSS, settle
+from pytest_trace2evolve.session.promote import MAX_LOSS, adapter_state
 
 PROMOTED, DISCARDED, OPEN = AdapterState.PROMOTED, AdapterState.DISCARDED, AdapterState.INCONCLUSIVE
 
@@ -48,30 +48,32 @@ def manifest(**changes: tuple[float, float, float]) -> AdapterManifest:
 def test_what_was_forgotten_decides_beside_the_gate(
     gate: Decision | None, other: tuple[float, float, float], state: AdapterState, why: str
 ) -> None:
-    assert settle(gate, manifest(other=other)) == (state, why)
+    assert adapter_state(gate, manifest(other=other)) == (state, why)
 
 
 def test_what_is_shown_is_told_apart_from_what_is_not() -> None:
-    found = settle(Decision.PROMOTE, manifest(adding=(-0.148, -0.19, -0.1), reading=(-0.097, -0.27, 0.08)))
+    found = adapter_state(
+        Decision.PROMOTE, manifest(adding=(-0.148, -0.19, -0.1), reading=(-0.097, -0.27, 0.08))
+    )
     told = "forgot adding (−14.8 points); perhaps forgot reading (−9.7 points)"
     assert found == (DISCARDED, told)
 
 
 def test_what_it_was_trained_for_is_not_forgotten() -> None:
     changed = manifest(own=(-0.3, -0.4, -0.2), other=(0.0, -0.1, 0.1))
-    assert settle(Decision.PROMOTE, changed) == (PROMOTED, "")
+    assert adapter_state(Decision.PROMOTE, changed) == (PROMOTED, "")
 
 
 @pytest.mark.parametrize(
     ("gate", "state"), [(Decision.PROMOTE, OPEN), (Decision.DISCARD, DISCARDED), (None, OPEN)]
 )
 def test_what_was_not_measured_elsewhere_is_not_promoted(gate: Decision | None, state: AdapterState) -> None:
-    assert settle(gate, manifest()) == (state, "was measured in no other environment")
+    assert adapter_state(gate, manifest()) == (state, "was measured in no other environment")
 
 
 def test_where_there_is_no_other_environment_none_is_missed() -> None:
     every = manifest().model_copy(update={"environments": {one.name: "e" for one in BUILT_IN_CAPABILITIES}})
-    assert settle(Decision.PROMOTE, every) == (PROMOTED, "")
+    assert adapter_state(Decision.PROMOTE, every) == (PROMOTED, "")
 
 
 changes = st.tuples(st.floats(-0.5, 0.5), st.floats(0, 0.3)).map(
@@ -83,8 +85,8 @@ changes = st.tuples(st.floats(-0.5, 0.5), st.floats(0, 0.3)).map(
 def test_nothing_but_the_gate_promotes_and_no_loss_is_promoted(
     gate: Decision | None, others: dict[str, tuple[float, float, float]]
 ) -> None:
-    state, why = settle(gate, manifest(**others))
-    against = not others or any(change < -LOSS for change, _, _ in others.values())
+    state, why = adapter_state(gate, manifest(**others))
+    against = not others or any(change < -MAX_LOSS for change, _, _ in others.values())
     assert (state is PROMOTED) == (gate is Decision.PROMOTE and not against)
     assert bool(why) == against
     if gate is Decision.DISCARD:

@@ -8,8 +8,7 @@ from pytest_trace2evolve.errors import AdapterError, ConfigError, ResultsError
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.adapter import ADAPTER_WEIGHTS, MANIFEST, AdapterState, RewardChange
 from pytest_trace2evolve.records.verdict import Decision, Goal, RunVerdict
-from pytest_trace2evolve.session.adapters import note_verdict
-from pytest_trace2evolve.session.promote import _refuse_forgetting
+from pytest_trace2evolve.session.promote import check_adapter_losses, record_adapter_verdict
 from tests.adapter_folders import write_adapter
 from tests.gate_helpers import write_candidate
 
@@ -54,7 +53,7 @@ def measure(project: Project, change: float, high: float) -> None:
 def test_the_manifest_says_what_the_gate_said(
     own: Project, decision: Decision | None, state: AdapterState
 ) -> None:
-    note_verdict(own, judged(own, decision))
+    record_adapter_verdict(own, judged(own, decision))
     manifest = own.adapters["reading"].manifest
     assert manifest.state is state
     assert manifest.verdict is not None
@@ -64,16 +63,16 @@ def test_the_manifest_says_what_the_gate_said(
 
 def test_a_candidate_without_an_adapter_of_its_own_changes_nothing(own: Project) -> None:
     before = own.adapters["reading"].manifest
-    assert note_verdict(own, judged(own, Decision.DISCARD, "v6")) is None
-    note_verdict(own, judged(own, Decision.PROMOTE))
-    assert note_verdict(own, judged(own, Decision.DISCARD, "v6+routed")) is None
+    assert record_adapter_verdict(own, judged(own, Decision.DISCARD, "v6")) is None
+    record_adapter_verdict(own, judged(own, Decision.PROMOTE))
+    assert record_adapter_verdict(own, judged(own, Decision.DISCARD, "v6+routed")) is None
     assert own.adapters["reading"].promoted
     assert before.state is AdapterState.TRAINED
 
 
 def test_what_was_forgotten_is_not_promoted_by_hand(own: Project) -> None:
     record = judged(own, Decision.PROMOTE)
-    _refuse_forgetting(own, record)
+    check_adapter_losses(own, record)
     measure(own, -0.09, -0.02)
     told = (
         r"^adapters/reading: run r[12] was promoted by the gate, and the adapter forgot adding "
@@ -82,11 +81,11 @@ def test_what_was_forgotten_is_not_promoted_by_hand(own: Project) -> None:
     later = record.model_copy(update={"run": "r2"})
     for one in (record, later):
         with pytest.raises(ConfigError, match=told):
-            _refuse_forgetting(own, one)
+            check_adapter_losses(own, one)
     measure(own, -0.09, 0.01)
     with pytest.raises(ConfigError, match=r"the adapter perhaps forgot adding .*: it is inconclusive; train"):
-        _refuse_forgetting(own, later)
-    _refuse_forgetting(own, judged(own, Decision.PROMOTE, "v6"))
+        check_adapter_losses(own, later)
+    check_adapter_losses(own, judged(own, Decision.PROMOTE, "v6"))
 
 
 def test_what_was_never_measured_is_not_promoted(own: Project) -> None:
@@ -96,8 +95,8 @@ def test_what_was_never_measured_is_not_promoted(own: Project) -> None:
         r"^adapters/adding: .* the adapter was measured in no other environment: it is inconclusive; train "
     )
     with pytest.raises(ConfigError, match=told):
-        _refuse_forgetting(own, record)
-    note_verdict(own, record)
+        check_adapter_losses(own, record)
+    record_adapter_verdict(own, record)
     manifest = own.adapters["adding"].manifest
     assert manifest.state is AdapterState.INCONCLUSIVE
     assert manifest.verdict is not None
@@ -106,8 +105,8 @@ def test_what_was_never_measured_is_not_promoted(own: Project) -> None:
 
 def test_no_verdict_of_another_run_lifts_what_was_forgotten(own: Project) -> None:
     measure(own, -0.09, -0.02)
-    note_verdict(own, judged(own, Decision.PROMOTE))
-    note_verdict(own, judged(own, Decision.PROMOTE).model_copy(update={"run": "r2"}))
+    record_adapter_verdict(own, judged(own, Decision.PROMOTE))
+    record_adapter_verdict(own, judged(own, Decision.PROMOTE).model_copy(update={"run": "r2"}))
     manifest = own.adapters["reading"].manifest
     assert manifest.state is AdapterState.DISCARDED
     assert manifest.verdict is not None
@@ -115,7 +114,7 @@ def test_no_verdict_of_another_run_lifts_what_was_forgotten(own: Project) -> Non
 
 
 def test_a_run_that_was_not_whole_promotes_no_adapter(own: Project) -> None:
-    note_verdict(own, judged(own, Decision.PROMOTE).model_copy(update={"partial": True}))
+    record_adapter_verdict(own, judged(own, Decision.PROMOTE).model_copy(update={"partial": True}))
     assert own.adapters["reading"].manifest.state is AdapterState.INCONCLUSIVE
 
 
@@ -123,8 +122,8 @@ def test_a_verdict_on_other_weights_is_not_noted(own: Project) -> None:
     record = judged(own, Decision.PROMOTE)
     (own.adapters["reading"].path / ADAPTER_WEIGHTS).write_bytes(b"others")
     with pytest.raises(ResultsError, match=r"adapters/reading: .* changed since run r1: .*; run it again$"):
-        note_verdict(own, record)
+        record_adapter_verdict(own, record)
     assert own.adapters["reading"].manifest.state is AdapterState.TRAINED
     (own.adapters["reading"].path / "manifest.json").unlink()
     with pytest.raises(AdapterError, match=r"^unknown adapter 'reading'; "):
-        note_verdict(own, record)
+        record_adapter_verdict(own, record)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Reply
-from tests.e2e.tapes import ONE, models_messages, play, record, said, tape
 from tests.plugin.conftest import DeskProject, project
+from tests.session.tapes import ONE, models_messages, play, record, said, tape
 from tests.session.test_live import SECRET, SOLVED, key, live, traces
 
 __all__ = ["key", "project", "tape"]

@@ -170,14 +170,13 @@ def test_a_kept_trace_that_is_damaged_is_named(few: PressureProject) -> None:
 
 
 @pytest.mark.skipif(not has_embedded_model(), reason="no embedded model ships yet")
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "workers"])
 def test_the_embedded_model_talks_if_nobody_is_named(
-    few: PressureProject, monkeypatch: pytest.MonkeyPatch, workers: tuple[str, ...]
+    few: PressureProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in suites. Real conversations, one server for all processes, and no key."""
     monkeypatch.delenv("OPENAI_API_KEY")
     result = few.pytester.runpytest_subprocess(
-        "synthetic", "--candidate=v6", "-p", "no:cacheprovider", *workers
+        "synthetic", "--candidate=v6", "-p", "no:cacheprovider", "-n", "2"
     )
     result.assert_outcomes(passed=4)
     result.stdout.fnmatch_lines(["trace2evolve: candidate v6 on cases (agent chat)"])

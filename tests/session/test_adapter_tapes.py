@@ -5,8 +5,8 @@ import pytest
 from pytest_trace2evolve.records.adapter import ADAPTER_WEIGHTS, AdapterState
 from pytest_trace2evolve.testing import ChatServer
 from tests.adapter_folders import write_adapter
-from tests.e2e.tapes import play, record
 from tests.plugin.conftest import DeskProject, project
+from tests.session.tapes import play, record
 from tests.session.test_live import SOLVED, key
 
 __all__ = ["key", "project"]

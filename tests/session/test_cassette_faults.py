@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from pytest_trace2evolve.errors import CassetteError
-from pytest_trace2evolve.session.cassettes import played
+from pytest_trace2evolve.session.cassettes import playback_settings
 from pytest_trace2evolve.testing import ChatRequest, ChatServer, Reply
-from tests.e2e.tapes import play, tape
 from tests.patience import HANG_SECONDS, until
 from tests.plugin.conftest import DeskProject, project
+from tests.session.tapes import play, tape
 from tests.session.test_live import SOLVED, key, live
 
 __all__ = ["key", "project", "tape"]
@@ -47,7 +47,7 @@ def test_a_damaged_cassette_names_the_place(tape: Path, damage: Callable[[str], 
     assert damaged != tape.read_text()
     tape.write_text(damaged)
     with pytest.raises(CassetteError) as caught:
-        played(tape, "")
+        playback_settings(tape, "")
     assert fnmatchcase(str(caught.value), f"cassette {tape}{told}")
     assert "\n" not in str(caught.value)
 
