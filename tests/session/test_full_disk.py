@@ -49,15 +49,9 @@ def evaluations(project: DeskProject) -> list[Evaluation]:
     return [one for one in history.in_time if isinstance(one, Evaluation)]
 
 
-@pytest.mark.parametrize(
-    ("code", "place", "processes"),
-    [
-        ("ENOSPC", "/simulations/", "-pno:xdist"),
-        ("EROFS", "/finished/", "-n2"),
-    ],
-)
+@pytest.mark.parametrize(("code", "place"), [("ENOSPC", "/simulations/"), ("EROFS", "/finished/")])
 def test_a_full_disk_is_an_error_and_no_verdict(
-    project: DeskProject, monkeypatch: pytest.MonkeyPatch, code: str, place: str, processes: str
+    project: DeskProject, monkeypatch: pytest.MonkeyPatch, code: str, place: str
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
     project.candidate("v3", "Be quick.", parent="v0")
@@ -65,7 +59,7 @@ def test_a_full_disk_is_an_error_and_no_verdict(
         model = ("--t2e-model=m", f"--t2e-base-url={server.base_url}")
         project.pytester.runpytest_inprocess(*model, "--t2e-save-baseline=v0", "--t2e-gate=off")
         begin(project, monkeypatch, code, place, fits=400)
-        command = (*model, "--candidate=v3", "--t2e-gate=calibrated", processes)
+        command = (*model, "--candidate=v3", "--t2e-gate=calibrated", "-pno:xdist")
         result = project.pytester.runpytest_subprocess(*command)
         assert result.ret == pytest.ExitCode.INTERNAL_ERROR
         why = {"ENOSPC": "No space left on device", "EROFS": "Read-only file system"}[code]

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from pytest_trace2evolve.testing import ChatServer
-from tests.patience import HANG_SECONDS, until
+from tests.patience import until
 from tests.plugin.conftest import DeskProject, project
 from tests.session.test_live import SCENARIOS, SECRET, SOLVED
 
@@ -117,30 +117,3 @@ def test_killed_at_any_point_a_run_goes_on_where_it_stopped(
     assert repeated == []
     assert len(store.look()) == 7 * trials
     assert "7 passed" in last.stdout, last.stdout
-
-
-def test_a_run_survives_the_death_of_a_worker(project: DeskProject, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The item that it runs is an error; no simulation is lost."""
-    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
-    with ChatServer(SOLVED) as server:
-        server.release(8)
-        command = [sys.executable, "-m", "pytest", "-v", "-n2", "--t2e-model=m", "--t2e-concurrency=7"]
-        child = subprocess.Popen(
-            [*command, f"--t2e-base-url={server.base_url}"],
-            cwd=project.root,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        # Eight answers finish no simulation: once two items have started, each worker waits in one.
-        assert child.stdout is not None
-        started = 0
-        while started < 2 and (line := child.stdout.readline()):
-            started += line.startswith("suites/")
-        os.kill(max(group(child.pid) - {child.pid}), signal.SIGKILL)
-        server.release()
-        text, _ = child.communicate(timeout=HANG_SECONDS)
-    assert "7 made" in text, text
-    assert "1 error" in text, text
-    assert "6 passed" in text, text
-    assert "crashed while running" in text

@@ -142,10 +142,11 @@ def test_the_rate_limit_holds_for_the_whole_run(project: DeskProject) -> None:
         return SOLVED(request)
 
     with ChatServer(script) as server:
-        spawned(project, server, "-n1", "--t2e-requests-per-minute=1200").assert_outcomes(passed=7)
+        given = ("--t2e-model=m", f"--t2e-base-url={server.base_url}", "--t2e-requests-per-minute=1200")
+        project.pytester.runpytest_subprocess("-pno:xdist", *given).assert_outcomes(passed=7)
     lines = [tuple(map(float, line.split())) for line in admitted.read_text().splitlines()]
     assert len(lines) == len(times) > 20
-    # Twenty requests a second, whatever the number of workers.
+    # Twenty requests a second.
     assert sorted(pause for pause, _ in lines) == pytest.approx([place / 20 for place in range(len(lines))])
     assert max(times) >= max(earliest for _, earliest in lines), "who is admitted later also asks later"
 

@@ -98,7 +98,7 @@ def test_a_run_stops_at_the_stage_that_decides(desk: DeskProject) -> None:
     with ChatServer(SOLVED) as server:
         saved(desk, server)
         asked = len(server.requests)
-        given = ["--candidate=v3", "--t2e-stages=1,2,4", "--t2e-gate=patient", "-n2"]
+        given = ["--candidate=v3", "--t2e-stages=1,2,4", "--t2e-gate=patient", "-pno:xdist"]
         result = desk.spread(*command(server, *given))
         simulations = made(server, asked)
     assert result.ret == 0
