@@ -389,11 +389,10 @@ def test_options_that_no_collected_test_heeds_are_one_usage_error(served, argume
 @pytest.mark.parametrize("arguments", [("synthetic", "--candidate=v6"), ("synthetic", "-n", "2")])
 def test_an_embedded_model_that_cannot_be_served_is_one_usage_error(project, monkeypatch, arguments):
     """The package that serves it is hidden from every process of the session."""
-    hidden = project.root / "hidden" / "torch"
-    hidden.mkdir(parents=True)
-    absent = "raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')\n"
-    (hidden / "__init__.py").write_text(absent, encoding="utf-8")
-    monkeypatch.setenv("PYTHONPATH", f"{hidden.parent}:{REPOSITORY}:{REPOSITORY / 'src'}")
+    hidden = project.root / "hidden"
+    hidden.mkdir()
+    (hidden / "sitecustomize.py").write_text("import sys\nsys.modules['torch'] = None\n", encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", f"{hidden}:{REPOSITORY}:{REPOSITORY / 'src'}")
     project.test(NEW.format(body="run_case(case)"))
     result = project.pytester.runpytest_subprocess(*arguments, "-p", "no:cacheprovider")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
