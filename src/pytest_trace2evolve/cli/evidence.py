@@ -13,15 +13,9 @@ from pytest_trace2evolve.utils.files import find_root
 from pytest_trace2evolve.utils.sanitize import sanitize_line
 
 if TYPE_CHECKING:
-    from pytest_trace2evolve.records.verdict import RunSummary
     from pytest_trace2evolve.session.ledger import ProjectLedger
 
 TOKEN_VAR = "GITHUB_TOKEN"
-
-_UNTRUSTED = (
-    "> **Measured by the pull request's own code, which nobody has reviewed.** Its figures are a claim; "
-    "run it again after a review before you believe them."
-)
 
 
 def lock(options: argparse.Namespace) -> int:
@@ -173,49 +167,37 @@ def _repair(looks: "ProjectLedger", *, yes: bool) -> int:
 
 def comment(options: argparse.Namespace) -> int:
     """Report a run's summary in one comment on its pull request."""
+    from pytest_trace2evolve.report.github_comment import API_URL, GitHub, post_summary
     from pytest_trace2evolve.report.summary import read_summary
 
     if options.head and not options.sha:
         raise ConfigError("--head names a branch, which moves: give --sha, the commit that was measured, too")
     summary = read_summary(options.file)
+    repository = options.repo or os.environ.get("GITHUB_REPOSITORY")
+    if not repository:
+        raise ConfigError("which repository? give --repo OWNER/NAME or set GITHUB_REPOSITORY")
     try:
-        result = _post(options, summary)
+        token = os.environ.get(TOKEN_VAR)
+        if not token:
+            raise GitHubError(f"no token: set {TOKEN_VAR} to one that may write to pull requests")
+        posted = post_summary(
+            GitHub(repository, token, api_url=os.environ.get("GITHUB_API_URL") or API_URL),
+            summary,
+            pull_request=options.pr and int(options.pr),
+            branch=options.head,
+            sha=options.sha,
+            key=options.key,
+            author=options.author,
+            run_url=options.run_url,
+            untrusted=options.untrusted,
+        )
     except GitHubError as error:
         if not options.best_effort:
             raise
         print(f"trace2evolve: no comment: {error}; the job's summary tells the same", file=sys.stderr)
         return 0
-    print(result)
+    if posted is None:
+        print(f"no comment: no open pull request has {options.head} at {options.sha}")
+    else:
+        print(f"comment {'made' if posted.created else 'renewed'}: {posted.url}")
     return 0
-
-
-def _post(options: argparse.Namespace, summary: "RunSummary") -> str:
-    from pytest_trace2evolve.report.github import COMMENT_LIMIT, run_markdown
-    from pytest_trace2evolve.report.github_comment import API_URL, GitHub, marker
-
-    repository = options.repo or os.environ.get("GITHUB_REPOSITORY")
-    if not repository:
-        raise ConfigError("which repository? give --repo OWNER/NAME or set GITHUB_REPOSITORY")
-    token = os.environ.get(TOKEN_VAR)
-    if not token:
-        raise GitHubError(f"no token: set {TOKEN_VAR} to one that may write to pull requests")
-    mark = marker(options.key or "+".join(sorted(suite.name for suite in summary.suites)))
-    head = "\n\n".join([mark, _UNTRUSTED] if options.untrusted else [mark])
-    # Words of our own, and values whose form the parser checked.
-    facts = [f"commit `{options.sha[:12]}`"] if options.sha else []
-    facts += [f"[job and artifacts]({options.run_url})"] if options.run_url else []
-    foot = f"*{' · '.join(facts)}*" if facts else ""
-    github = GitHub(repository, token, api_url=os.environ.get("GITHUB_API_URL") or API_URL)
-    number = None if options.pr is None else int(options.pr)
-    if number is None:
-        number = github.pull_request(options.head, options.sha)
-    if number is None:
-        return f"no comment: no open pull request has {options.head} at {options.sha}"
-    posted = github.post(
-        number,
-        mark,
-        lambda limit: run_markdown(summary, limit=limit, head=head, foot=foot),
-        limit=COMMENT_LIMIT,
-        author=options.author,
-    )
-    return f"comment {'made' if posted.created else 'renewed'}: {posted.url}"

@@ -61,7 +61,7 @@ def pytest_cmdline_main(config: pytest.Config) -> int | pytest.ExitCode | None:
         require_output()
     given = config.invocation_params
     if stray := stray_path([str(argument) for argument in given.args], given.dir):
-        from pytest_trace2evolve.plugin.usage import usage_error
+        from pytest_trace2evolve.plugin.settings import usage_error
 
         name, path = stray
         raise usage_error(f"{name} {path}: pytest takes this path for a test path; write {name}={path}")

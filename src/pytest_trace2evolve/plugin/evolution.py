@@ -16,10 +16,9 @@ from pytest_trace2evolve.improve.arguments import parse_evolve_options, run_argu
 from pytest_trace2evolve.improve.loop import evolve
 from pytest_trace2evolve.improve.plan import EvolutionPlan, budget_of, budget_text, check_budget
 from pytest_trace2evolve.improve.planner import plan_evolution
-from pytest_trace2evolve.plugin.controller import Controller, context_of
+from pytest_trace2evolve.plugin.controller import Controller
 from pytest_trace2evolve.plugin.items import PLUGIN_NAME as RUN_NAME
-from pytest_trace2evolve.plugin.selection import suites_under
-from pytest_trace2evolve.plugin.usage import usage_error
+from pytest_trace2evolve.plugin.settings import context_of, suites_under, usage_error
 from pytest_trace2evolve.project.extensions import read_hooks
 from pytest_trace2evolve.records.improvement import Stage
 from pytest_trace2evolve.report.improvement import evolution_text

@@ -19,13 +19,13 @@ from pytest_trace2evolve.errors import (
     InfrastructureError,
     Trace2EvolveError,
 )
+from pytest_trace2evolve.plugin.items import PLUGIN_NAME as RUN_NAME
 from pytest_trace2evolve.plugin.worker import Worker
 
 if TYPE_CHECKING:
     from pytest_trace2evolve.cases.case import Case
     from pytest_trace2evolve.environments.registry import Environments
     from pytest_trace2evolve.plugin.controller import Controller
-    from pytest_trace2evolve.session.planner import Resources
     from pytest_trace2evolve.session.pressure import CaseRunner, Outcome
 
 NAME = "trace2evolve-pressure"
@@ -71,21 +71,9 @@ class PressureTests:
     def __init__(self, config: pytest.Config, run: "Worker | Controller") -> None:
         self._config = config
         self._run = run
-        self._resources: Resources | None = None
         self._runner: CaseRunner | None = None
         self._test: _Test | None = None
         self._closing = ExitStack()
-
-    @property
-    def resources(self) -> "Resources":
-        """What the project and its plugins offer."""
-        if self._resources is None:
-            from pytest_trace2evolve.plugin.controller import resources_of
-
-            self._resources = (
-                resources_of(self._config) if isinstance(self._run, Worker) else self._run.resources
-            )
-        return self._resources
 
     # ---- collection
 
@@ -104,7 +92,7 @@ class PressureTests:
         from pytest_trace2evolve.cases.case import read_cases
 
         try:
-            cases = [case for name in names for case in read_cases(self.resources.project.inside(name))]
+            cases = [case for name in names for case in read_cases(self._run.resources.project.inside(name))]
         except CaseError as error:
             pytest.fail(str(error), pytrace=False)
         metafunc.parametrize("case", cases, ids=[case.id for case in cases], indirect=True)
@@ -113,10 +101,10 @@ class PressureTests:
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Deselect pressure tests without an agent, in a session without options that does not name them."""
         from pytest_trace2evolve.plugin.options import has_options
-        from pytest_trace2evolve.plugin.selection import names_pressure, pressure_folder
+        from pytest_trace2evolve.plugin.settings import names_pressure, pressure_folder
 
         asked = has_options(config) or config.option.collectonly or names_pressure(config)
-        if asked or self._agent is not None:
+        if asked or self._run.agent is not None:
             return
         folder = pressure_folder(config.rootpath)
         left = [item for item in items if _runs_cases(item) and folder in item.path.resolve().parents]
@@ -129,29 +117,20 @@ class PressureTests:
         """Reject options that no collected test uses, and tests that no agent can serve.
 
         Raises:
-            pytest.UsageError: there are such. A worker sends a report instead, and the controller raises the
-                error once.
+            pytest.UsageError: there are such.
         """
-        refusal = self._refusal(session.items)
-        if refusal and isinstance(self._run, Worker):
+        if self._run.has_plan and session.items and (refusal := self._refusal(session.items)):
             self._run.end_collection(refusal)
-        elif refusal:
-            from pytest_trace2evolve.plugin.usage import usage_error
-
-            raise usage_error(f"trace2evolve: {refusal}")
 
     def _refusal(self, items: list[pytest.Item]) -> str:
         """Why the options do not fit the collected tests; empty if they do."""
-        has_plan = bool(self._run.input) if isinstance(self._run, Worker) else self._run.plan is not None
-        if not has_plan or not items:
-            return ""
         from pytest_trace2evolve.plugin.options import has_options
-        from pytest_trace2evolve.plugin.selection import names_pressure
+        from pytest_trace2evolve.plugin.settings import names_pressure
 
         config = self._config
         if any(_runs_cases(item) for item in items):
             asked = has_options(config) or names_pressure(config)
-            if self._agent is None and asked and not config.option.collectonly:
+            if self._run.agent is None and asked and not config.option.collectonly:
                 return "no agent for 'run_case': give --t2e-agent or --t2e-model, or the ini key t2e_agent"
             return ""
         if not self._run.suites and has_options(config):
@@ -166,13 +145,6 @@ class PressureTests:
                     "name synthetic/ too"
                 )
         return ""
-
-    @property
-    def _agent(self) -> str | None:
-        """Who talks in cases; None if nobody was named."""
-        if isinstance(self._run, Worker):
-            return self._run.agent
-        return None if self._run.plan is None else self._run.plan.agent
 
     # ---- running
 
@@ -217,26 +189,15 @@ class PressureTests:
                 "without it the run's options are not read",
                 pytrace=False,
             )
-        if self._agent == REPLAY:
+        if self._run.agent == REPLAY:
             pytest.skip("recorded runs answer no case: give --t2e-agent or --t2e-model")
         try:
-            plan, account = self._plan_and_account()
-            self._runner = CaseRunner(plan, self.resources.worlds, self.resources.agents, account)
+            plan, account = self._run.plan_of_cases(self._closing)
+            self._runner = CaseRunner(plan, self._run.resources.worlds, self._run.resources.agents, account)
         except Trace2EvolveError as error:
             pytest.fail(str(error), pytrace=False)
         self._closing.callback(self._runner.close)
         return self._runner
-
-    def _plan_and_account(self) -> Any:
-        """Who talks, and the account of the run; a worker makes the plan of the controller again."""
-        if not isinstance(self._run, Worker):
-            assert self._run.session is not None
-            return self._run.session.plan, self._run.session.account
-        from pytest_trace2evolve.plugin.controller import plan_of_cases
-
-        plan, account = plan_of_cases(self._config, self.resources, self._run.input["run"])
-        self._closing.callback(account.close)
-        return plan, account
 
     def _is_over_budget(self, runner: "CaseRunner") -> bool:
         assert self._test is not None
@@ -323,7 +284,7 @@ def environments(pytestconfig: pytest.Config) -> Iterator["Environments"]:
     from pytest_trace2evolve.environments.registry import Environments
     from pytest_trace2evolve.project.extensions import registered
 
-    resources = pytestconfig.pluginmanager.getplugin(NAME).resources
+    resources = pytestconfig.pluginmanager.getplugin(RUN_NAME).resources
     found = Environments(registered(pytestconfig, "environments"), resources.worlds, resources.project)
     yield found
     found.close()

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 from pytest_trace2evolve.errors import ConfigError, GitHubError
+from pytest_trace2evolve.records.verdict import RunSummary
+from pytest_trace2evolve.report.github import COMMENT_LIMIT, run_markdown
 from pytest_trace2evolve.utils.canonical import digest_text
 from pytest_trace2evolve.utils.secrets import Secrets
 
@@ -34,6 +36,11 @@ MAX_ANSWER_BYTES = 64 << 20
 
 MAX_KEY = 100
 """Characters of the longest key that the marker holds as it is; a longer one is digested."""
+
+_UNTRUSTED = (
+    "> **Measured by the pull request's own code, which nobody has reviewed.** Its figures are a claim; "
+    "run it again after a review before you believe them."
+)
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9._-]+/[A-Za-z0-9._-]+")
 
@@ -216,6 +223,47 @@ class GitHub:
         raise GitHubError(
             self._secrets.out_of(f"GitHub refuses {method} {path}: {answer.status_code} {reason}")
         )
+
+
+def post_summary(
+    github: GitHub,
+    summary: RunSummary,
+    *,
+    pull_request: int | None = None,
+    branch: str | None = None,
+    sha: str | None = None,
+    key: str | None = None,
+    author: str | None = None,
+    run_url: str | None = None,
+    untrusted: bool = False,
+) -> PostedComment | None:
+    """Report a run in one comment on its pull request; None if no open one has the branch at the commit.
+
+    Args:
+        github: The repository.
+        summary: The run.
+        pull_request: Its number; if not given, it is found by `branch` (`owner:branch`) and `sha`.
+        sha: The commit that was measured.
+        key: Tells several comments of one pull request apart; if not given, the suites do.
+        author: The author of the comment that is updated; if not given, the token's owner.
+        run_url: Page of the job that measured.
+        untrusted: Whether the run was that of code that nobody reviewed.
+    """
+    if pull_request is None:
+        pull_request = github.pull_request(branch or "", sha or "")
+    if pull_request is None:
+        return None
+    mark = marker(key or "+".join(sorted(suite.name for suite in summary.suites)))
+    head = "\n\n".join([mark, _UNTRUSTED] if untrusted else [mark])
+    # Words of our own, and values whose form the caller has checked.
+    facts = [f"commit `{sha[:12]}`"] if sha else []
+    facts += [f"[job and artifacts]({run_url})"] if run_url else []
+    foot = f"*{' · '.join(facts)}*" if facts else ""
+
+    def render(limit: int) -> str:
+        return run_markdown(summary, limit=limit, head=head, foot=foot)
+
+    return github.post(pull_request, mark, render, limit=COMMENT_LIMIT, author=author)
 
 
 def _dictionaries(found: Any) -> list[dict[str, Any]]:

@@ -1,14 +1,108 @@
-"""Which suites and pressure tests a session runs: those under its paths that have an agent."""
+"""What a session is asked for: its project, where its options were given, and what of the project runs.
+
+Workers of xdist import this module, so it imports what a run needs only where a run is made.
+"""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_trace2evolve.errors import LONGEST_LINE, ConfigError, Trace2EvolveError
 from pytest_trace2evolve.plugin.options import has_options
-from pytest_trace2evolve.plugin.usage import usage_error
 from pytest_trace2evolve.project.project import Project
+from pytest_trace2evolve.utils.sanitize import sanitize_line
+
+if TYPE_CHECKING:
+    from pytest_trace2evolve.engine.live import Address
+    from pytest_trace2evolve.session.planner import Resources
+    from pytest_trace2evolve.session.settings import Context
+
+
+def usage_error(what: object) -> pytest.UsageError:
+    """The error for a message, or an error of ours, about what the user wrote: one line, sanitised.
+
+    Pytest prints usage errors past its own terminal writer.
+    """
+    return pytest.UsageError(sanitize_line(str(what), LONGEST_LINE - len("ERROR: ")))
+
+
+def project_of(config: pytest.Config) -> Project:
+    """The project that pytest runs in.
+
+    Raises:
+        pytest.UsageError: its suites lie elsewhere.
+    """
+    folder = Path(os.path.normpath(config.rootpath / (config.getini("t2e_suites") or "suites")))
+    if not folder.is_relative_to(config.rootpath):
+        raise usage_error(f"t2e_suites: {folder} lies outside the rootdir {config.rootpath}")
+    return Project(root=config.rootpath, suites_folder=folder)
+
+
+def resources_of(config: pytest.Config) -> "Resources":
+    """What the project and its plugins offer.
+
+    Raises:
+        pytest.UsageError: a file of the project or a hook is wrong.
+    """
+    from pytest_trace2evolve.engine.participants import BUILT_IN_AGENTS
+    from pytest_trace2evolve.project.extensions import registered
+    from pytest_trace2evolve.session.planner import Resources
+    from pytest_trace2evolve.worlds.registry import Worlds
+
+    project = project_of(config)
+    try:
+        _ = project.splits
+        agents = {**BUILT_IN_AGENTS, **registered(config, "agents")}
+        return Resources(project, Worlds(registered(config, "worlds")), agents, registered(config, "checks"))
+    except (Trace2EvolveError, OSError) as error:
+        raise usage_error(error) from None
+
+
+def context_of(config: pytest.Config, served: "Mapping[str, Address] | None" = None) -> "Context":
+    """Where the options were given, and the ini keys that stand in for some of them."""
+    from pytest_trace2evolve.session.settings import Context
+
+    return Context(
+        root=config.rootpath,
+        here=config.invocation_params.dir,
+        suites=config.getini("t2e_suites"),
+        agent=config.getini("t2e_agent"),
+        gate=config.getini("t2e_gate"),
+        served=served or {},
+    )
+
+
+def max_age(config: pytest.Config) -> float | None:
+    """The days after which a baseline draws a warning; None if the ini key is not set.
+
+    Raises:
+        ConfigError: it is no number above 0.
+    """
+    text = config.getini("t2e_baseline_max_age")
+    if not text:
+        return None
+    try:
+        days = float(text)
+    except ValueError:
+        days = 0.0
+    if not 0.0 < days < float("inf"):
+        raise ConfigError(f"t2e_baseline_max_age: {text!r} is not a number of days above 0")
+    return days
+
+
+def narrowing_option(config: pytest.Config) -> str:
+    """What narrows a run below whole splits; empty if nothing does."""
+    given = {
+        "-k": config.option.keyword,
+        "--lf": getattr(config.option, "lf", False),
+        "--deselect": getattr(config.option, "deselect", None),
+    }
+    names = [name for name, value in given.items() if value]
+    return f"{names[0]} narrows the run" if names else ""
 
 
 @dataclass(frozen=True)
@@ -26,18 +120,6 @@ class Selection:
     pressure: bool
     left_out: tuple[str, ...] = ()
     may_embed: bool = True
-
-
-def project_of(config: pytest.Config) -> Project:
-    """The project that pytest runs in.
-
-    Raises:
-        pytest.UsageError: its suites lie elsewhere.
-    """
-    folder = Path(os.path.normpath(config.rootpath / (config.getini("t2e_suites") or "suites")))
-    if not folder.is_relative_to(config.rootpath):
-        raise usage_error(f"t2e_suites: {folder} lies outside the rootdir {config.rootpath}")
-    return Project(root=config.rootpath, suites_folder=folder)
 
 
 def places_of(config: pytest.Config) -> list[Path]:
