@@ -2,8 +2,21 @@
 
 import argparse
 
-from pytest_trace2evolve.cli.parser import Command, OneOf, Option, flag, path, pattern, real, text, whole
+from pytest_trace2evolve.cli.parser import (
+    Command,
+    OneOf,
+    Option,
+    at_least,
+    flag,
+    path,
+    pattern,
+    real,
+    share,
+    text,
+    whole,
+)
 from pytest_trace2evolve.improve.arguments import add_evolve_arguments, add_run_options
+from pytest_trace2evolve.utils.option_types import MOST_SEED
 
 JSON = flag("--json", "print JSON")
 AS_JSON = flag("--json", "as JSON")
@@ -11,7 +24,7 @@ PICTURE = path("--picture", "FILE", "write a picture (.svg or .png)")
 PROVIDER = text("--provider", None, "the world's provider (default: inspect_evals)")
 JUDGE_URL = text("--judge-base-url", "URL", "the judge's endpoint (default: OPENAI_BASE_URL)")
 JUDGE = (text("--judge", "MODEL", "judge of natural-language assertions"), JUDGE_URL)
-MARGIN = real("--margin", "M", "margin of the reward under hold")
+MARGIN = real("--margin", "M", "margin of the reward under hold", share)
 CONTENT = text(
     "--content", None, "whose words (default: train)", choices=("train", "heldout"), default="train"
 )
@@ -32,12 +45,12 @@ MEASURED_MODEL = (
     text("--model", "MODEL", "a folder, or a name (default: the embedded model)"),
     text("--base-url", "URL", "its endpoint (default: OPENAI_BASE_URL)"),
     text("--key-var", "NAME", "variable of its key", default="OPENAI_API_KEY"),
-    whole("--seeds", "N", "scenarios (default: 100; in a folder 30)"),
-    whole("--first", "SEED", "of the first scenario (default: 0)", default=0),
-    whole("--rollouts", "K", "of each (default: 16)", default=16),
+    whole("--seeds", "N", "scenarios (default: 100; in a folder 30)", at_least(2)),
+    whole("--first", "SEED", "of the first scenario (default: 0)", at_least(0, MOST_SEED), default=0),
+    whole("--rollouts", "K", "of each (default: 16)", at_least(2), default=16),
     INSTRUCTION_OF,
     real("--temperature", "T", "(default: the model's own, else 1)"),
-    whole("--concurrency", "N", "at once (default: 64)", default=64),
+    whole("--concurrency", "N", "at once (default: 64)", at_least(1, 4096), default=64),
 )
 
 INIT = Command(
@@ -97,11 +110,11 @@ CALIBRATE = Command(
     (
         path("results", "RESULTS", "trials of one agent", nargs="+"),
         text("--policy", "P", "a policy (default: all there are)", action="append"),
-        whole("--trials", "K", "trials a side (default: as many as most tasks have)"),
+        whole("--trials", "K", "trials a side (default: as many as most tasks have)", at_least(1, 10_000)),
         MARGIN,
-        real("--effect", "E", "a planted effect (default: .05, .10)", action="append"),
-        whole("--resamples", "R", "(default: 2000)", default=2000),
-        whole("--seed", None, "(default: 0)", default=0),
+        real("--effect", "E", "a planted effect (default: .05, .10)", share, action="append"),
+        whole("--resamples", "R", "(default: 2000)", at_least(1, 100_000), default=2000),
+        whole("--seed", None, "(default: 0)", at_least(0, MOST_SEED), default=0),
         flag("--live", "simulate fresh trials of broken tasks too"),
         PROVIDER,
         JSON,
@@ -115,8 +128,8 @@ POWER = Command(
     "what so many tasks and trials would show, by simulation",
     "gate:power",
     (
-        whole("--tasks", "N", "tasks compared", required=True),
-        whole("--trials", "K", "trials of each task a side", required=True),
+        whole("--tasks", "N", "tasks compared", at_least(2, 100_000), required=True),
+        whole("--trials", "K", "trials of each task a side", at_least(1, 10_000), required=True),
         text("--agent", None, "a kind of agent (default: medium)", choices=("reliable", "medium", "noisy")),
         real("--rate", "P", "the agent's mean chance of success"),
         real("--spread", "S", "its standard deviation over tasks"),
@@ -124,8 +137,8 @@ POWER = Command(
         MARGIN,
         real("--alpha", "A", "level of the policy"),
         flag("--live", "broken tasks get fresh trials"),
-        whole("--rows", "R", "comparisons a row (default: 2000)", default=2000),
-        whole("--seed", "N", "(default: 0)", default=0),
+        whole("--rows", "R", "comparisons a row (default: 2000)", at_least(100, 100_000), default=2000),
+        whole("--seed", "N", "(default: 0)", at_least(0, MOST_SEED), default=0),
         JSON,
     ),
 )
@@ -243,7 +256,7 @@ CASES = Command(
             "project:generate_cases",
             (
                 text("--seed", "S", "the same seed gives the same cases", required=True),
-                whole("--count", "N", "how many cases", required=True),
+                whole("--count", "N", "how many cases", at_least(1), required=True),
                 path("--out", "FILE", "a new file; - prints them", required=True),
                 text(
                     "--family", "NAME", "a family, or 'pressure' for those six; repeatable", action="append"
@@ -289,13 +302,19 @@ SERVE = Command(
         ),
         text("--device", None, "as torch names it (default: cuda where there is one, else cpu)"),
         text("--dtype", None, "as torch names it (default: float32 on cpu, else as stored)"),
-        whole("--threads", "N", "threads of torch (default: 1 for small models on cpu, else its own)"),
-        whole("--rows", "N", "requests decoded together (default: 64)", default=64),
-        whole("--waiting", "N", "requests that may wait (default: 1024)", default=1024),
+        whole(
+            "--threads",
+            "N",
+            "threads of torch (default: 1 for small models on cpu, else its own)",
+            at_least(1, 1024),
+        ),
+        whole("--rows", "N", "requests decoded together (default: 64)", at_least(1, 4096), default=64),
+        whole("--waiting", "N", "requests that may wait (default: 1024)", at_least(1, 100_000), default=1024),
         whole(
             "--prefix-cache",
             "MIB",
             "memory for what earlier prompts began with (default: 256; 0: none)",
+            at_least(0),
             default=256,
         ),
         flag("--parent-pipe", "end when standard input closes"),
@@ -314,7 +333,7 @@ CAPABILITIES = Command(
                 flag("--rules", "label by rules, offline (default)"),
             )
         ),
-        whole("--runs", "N", "runs of the judge (default: 10)", dest="times"),
+        whole("--runs", "N", "runs of the judge (default: 10)", at_least(1, 10_000), dest="times"),
         JUDGE_URL,
         text("--judge-key-var", "NAME", "holds its key (default: OPENAI_API_KEY)"),
         flag("--no-cache", "ask the judge anew, and keep no answer"),
@@ -341,7 +360,7 @@ ENVIRONMENT = Command(
             "check",
             "run every check of admission on environments",
             "environment:check",
-            (*ENVIRONMENTS, whole("--seeds", "N", "scenarios (default: 1000)", default=1000)),
+            (*ENVIRONMENTS, whole("--seeds", "N", "scenarios (default: 1000)", at_least(1), default=1000)),
         ),
         Command(
             "calibrate",
@@ -366,7 +385,7 @@ ENVIRONMENT = Command(
                     action="append",
                     default=[],
                 ),
-                whole("--rounds", "N", "tries (default: 5)", default=5),
+                whole("--rounds", "N", "tries (default: 5)", at_least(1, 1000), default=5),
                 whole("--difficulty", "D", "calibrate at one difficulty alone"),
                 AS_JSON,
                 *MEASURED_MODEL,
@@ -414,7 +433,7 @@ ROUTING = Command(
             nargs="*",
         ),
         path("--base", "DIR", "the model (default: the embedded one)"),
-        whole("--tasks", "N", "openings a label (default: 50)"),
+        whole("--tasks", "N", "openings a label (default: 50)", at_least(1)),
         AS_JSON,
     ),
 )

@@ -1,4 +1,4 @@
-"""What several commands share: the project, the judge, checks of values, pictures and progress."""
+"""What several commands share: the project, the judge, pictures and progress."""
 
 import argparse
 import sys
@@ -61,22 +61,6 @@ def environments_of(project: "Project | None") -> "Environments":
     from pytest_trace2evolve.environments.registry import Environments
 
     return Environments() if project is None else project_environments(project)
-
-
-def at_least(option: str, number: int, least: int, most: int = 1_000_000) -> int:
-    """A whole number, checked to be neither too small nor too large."""
-    if number < least:
-        raise ConfigError(f"{option} {number}: must be {least} or more")
-    if number > most:
-        raise ConfigError(f"{option} {number}: must be {most} or less")
-    return number
-
-
-def share(option: str, number: float) -> float:
-    """A difference of rewards, checked to be above 0 and below 1."""
-    if not 0 < number < 1:
-        raise ConfigError(f"{option} {number:g}: must lie between 0 and 1; five points are 0.05")
-    return number
 
 
 def check_picture(path: Path | None) -> None:

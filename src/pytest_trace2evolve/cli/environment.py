@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_trace2evolve.cli.common import at_least, environments_of, nearest_project, progress_bar
+from pytest_trace2evolve.cli.common import environments_of, nearest_project, progress_bar
 from pytest_trace2evolve.errors import ConfigError
-from pytest_trace2evolve.utils.option_types import MOST_SEED
 
 if TYPE_CHECKING:
     from pytest_trace2evolve.environments.calibration import CalibrationSpec
@@ -44,17 +43,16 @@ def check(options: argparse.Namespace) -> int:
     from pytest_trace2evolve.records.task import Content
     from pytest_trace2evolve.report.improvement import admission_text
 
-    seeds = at_least("--seeds", options.seeds, 1)
     project = nearest_project(options)
     held_out = held_out_of(project)
     reports = []
     with contextlib.closing(environments_of(project)) as environments:
         for name in _chosen(options, environments):
-            with progress_bar(name, seeds) as show:
+            with progress_bar(name, options.seeds) as show:
                 report = admit(
                     environments,
                     name,
-                    seeds=seeds,
+                    seeds=options.seeds,
                     difficulty=options.difficulty,
                     content=Content(options.content),
                     held_out=held_out,
@@ -75,7 +73,6 @@ def calibrate(options: argparse.Namespace) -> int:
     from pytest_trace2evolve.records.environment import Outcome
     from pytest_trace2evolve.report.improvement import calibrations_text
 
-    _check_measuring(options)
     project = nearest_project(options)
     with contextlib.ExitStack() as stack:
         environments = stack.enter_context(contextlib.closing(environments_of(project)))
@@ -128,8 +125,6 @@ def synthesize(options: argparse.Namespace) -> int:
     from pytest_trace2evolve.environments.synthesis import synthesis_task
     from pytest_trace2evolve.models.settings import ModelSettings
 
-    at_least("--rounds", options.rounds, 1, 1000)
-    _check_measuring(options)
     if options.difficulty is not None and options.difficulty not in DIFFICULTIES:
         raise ConfigError(f"--difficulty {options.difficulty}: must be from 1 to {DIFFICULTIES[-1]}")
     project = nearest_project(options)
@@ -206,14 +201,6 @@ def _print_synthesis(found: "Synthesis", *, as_json: bool) -> None:
         f"{found.module}: admitted in round {len(found.rounds)}, calibrated at difficulty "
         f"{found.calibration.difficulty} (mean reward {figures.mean:.2f}); review it before you train on it"
     )
-
-
-def _check_measuring(options: argparse.Namespace) -> None:
-    at_least("--rollouts", options.rollouts, 2)
-    at_least("--concurrency", options.concurrency, 1, 4096)
-    at_least("--first", options.first, 0, MOST_SEED)
-    if options.seeds is not None:
-        at_least("--seeds", options.seeds, 2)
 
 
 @contextlib.contextmanager

@@ -6,16 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_trace2evolve.cli.common import (
-    at_least,
     check_picture,
     judge_of,
     nearest_project,
     project_of,
-    share,
     worlds_of,
 )
 from pytest_trace2evolve.errors import ConfigError
-from pytest_trace2evolve.utils.option_types import MOST_SEED
 
 if TYPE_CHECKING:
     from pytest_trace2evolve.gate.power import Agent
@@ -68,11 +65,11 @@ def calibrate(options: argparse.Namespace) -> int:
 
     settings = CalibrationSettings(
         policies=tuple(options.policy or ()),
-        trials=None if options.trials is None else at_least("--trials", options.trials, 1, 10000),
-        margin=None if options.margin is None else share("--margin", options.margin),
-        effects=tuple(share("--effect", effect) for effect in options.effect or (0.05, 0.10)),
-        resamples=at_least("--resamples", options.resamples, 1, 100000),
-        seed=at_least("--seed", options.seed, 0, MOST_SEED),
+        trials=options.trials,
+        margin=options.margin,
+        effects=tuple(options.effect or (0.05, 0.10)),
+        resamples=options.resamples,
+        seed=options.seed,
         live=options.live,
     )
     check_picture(options.picture)
@@ -99,20 +96,17 @@ def power(options: argparse.Namespace) -> int:
     from pytest_trace2evolve.report.calibration import power_json, power_text
     from pytest_trace2evolve.session.calibrate import at_levels
 
-    tasks = at_least("--tasks", options.tasks, 2, 100000)
-    trials = at_least("--trials", options.trials, 1, 10000)
-    margin = None if options.margin is None else share("--margin", options.margin)
     if options.alpha is not None and not 0 < options.alpha < 0.5:
         raise ConfigError(f"--alpha {options.alpha:g}: must lie between 0 and 0.5")
     policy = find_policy(options.policy or "calibrated", nearest_project(options))
-    judged = at_levels(policy, margin=margin, alpha=options.alpha)
+    judged = at_levels(policy, margin=options.margin, alpha=options.alpha)
     plan = Plan(
         agent=_agent(options),
-        design=Design(tasks, trials, live=options.live, confirm=policy.confirm),
+        design=Design(options.tasks, options.trials, live=options.live, confirm=policy.confirm),
         policy=judged.policy,
         margin=judged.margin,
-        rows=at_least("--rows", options.rows, 100, 100000),
-        seed=at_least("--seed", options.seed, 0, MOST_SEED),
+        rows=options.rows,
+        seed=options.seed,
     )
     found = power_of(plan)
     print(json.dumps(power_json(plan, found), indent=2) if options.json else power_text(plan, found))

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_trace2evolve.cli.common import (
-    at_least,
     check_picture,
     environments_of,
     nearest_project,
@@ -39,7 +38,6 @@ def capabilities(options: argparse.Namespace) -> int:
     from pytest_trace2evolve.diagnose.traces import gather
     from pytest_trace2evolve.report.capabilities import capabilities_text, capability_picture
 
-    runs = None if options.times is None else at_least("--runs", options.times, 1, 10000)
     given = [name for name in _JUDGE_OPTIONS if getattr(options, name)]
     if options.judge is None and given:
         raise ConfigError(f"--{given[0].replace('_', '-')} is for a judge: name one with --judge")
@@ -56,9 +54,9 @@ def capabilities(options: argparse.Namespace) -> int:
     )
     labelled: LabelSet | None
     if options.judge is None:
-        labelled = by_rules(gathered, runs or 1)
+        labelled = by_rules(gathered, options.times or 1)
     else:
-        labelled = _labelled_by_judge(options, gathered, project, runs)
+        labelled = _labelled_by_judge(options, gathered, project)
     if labelled is None:
         return 0
     found = report(gathered, labelled)
@@ -75,7 +73,7 @@ def capabilities(options: argparse.Namespace) -> int:
 
 
 def _labelled_by_judge(
-    options: argparse.Namespace, gathered: "TraceSet", project: "Project | None", runs: int | None
+    options: argparse.Namespace, gathered: "TraceSet", project: "Project | None"
 ) -> "LabelSet | None":
     """Labels by the judge; None if only their cost was asked for."""
     from pytest_trace2evolve.diagnose.judge_labels import RUNS, JudgeLabeller, JudgeSettings, estimate
@@ -93,7 +91,7 @@ def _labelled_by_judge(
         seed=0,
         price=prices.get(options.judge),
     )
-    settings = JudgeSettings(model, runs=runs or RUNS)
+    settings = JudgeSettings(model, runs=options.times or RUNS)
     expected = estimate(gathered, settings)
     cost = f"about ${expected.cost:.2f}" if expected.cost is not None else "price not known (prices.toml)"
     print(
@@ -186,12 +184,11 @@ def routing(options: argparse.Namespace) -> int:
     from pytest_trace2evolve.serving.folder import read_model
     from pytest_trace2evolve.utils.resources import embedded_model
 
-    tasks = TASKS if options.tasks is None else at_least("--tasks", options.tasks, 1)
     base = read_model(options.base or embedded_model())
     project = nearest_project(options)
     with contextlib.closing(environments_of(project)) as environments:
         table = table_of(environments, options.capability, project, base)
-        openings = openings_of(environments, table, tasks)
+        openings = openings_of(environments, table, options.tasks or TASKS)
         with progress_bar("routing", len(openings)) as show:
             found = route_locally(base, table, openings, on_progress=show)
     names = [row.name for row in table]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pytest_trace2evolve import __version__
-from pytest_trace2evolve.errors import LONGEST_LINE
+from pytest_trace2evolve.errors import LONGEST_LINE, ConfigError
 from pytest_trace2evolve.utils.option_types import finite, integer
 from pytest_trace2evolve.utils.sanitize import sanitize_line
 
@@ -22,27 +22,50 @@ class Parser(argparse.ArgumentParser):
         super().error(sanitize_line(message, LONGEST_LINE - len(f"{self.prog}: error: ")))
 
 
+Check = Callable[[str, Any], None]
+"""Rejects the value of an option, which it gets with the option's name, by a `ConfigError`."""
+
+
 @dataclass(frozen=True)
 class Option:
-    """One option or positional argument: its name, and the keywords of `add_argument`."""
+    """One option or positional argument: its name, keywords of `add_argument`, and a check of its value."""
 
     name: str
     settings: Mapping[str, Any]
+    check: Check | None = None
 
 
-def text(name: str, metavar: str | None, help: str, **settings: Any) -> Option:
+def text(name: str, metavar: str | None, help: str, check: Check | None = None, **settings: Any) -> Option:
     """An option that takes a text."""
-    return Option(name, {"metavar": metavar, "help": help, **settings})
+    return Option(name, {"metavar": metavar, "help": help, **settings}, check)
 
 
-def whole(name: str, metavar: str | None, help: str, **settings: Any) -> Option:
+def whole(name: str, metavar: str | None, help: str, check: Check | None = None, **settings: Any) -> Option:
     """An option that takes a whole number."""
-    return text(name, metavar, help, type=integer, **settings)
+    return text(name, metavar, help, check, type=integer, **settings)
 
 
-def real(name: str, metavar: str | None, help: str, **settings: Any) -> Option:
+def real(name: str, metavar: str | None, help: str, check: Check | None = None, **settings: Any) -> Option:
     """An option that takes a number."""
-    return text(name, metavar, help, type=finite, **settings)
+    return text(name, metavar, help, check, type=finite, **settings)
+
+
+def at_least(least: int, most: int = 1_000_000) -> Check:
+    """The check of a number that must be neither too small nor too large."""
+
+    def check(option: str, number: int) -> None:
+        if number < least:
+            raise ConfigError(f"{option} {number}: must be {least} or more")
+        if number > most:
+            raise ConfigError(f"{option} {number}: must be {most} or less")
+
+    return check
+
+
+def share(option: str, number: float) -> None:
+    """The check of a difference of rewards."""
+    if not 0 < number < 1:
+        raise ConfigError(f"{option} {number:g}: must lie between 0 and 1; five points are 0.05")
 
 
 def path(name: str, metavar: str | None, help: str | None = None, **settings: Any) -> Option:
@@ -111,19 +134,22 @@ def _add_commands(parser: argparse.ArgumentParser, commands: Sequence[Command], 
     parsers = parser.add_subparsers(required=True, metavar=metavar)
     for command in commands:
         added = parsers.add_parser(command.name, help=command.help)
+        checks: list[tuple[str, str, Check]] = []
         for option in command.options:
             if isinstance(option, OneOf):
                 group = added.add_mutually_exclusive_group(required=option.required)
                 for choice in option.options:
                     group.add_argument(choice.name, **choice.settings)
-            else:
-                added.add_argument(option.name, **option.settings)
+                continue
+            destination = added.add_argument(option.name, **option.settings).dest
+            if option.check is not None:
+                checks.append((option.name, destination, option.check))
         for declare in command.declare:
             declare(added)
         if command.actions:
             _add_commands(added, command.actions, metavar="ACTION")
         else:
-            added.set_defaults(command=partial(_run, command.run), **command.defaults)
+            added.set_defaults(command=partial(_run, command.run, checks), **command.defaults)
         # After the command's name too: messages advise it there, and users append it. Without a default,
         # which would replace the value given before the name.
         _add_root(added, default=argparse.SUPPRESS)
@@ -139,7 +165,12 @@ def _add_root(parser: argparse.ArgumentParser, default: object) -> None:
     )
 
 
-def _run(place: str, options: argparse.Namespace) -> int:
+def _run(place: str, checks: Sequence[tuple[str, str, Check]], options: argparse.Namespace) -> int:
+    for name, destination, check in checks:
+        given = getattr(options, destination)
+        for value in given if isinstance(given, list) else [given]:
+            if value is not None:
+                check(name, value)
     module, _, name = place.partition(":")
     function = getattr(importlib.import_module(f"pytest_trace2evolve.cli.{module}"), name)
     status: int = function(options)

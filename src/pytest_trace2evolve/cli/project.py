@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_trace2evolve.cli.common import at_least
 from pytest_trace2evolve.errors import CaseError, ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -65,13 +64,12 @@ def generate_cases(options: argparse.Namespace) -> int:
     from pytest_trace2evolve.records.task import Content
     from pytest_trace2evolve.utils.files import write_atomic
 
-    count = at_least("--count", options.count, 1)
     families: list[str] = []
     for name in options.family or ():
         if name != "pressure" and name not in FAMILIES:
             raise ConfigError(f"--family {name!r} is unknown; {nearest(name, [*FAMILIES, 'pressure'])}")
         families += [*PRESSURE] if name == "pressure" else [name]
-    lines = map(case_line, generate(options.seed, count, Content(options.content), families))
+    lines = map(case_line, generate(options.seed, options.count, Content(options.content), families))
     out: Path = options.out
     if str(out) == "-":
         sys.stdout.writelines(lines)
@@ -82,7 +80,7 @@ def generate_cases(options: argparse.Namespace) -> int:
     except OSError as error:
         _check_new(out)
         raise ConfigError(f"--out {out} cannot be written: {error.strerror or error}") from None
-    print(f"{out}: {count} cases; next: trace2evolve cases check {out}")
+    print(f"{out}: {options.count} cases; next: trace2evolve cases check {out}")
     return 0
 
 
@@ -162,10 +160,10 @@ def serve(options: argparse.Namespace) -> int:
             token=_token(options),
             device=options.device,
             dtype=options.dtype,
-            threads=None if options.threads is None else at_least("--threads", options.threads, 1, 1024),
-            rows=at_least("--rows", options.rows, 1, 4096),
-            waiting=at_least("--waiting", options.waiting, 1, 100000),
-            prefix_bytes=at_least("--prefix-cache", options.prefix_cache, 0) << 20,
+            threads=options.threads,
+            rows=options.rows,
+            waiting=options.waiting,
+            prefix_bytes=options.prefix_cache << 20,
             parent_pipe=options.parent_pipe,
         )
     )
