@@ -66,7 +66,7 @@ def session(project: DeskProject, *arguments: str) -> "subprocess.CompletedProce
         "controller.make_plan",  # pytest_sessionstart
         "controller.Controller._start",  # pytest_collection_finish
         "controller.Controller._place",  # pytest_runtest_logreport
-        "controller.tell_elsewhere",  # pytest_sessionfinish
+        "controller.write_summaries",  # pytest_sessionfinish
         "controller.run_report",  # pytest_terminal_summary
         "controller.Session.close",  # pytest_unconfigure
     ],

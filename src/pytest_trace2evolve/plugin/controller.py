@@ -25,7 +25,7 @@ from pytest_trace2evolve.plugin.settings import (
     select,
     usage_error,
 )
-from pytest_trace2evolve.plugin.summary_writers import sanitize_junit, tell_elsewhere
+from pytest_trace2evolve.plugin.summary_writers import sanitize_junit, write_summaries
 from pytest_trace2evolve.plugin.worker import WORKER_INPUT, write_result
 from pytest_trace2evolve.records.verdict import EXIT_STATUS, Decision
 from pytest_trace2evolve.report.evidence import age_warnings, baseline_line
@@ -344,7 +344,7 @@ class Controller(ItemHooks):
         self._report = self._make_report()
         if self._report is not None:
             assert self.plan is not None
-            self._unwritten = tell_elsewhere(self.config, self.plan, self._report.summary)
+            self._unwritten = write_summaries(self.config, self.plan, self._report.summary)
         if self._has_crashed and session.exitstatus in (*OVERRIDABLE, EXIT_STATUS[Decision.INCONCLUSIVE]):
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
         result = yield
