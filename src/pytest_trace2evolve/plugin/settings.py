@@ -48,7 +48,7 @@ def resources_of(config: pytest.Config) -> "Resources":
     Raises:
         pytest.UsageError: a file of the project or a hook is wrong.
     """
-    from pytest_trace2evolve.engine.participants import BUILT_IN_AGENTS
+    from pytest_trace2evolve.engine.factories import BUILT_IN_AGENTS
     from pytest_trace2evolve.project.extensions import registered
     from pytest_trace2evolve.session.planner import Resources
     from pytest_trace2evolve.worlds.registry import Worlds
