@@ -100,15 +100,16 @@ class PressureTests:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Deselect pressure tests without an agent, in a session without options that does not name them."""
+        tests = [item for item in items if _runs_cases(item)]
+        if not tests or self._run.agent is not None:
+            return
         from pytest_trace2evolve.plugin.options import has_options
         from pytest_trace2evolve.plugin.settings import names_pressure, pressure_folder
 
-        asked = has_options(config) or config.option.collectonly or names_pressure(config)
-        if asked or self._run.agent is not None:
+        if has_options(config) or config.option.collectonly or names_pressure(config):
             return
         folder = pressure_folder(config.rootpath)
-        left = [item for item in items if _runs_cases(item) and folder in item.path.resolve().parents]
-        if left:
+        if left := [item for item in tests if folder in item.path.resolve().parents]:
             items[:] = [item for item in items if item not in left]
             config.hook.pytest_deselected(items=left)
 

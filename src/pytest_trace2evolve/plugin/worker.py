@@ -5,6 +5,7 @@ Pressure tests are the exception: they need an agent in the process in which the
 
 import functools
 import hashlib
+import sys
 import time
 from contextlib import ExitStack
 from dataclasses import replace
@@ -96,6 +97,13 @@ class Worker(ItemHooks):
         account = Account(Path(shared["account"]), plan.budgets)
         closing.callback(account.close)
         return at_servers(plan, served), account
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self) -> None:
+        """Skip Hypothesis's summary, which imports all of Hypothesis, in a worker that ran no test of it."""
+        plugins = self.config.pluginmanager
+        if "hypothesis" not in sys.modules and (plugin := plugins.get_plugin("hypothesispytest")):
+            plugins.unregister(plugin)
 
     def result(self, suite: str, task_id: str) -> ItemResult:
         """Wait for the result of a task."""
