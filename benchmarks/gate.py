@@ -20,7 +20,6 @@ from scipy import stats
 
 from pytest_trace2evolve.gate.alpha_spending import stage_alpha
 from pytest_trace2evolve.gate.calibrated import CALIBRATED, Calibrated, evaluate, find
-from pytest_trace2evolve.gate.checks import FAIL, UNDECIDED, Policy, Question
 from pytest_trace2evolve.gate.columns import INVARIANTS, Floats
 from pytest_trace2evolve.gate.decide import ranks
 from pytest_trace2evolve.gate.intervals import DETECTED
@@ -35,6 +34,7 @@ from pytest_trace2evolve.gate.power import (
     Effect,
     draw_stages,
 )
+from pytest_trace2evolve.gate.protocols import FAIL, UNDECIDED, Policy, Question
 from pytest_trace2evolve.gate.significance import fisher
 from pytest_trace2evolve.records.verdict import Goal
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pytest_trace2evolve.evidence.results import read_results
 from pytest_trace2evolve.scoring.reward import score
-from pytest_trace2evolve.session.sources import domain_of
+from pytest_trace2evolve.session.evidence_sources import domain_of
 from pytest_trace2evolve.worlds.inspect_domains import DOMAINS
 from pytest_trace2evolve.worlds.registry import DEFAULT_PROVIDER, Worlds
 

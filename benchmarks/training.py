@@ -29,9 +29,9 @@ from pytest_trace2evolve.environments.registry import Environments
 from pytest_trace2evolve.serving.engine import Engine
 from pytest_trace2evolve.serving.folder import read_model
 from pytest_trace2evolve.training import shared_prefixes
+from pytest_trace2evolve.training.grpo import train
 from pytest_trace2evolve.training.recipe import read_recipe
 from pytest_trace2evolve.training.rollouts import RolloutPlayer
-from pytest_trace2evolve.training.run import train
 from pytest_trace2evolve.training.train import Order, plan_of
 from pytest_trace2evolve.training.trainer import CustomerTrainer
 from pytest_trace2evolve.utils.resources import embedded_model

@@ -25,7 +25,7 @@ from pytest_trace2evolve.records.score import Unit
 from pytest_trace2evolve.records.task import Action, Content, Script, Turn
 from pytest_trace2evolve.records.trace import TerminationReason
 from pytest_trace2evolve.scoring.reward import score
-from pytest_trace2evolve.training.skills import skills_of
+from pytest_trace2evolve.training.router_skills import skills_of
 from pytest_trace2evolve.users.scripted import ScriptedUser
 from pytest_trace2evolve.worlds.support.world import SupportWorld
 from research.pocket.lessons import LIMITS

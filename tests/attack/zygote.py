@@ -26,7 +26,7 @@ PRELOADED = (
     "pytest_trace2evolve.plugin.controller",
     "pytest_trace2evolve.models.chat",
     "pytest_trace2evolve.plugin",
-    "pytest_trace2evolve.plugin.pressure",
+    "pytest_trace2evolve.plugin.case_fixtures",
     "scipy.optimize",
     "scipy.stats",
     "truststore",

@@ -14,7 +14,7 @@ from pytest_trace2evolve.evidence.results import read_results
 from pytest_trace2evolve.records.capability import BUILT_IN_CAPABILITIES, Presence
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.scoring.reward import score
-from pytest_trace2evolve.session.sources import rescore
+from pytest_trace2evolve.session.evidence_sources import rescore
 from pytest_trace2evolve.worlds.registry import Worlds
 from tests.diagnose.deficient import behavior_of, cases, simulated
 from tests.inn_world import TASKS, InnWorld, Reception

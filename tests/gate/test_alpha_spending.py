@@ -14,11 +14,11 @@ from scipy.stats import multivariate_normal, norm
 
 from pytest_trace2evolve.gate.alpha_spending import Stage, share, stage_alpha
 from pytest_trace2evolve.gate.calibrated import CALIBRATED
-from pytest_trace2evolve.gate.checks import Question
 from pytest_trace2evolve.gate.claims import AlphaSpending, Claim, spending_of
 from pytest_trace2evolve.gate.decide import ranks
 from pytest_trace2evolve.gate.pairs import Comparisons
 from pytest_trace2evolve.gate.power import AGENTS, Design, Effect, draw, draw_stages
+from pytest_trace2evolve.gate.protocols import Question
 from pytest_trace2evolve.records.ledger import Dated, Evaluation
 from pytest_trace2evolve.records.verdict import Decision, Goal, Label, Verdict
 from pytest_trace2evolve.session.verdicts import with_recorded

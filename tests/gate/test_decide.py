@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from pytest_trace2evolve.gate.calibrated import CALIBRATED, DROP
-from pytest_trace2evolve.gate.checks import Question
 from pytest_trace2evolve.gate.decide import decide, ranks
 from pytest_trace2evolve.gate.intervals import DETECTED
 from pytest_trace2evolve.gate.pairs import pair
 from pytest_trace2evolve.gate.policy import STRICT
 from pytest_trace2evolve.gate.power import AGENTS, Design, Effect, draw
+from pytest_trace2evolve.gate.protocols import Question
 from pytest_trace2evolve.records.verdict import (
     CheckStatus,
     Decision,

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.gate.calibrated import CALIBRATED, Calibrated
-from pytest_trace2evolve.gate.checks import Question
 from pytest_trace2evolve.gate.columns import BREACHES, INVARIANTS
 from pytest_trace2evolve.gate.decide import decide, ranks
 from pytest_trace2evolve.gate.pairs import Comparisons, Pairs, Tally, pair
 from pytest_trace2evolve.gate.policy import STRICT, Strict
+from pytest_trace2evolve.gate.protocols import Question
 from pytest_trace2evolve.records.rules import Invariant
 from pytest_trace2evolve.records.verdict import (
     Decision,

@@ -8,10 +8,10 @@ from scipy import stats
 
 from pytest_trace2evolve.gate.alpha_spending import share
 from pytest_trace2evolve.gate.calibrated import CALIBRATED, find
-from pytest_trace2evolve.gate.checks import Question
 from pytest_trace2evolve.gate.intervals import DETECTED, Spread, detects, sensitivity, settling
 from pytest_trace2evolve.gate.pairs import pair
 from pytest_trace2evolve.gate.power import AGENTS, Design, Effect, draw
+from pytest_trace2evolve.gate.protocols import Question
 from pytest_trace2evolve.records.verdict import (
     Decision,
     Goal,

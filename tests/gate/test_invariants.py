@@ -9,14 +9,14 @@ import pytest
 
 from pytest_trace2evolve.errors import PolicyError
 from pytest_trace2evolve.evidence.baselines import render_evidence, write_evidence
-from pytest_trace2evolve.evidence.columns import read_columns
+from pytest_trace2evolve.evidence.column_reader import read_columns
 from pytest_trace2evolve.gate.calibrated import CALIBRATED
 from pytest_trace2evolve.gate.calibration import Draw, pool_of, resample
-from pytest_trace2evolve.gate.checks import Question
 from pytest_trace2evolve.gate.columns import columns
 from pytest_trace2evolve.gate.decide import decide, ranks
 from pytest_trace2evolve.gate.pairs import pair
 from pytest_trace2evolve.gate.policy import Strict, get_policy
+from pytest_trace2evolve.gate.protocols import Question
 from pytest_trace2evolve.records.evidence import Evidence, Provenance
 from pytest_trace2evolve.records.rules import Invariant
 from pytest_trace2evolve.records.verdict import CheckResult, CheckStatus, Decision, Goal, Label, Verdict

@@ -5,10 +5,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from pytest_trace2evolve.gate.calibrated import CALIBRATED
-from pytest_trace2evolve.gate.checks import Check, Policy
 from pytest_trace2evolve.gate.decide import decide
 from pytest_trace2evolve.gate.pairs import pair
 from pytest_trace2evolve.gate.policy import get_policy
+from pytest_trace2evolve.gate.protocols import Check, Policy
 from pytest_trace2evolve.records.verdict import CheckResult, Goal, Label, Verdict
 from tests.gate_helpers import Side, side
 

@@ -19,7 +19,7 @@ LINE = re.compile(
 )
 
 BREAKING = """
-from pytest_trace2evolve.plugin import controller, pressure
+from pytest_trace2evolve.plugin import case_fixtures, controller
 
 
 def defect(*_, **__):
@@ -119,7 +119,7 @@ def test_evidence_that_a_defect_cannot_keep_names_a_log(
 
 def test_an_error_in_a_worker_is_no_verdict(project: DeskProject) -> None:
     project.baseline("v0")
-    broken(project, "pressure._runs_cases")
+    broken(project, "case_fixtures._runs_cases")
     done = session(project, "-n2")
     assert done.returncode == 3, done.stdout + done.stderr
     assert "KeyError: 'planted'; the traceback is in " in done.stdout, done.stdout

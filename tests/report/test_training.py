@@ -8,8 +8,8 @@ import pytest
 
 from pytest_trace2evolve.records.adapter import HeldOut
 from pytest_trace2evolve.report import improvement
+from pytest_trace2evolve.report.formatting import console
 from pytest_trace2evolve.report.improvement import heldout_text, training_progress
-from pytest_trace2evolve.report.tables import console
 from pytest_trace2evolve.utils.plots import training_curve
 
 

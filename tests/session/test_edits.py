@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from pytest_trace2evolve.errors import Trace2EvolveError
 from pytest_trace2evolve.evidence.baselines import evidence_digest, read_evidence, write_evidence
-from pytest_trace2evolve.evidence.columns import read_columns
+from pytest_trace2evolve.evidence.column_reader import read_columns
 from pytest_trace2evolve.evidence.ledger import Ledger, render
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.evidence import Evidence

@@ -13,9 +13,9 @@ pytest.importorskip("trl")
 from trl import GRPOTrainer
 
 from pytest_trace2evolve.records.message import Message
-from pytest_trace2evolve.training import run
+from pytest_trace2evolve.training import grpo
 from pytest_trace2evolve.training.checkpoints import Checkpoint, save_checkpoint
-from pytest_trace2evolve.training.run import Plan, StepCallback, train
+from pytest_trace2evolve.training.grpo import Plan, StepCallback, train
 from pytest_trace2evolve.training.trainer import OVERRIDDEN, CustomerTrainer
 from tests.training.toy import by_letters, toy_plan
 
@@ -49,8 +49,8 @@ class Recorded:
                     if weight.requires_grad
                 }
 
-        monkeypatch.setattr(run, "CustomerTrainer", RecordingTrainer)
-        monkeypatch.setattr(run, "StepCallback", RecordingCallback)
+        monkeypatch.setattr(grpo, "CustomerTrainer", RecordingTrainer)
+        monkeypatch.setattr(grpo, "StepCallback", RecordingCallback)
 
     @property
     def batch(self) -> dict[str, Any]:

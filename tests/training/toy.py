@@ -77,8 +77,8 @@ def toy_plan(base: Path, unfinished: Path, worth: Any = by_letters, **recipe: An
     from pytest_trace2evolve.serving.folder import read_model
     from pytest_trace2evolve.serving.loading import end_tokens, load_tokenizer
     from pytest_trace2evolve.training.chat_encoding import ChatEncoder
+    from pytest_trace2evolve.training.grpo import Plan
     from pytest_trace2evolve.training.recipe import Recipe
-    from pytest_trace2evolve.training.run import Plan
 
     folder = read_model(base)
     tokenizer = load_tokenizer(folder)
@@ -127,7 +127,7 @@ def _fork(run: Callable[[], object]) -> int:
 
 def train_together(base: Path, folder: Path, rank: int) -> None:
     """Train as one of two processes, and write the result as `rank-N.json`."""
-    from pytest_trace2evolve.training.run import train
+    from pytest_trace2evolve.training.grpo import train
 
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     done = train(toy_plan(base, folder / "kept", groups=4, steps=2, beta=0.1, keep_every=1))
@@ -138,7 +138,7 @@ def train_together(base: Path, folder: Path, rank: int) -> None:
 
 def train_until_killed(base: Path, unfinished: Path) -> int:
     """Train in a process that is killed at some moment after its first step; returns the step it reached."""
-    from pytest_trace2evolve.training.run import train
+    from pytest_trace2evolve.training.grpo import train
 
     reading, writing = os.pipe()
 
@@ -158,7 +158,7 @@ def train_until_killed(base: Path, unfinished: Path) -> int:
 
 def main(base: Path, folder: Path, kills: int) -> None:
     """Train together in `together`, and with kills in `killed`; prints the steps that were reached."""
-    import pytest_trace2evolve.training.run  # noqa: F401  # loaded before forks
+    import pytest_trace2evolve.training.grpo  # noqa: F401  # loaded before forks
 
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

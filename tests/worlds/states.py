@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from pytest_trace2evolve.worlds.overlay import OverlayDatabase, fingerprint
+from pytest_trace2evolve.worlds.copy_on_write import OverlayDatabase, fingerprint
 
 
 def text_of(database: Any) -> str:

@@ -4,8 +4,8 @@ from typing import Any
 
 from pytest_trace2evolve.records.protocols import ToolResult
 from pytest_trace2evolve.records.task import InitialState
+from pytest_trace2evolve.worlds.copy_on_write import WriteMode, fingerprint
 from pytest_trace2evolve.worlds.inspect_evals import InspectWorld
-from pytest_trace2evolve.worlds.overlay import WriteMode, fingerprint
 from pytest_trace2evolve.worlds.toolkit import ToolkitSession
 
 State = dict[str, dict[str, str]]

@@ -97,7 +97,7 @@ def promote(options: argparse.Namespace) -> int:
 def show(options: argparse.Namespace) -> int:
     """Open a trace, and record the access."""
     from pytest_trace2evolve.report.trace import trace_text
-    from pytest_trace2evolve.session.sources import path_exists
+    from pytest_trace2evolve.session.evidence_sources import path_exists
     from pytest_trace2evolve.session.traces import open_trace
 
     here = Path.cwd()

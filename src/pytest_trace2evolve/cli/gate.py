@@ -136,7 +136,7 @@ def _agent(options: argparse.Namespace) -> "Agent":
 def score(options: argparse.Namespace) -> int:
     """Score recorded runs again."""
     from pytest_trace2evolve.report.evidence import score_json, score_tables
-    from pytest_trace2evolve.session.sources import rescore_files
+    from pytest_trace2evolve.session.evidence_sources import rescore_files
 
     worlds = worlds_of(nearest_project(options))
     scored = rescore_files(options.files, worlds, options.provider, judge_of(options))

@@ -11,8 +11,8 @@ from pytest_trace2evolve.diagnose.diagnosis import LabelSet
 from pytest_trace2evolve.diagnose.traces import TraceSet
 from pytest_trace2evolve.errors import ContextWindowError, InfrastructureError, LabelError
 from pytest_trace2evolve.judges import capabilities as prompts
-from pytest_trace2evolve.models.answers import StoredModel
 from pytest_trace2evolve.models.settings import ModelSettings
+from pytest_trace2evolve.models.stored_answers import StoredModel
 from pytest_trace2evolve.records.capability import (
     BUILT_IN_CAPABILITIES,
     Capability,

@@ -18,8 +18,14 @@ from pytest_trace2evolve.project.suites import Role
 from pytest_trace2evolve.records.capability import Outcome
 from pytest_trace2evolve.records.evidence import Mode
 from pytest_trace2evolve.scoring.metrics import succeeded
+from pytest_trace2evolve.session.evidence_sources import (
+    ScoredSimulation,
+    expand,
+    mode_of,
+    provenance,
+    rescore,
+)
 from pytest_trace2evolve.session.ledger import record_access
-from pytest_trace2evolve.session.sources import ScoredSimulation, expand, mode_of, provenance, rescore
 from pytest_trace2evolve.session.traces import find_run, splits_with
 from pytest_trace2evolve.worlds.registry import WorldName, Worlds
 

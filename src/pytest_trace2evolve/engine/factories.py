@@ -12,16 +12,16 @@ from pytest_trace2evolve.agents.reference import CaseOracle, NopAgent, OracleAge
 from pytest_trace2evolve.agents.router import RoutedAgent, Router
 from pytest_trace2evolve.engine.live import LiveSettings
 from pytest_trace2evolve.engine.loop import LoopThread
-from pytest_trace2evolve.evidence.answers import AnswerFile
+from pytest_trace2evolve.evidence.answer_store import AnswerFile
 from pytest_trace2evolve.evidence.identity import code_of
-from pytest_trace2evolve.models.answers import (
+from pytest_trace2evolve.models.settings import ModelSettings
+from pytest_trace2evolve.models.stored_answers import (
     JournaledModel,
     JournaledTokens,
     KeyedRequests,
     PlayedModel,
     StoredModel,
 )
-from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.project.candidates import AgentFactory, Candidate
 from pytest_trace2evolve.project.project import LockedSuite
 from pytest_trace2evolve.records.adapter import NONE

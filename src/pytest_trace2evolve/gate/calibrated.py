@@ -6,16 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pytest_trace2evolve.gate.alpha_spending import stage_alpha
-from pytest_trace2evolve.gate.checks import (
-    NOT_APPLICABLE,
-    STATUSES,
-    UNDECIDED,
-    Check,
-    Judgement,
-    Policy,
-    Question,
-    run_check,
-)
+from pytest_trace2evolve.gate.checks import Finding, Outcome, Rules, confirmed_regressions, evaluate, find
 from pytest_trace2evolve.gate.columns import BREACHES, INVARIANTS, KINDS, Counts, Flags, Floats
 from pytest_trace2evolve.gate.intervals import (
     Sensitivity,
@@ -34,7 +25,16 @@ from pytest_trace2evolve.gate.pairs import (
     Pairs,
     means_line,
 )
-from pytest_trace2evolve.gate.vectorized import Finding, Outcome, Rules, confirmed_regressions, evaluate, find
+from pytest_trace2evolve.gate.protocols import (
+    NOT_APPLICABLE,
+    STATUSES,
+    UNDECIDED,
+    Check,
+    Judgement,
+    Policy,
+    Question,
+    run_check,
+)
 from pytest_trace2evolve.records.verdict import CheckResult, CheckStatus, Goal, Settling
 
 DROP = "reward_drop"

@@ -17,12 +17,12 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from pytest_trace2evolve.errors import ResultsError
-from pytest_trace2evolve.gate.checks import Policy, Question
 from pytest_trace2evolve.gate.columns import Columns, Counts, Flags, Floats
 from pytest_trace2evolve.gate.confirm import fresh_trials
 from pytest_trace2evolve.gate.decide import ranks
 from pytest_trace2evolve.gate.intervals import clopper_pearson
 from pytest_trace2evolve.gate.pairs import Comparisons, Tally, mean_of
+from pytest_trace2evolve.gate.protocols import Policy, Question
 from pytest_trace2evolve.records.task import natural_order
 from pytest_trace2evolve.records.verdict import Decision, Goal, Interval
 from pytest_trace2evolve.scoring.metrics import SUCCESS

@@ -8,16 +8,6 @@ from types import MappingProxyType
 import numpy as np
 
 from pytest_trace2evolve.gate.alpha_spending import share, uncounted_share
-from pytest_trace2evolve.gate.checks import (
-    FAIL,
-    NOT_APPLICABLE,
-    PASS,
-    STATUSES,
-    UNDECIDED,
-    Judgement,
-    Policy,
-    Question,
-)
 from pytest_trace2evolve.gate.columns import KINDS, Counts, Flags, Floats
 from pytest_trace2evolve.gate.intervals import DETECTED, bounds
 from pytest_trace2evolve.gate.pairs import (
@@ -28,6 +18,16 @@ from pytest_trace2evolve.gate.pairs import (
     Tally,
     left_out_lines,
     mean_of,
+)
+from pytest_trace2evolve.gate.protocols import (
+    FAIL,
+    NOT_APPLICABLE,
+    PASS,
+    STATUSES,
+    UNDECIDED,
+    Judgement,
+    Policy,
+    Question,
 )
 from pytest_trace2evolve.records.verdict import (
     CheckResult,

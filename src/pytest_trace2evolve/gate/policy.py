@@ -25,17 +25,6 @@ from pydantic import Field, ValidationError
 
 from pytest_trace2evolve.errors import PolicyError, nearest
 from pytest_trace2evolve.gate.calibrated import CALIBRATED, DROP, Calibrated
-from pytest_trace2evolve.gate.checks import (
-    FAIL,
-    NOT_APPLICABLE,
-    PASS,
-    STATUSES,
-    Check,
-    Judgement,
-    Policy,
-    Question,
-    run_check,
-)
 from pytest_trace2evolve.gate.columns import INVARIANTS, Counts, Flags, Floats
 from pytest_trace2evolve.gate.pairs import (
     MAX_STEPS,
@@ -47,6 +36,17 @@ from pytest_trace2evolve.gate.pairs import (
     Tally,
     mean_of,
     means_line,
+)
+from pytest_trace2evolve.gate.protocols import (
+    FAIL,
+    NOT_APPLICABLE,
+    PASS,
+    STATUSES,
+    Check,
+    Judgement,
+    Policy,
+    Question,
+    run_check,
 )
 from pytest_trace2evolve.records.base import Record
 from pytest_trace2evolve.records.verdict import CheckResult, CheckStatus, Goal

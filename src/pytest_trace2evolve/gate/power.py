@@ -14,11 +14,11 @@ import numpy as np
 import scipy
 
 from pytest_trace2evolve.gate.calibration import DecisionCounts, count_decisions
-from pytest_trace2evolve.gate.checks import Policy
 from pytest_trace2evolve.gate.columns import BREACHES, INVARIANTS, Counts, Flags, Floats
 from pytest_trace2evolve.gate.confirm import fresh_trials
 from pytest_trace2evolve.gate.intervals import MAX_TASKS, MAX_TRIALS, POWER
 from pytest_trace2evolve.gate.pairs import Comparisons, Tally
+from pytest_trace2evolve.gate.protocols import Policy
 from pytest_trace2evolve.records.rules import Invariant
 from pytest_trace2evolve.records.verdict import Decision, Goal, Interval
 

@@ -23,11 +23,11 @@ from pytest_trace2evolve.records.ledger import Evaluation
 from pytest_trace2evolve.records.verdict import Goal
 from pytest_trace2evolve.serving.folder import ModelFolder, expanded, folder_digest, read_model
 from pytest_trace2evolve.session.comparability import check_comparable, check_unedited
+from pytest_trace2evolve.session.evidence_sources import expand, mode_of, provenance
 from pytest_trace2evolve.session.ledger import ProjectLedger
 from pytest_trace2evolve.session.plan import Options, Plan
 from pytest_trace2evolve.session.planner import Resources, make_plan
 from pytest_trace2evolve.session.settings import Context, check_values, read_judge, read_options
-from pytest_trace2evolve.session.sources import expand, mode_of, provenance
 from pytest_trace2evolve.session.traces import find_run
 from pytest_trace2evolve.session.verdicts import gated_splits
 from pytest_trace2evolve.training.recipe import check_count, read_recipe

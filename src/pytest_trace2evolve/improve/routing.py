@@ -19,7 +19,7 @@ from pytest_trace2evolve.records.protocols import FirstTokens
 from pytest_trace2evolve.records.task import Content
 from pytest_trace2evolve.serving.folder import ModelFolder, folder_digest
 from pytest_trace2evolve.serving.process import served
-from pytest_trace2evolve.training.skills import opening_of, skills_of
+from pytest_trace2evolve.training.router_skills import opening_of, skills_of
 
 TASKS = 50
 """Openings a label, if no other number is given."""

@@ -29,8 +29,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Activate the plugin if an option or ini key of ours is given."""
     if not options.is_active(config) or _only_reads_hooks(config):
         return
+    from pytest_trace2evolve.plugin.case_fixtures import register
     from pytest_trace2evolve.plugin.items import PLUGIN_NAME, ItemHooks
-    from pytest_trace2evolve.plugin.pressure import register
 
     if hasattr(config, "workerinput"):
         from pytest_trace2evolve.plugin.worker import Worker
@@ -45,7 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(run, PLUGIN_NAME)
     register(config, run)
     if config.option.t2e_evolve and not hasattr(config, "workerinput"):
-        from pytest_trace2evolve.plugin.evolution import register_evolution
+        from pytest_trace2evolve.plugin.evolve_option import register_evolution
 
         register_evolution(config)
 

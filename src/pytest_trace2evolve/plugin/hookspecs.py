@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from pytest_trace2evolve.gate.checks import Check
+    from pytest_trace2evolve.gate.protocols import Check
     from pytest_trace2evolve.project.candidates import AgentFactory
     from pytest_trace2evolve.records.protocols import Offer
     from pytest_trace2evolve.worlds.registry import WorldFactory

@@ -1,6 +1,6 @@
 """A worker of xdist: reads the results that the controller's session writes, and makes no simulation.
 
-Pressure tests are the exception: they need an agent in the process in which they run (`pressure.py`).
+Pressure tests are the exception: they need an agent in the process in which they run (`case_fixtures.py`).
 """
 
 import functools

@@ -30,7 +30,7 @@ from pytest_trace2evolve.worlds.registry import registered as registered_worlds
 if TYPE_CHECKING:
     import pytest
 
-    from pytest_trace2evolve.gate.checks import Check  # brings numpy, which most commands do without
+    from pytest_trace2evolve.gate.protocols import Check  # brings numpy, which most commands do without
     from pytest_trace2evolve.project.candidates import AgentFactory
 
 READER = "trace2evolve-extensions"

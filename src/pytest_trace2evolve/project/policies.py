@@ -4,8 +4,8 @@ import functools
 from collections.abc import Mapping
 
 from pytest_trace2evolve.errors import PolicyError
-from pytest_trace2evolve.gate.checks import Check, Policy
 from pytest_trace2evolve.gate.policy import POLICIES, get_policy
+from pytest_trace2evolve.gate.protocols import Check, Policy
 from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.utils.optional import CHECKS, entry_points
 

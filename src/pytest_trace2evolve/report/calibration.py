@@ -9,7 +9,7 @@ from pytest_trace2evolve.gate.calibration import Calibration, Rate
 from pytest_trace2evolve.gate.intervals import LEVEL, POWER
 from pytest_trace2evolve.gate.power import TARGET_GAIN, Plan, Power
 from pytest_trace2evolve.records.verdict import Decision, Goal
-from pytest_trace2evolve.report.tables import (
+from pytest_trace2evolve.report.formatting import (
     NOTHING,
     Figure,
     Word,

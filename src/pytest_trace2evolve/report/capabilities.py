@@ -5,7 +5,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pytest_trace2evolve.records.capability import Assessment, CapabilityReport, Example
-from pytest_trace2evolve.report.tables import (
+from pytest_trace2evolve.report.formatting import (
     NARROW,
     NOTHING,
     Figure,

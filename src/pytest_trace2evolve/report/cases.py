@@ -10,7 +10,7 @@ from rich.text import Text
 from pytest_trace2evolve.cases.case import FAMILIES, Case
 from pytest_trace2evolve.project.scaffold import Scaffold, State
 from pytest_trace2evolve.records.task import After, Turn
-from pytest_trace2evolve.report.tables import BOTH_SIDES, grid, print_line, rendered, terminal
+from pytest_trace2evolve.report.formatting import BOTH_SIDES, grid, print_line, rendered, terminal
 from pytest_trace2evolve.utils.sanitize import sanitize_line
 
 _AFTER = {After.ANYTHING: "then", After.DONE: "where that was done", After.REFUSED: "where that was refused"}

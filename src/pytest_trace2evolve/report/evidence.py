@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Column
 
 from pytest_trace2evolve.records.ledger import Access, Draw, Evaluation, Origin
-from pytest_trace2evolve.report.tables import (
+from pytest_trace2evolve.report.formatting import (
     BOTH_SIDES,
     NARROW,
     NOTHING,
@@ -25,9 +25,9 @@ from pytest_trace2evolve.report.verdict import invariants_line, pass_hat
 
 if TYPE_CHECKING:
     from pytest_trace2evolve.session.baselines import BaselineFacts
+    from pytest_trace2evolve.session.evidence_sources import ScoredFile, ScoredSimulation
     from pytest_trace2evolve.session.ledger import SplitHistory
     from pytest_trace2evolve.session.promote import NewBaseline, Promotion
-    from pytest_trace2evolve.session.sources import ScoredFile, ScoredSimulation
 
 DIGEST_DIGITS = 8
 """Digits of a digest that people are shown."""

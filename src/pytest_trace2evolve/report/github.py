@@ -15,8 +15,8 @@ from pytest_trace2evolve.records.verdict import (
     SuiteSummary,
     Verdict,
 )
+from pytest_trace2evolve.report.formatting import dollars
 from pytest_trace2evolve.report.markdown import LONGEST_TEXT, cell, code, fenced, figure, names, table
-from pytest_trace2evolve.report.tables import dollars
 from pytest_trace2evolve.report.verdict import OBSTACLES
 
 COMMENT_LIMIT = 65_536

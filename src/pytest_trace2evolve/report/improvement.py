@@ -18,7 +18,16 @@ from pytest_trace2evolve.records.environment import (
     Outcome,
 )
 from pytest_trace2evolve.records.improvement import Evolution
-from pytest_trace2evolve.report.tables import NOTHING, Figure, Word, fits, grid, points, rendered, terminal
+from pytest_trace2evolve.report.formatting import (
+    NOTHING,
+    Figure,
+    Word,
+    fits,
+    grid,
+    points,
+    rendered,
+    terminal,
+)
 from pytest_trace2evolve.training.heldout import reward_change, top_change
 from pytest_trace2evolve.utils.plots import SMOOTHED_STEPS
 from pytest_trace2evolve.utils.sanitize import sanitize_line

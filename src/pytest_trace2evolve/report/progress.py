@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pytest_trace2evolve.records.budget import Budgets, State, Totals
 from pytest_trace2evolve.records.completion import Usage
 from pytest_trace2evolve.records.evidence import SimulationEvidence
-from pytest_trace2evolve.report.tables import counted, dollars
+from pytest_trace2evolve.report.formatting import counted, dollars
 from pytest_trace2evolve.scoring.metrics import Trials
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from rich.text import Text
 from pytest_trace2evolve.evidence.results import OWN_BLOCK
 from pytest_trace2evolve.records.message import Message, ToolCall
 from pytest_trace2evolve.records.trace import Simulation
-from pytest_trace2evolve.report.tables import print_line, rendered, terminal
+from pytest_trace2evolve.report.formatting import print_line, rendered, terminal
 from pytest_trace2evolve.utils.sanitize import sanitize
 
 if TYPE_CHECKING:

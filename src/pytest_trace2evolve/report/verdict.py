@@ -17,7 +17,7 @@ from pytest_trace2evolve.records.verdict import (
     SuiteSummary,
     Verdict,
 )
-from pytest_trace2evolve.report.tables import (
+from pytest_trace2evolve.report.formatting import (
     NARROW,
     NOTHING,
     Figure,

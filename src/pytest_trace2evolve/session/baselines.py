@@ -14,7 +14,7 @@ from pytest_trace2evolve.gate.comparable import lock_differences
 from pytest_trace2evolve.records.evidence import Evidence, SimulationEvidence
 from pytest_trace2evolve.records.protocols import Judge
 from pytest_trace2evolve.scoring.metrics import Trials
-from pytest_trace2evolve.session.sources import load_evidence, path_exists
+from pytest_trace2evolve.session.evidence_sources import load_evidence, path_exists
 from pytest_trace2evolve.worlds.registry import Worlds
 
 if TYPE_CHECKING:

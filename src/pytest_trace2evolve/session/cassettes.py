@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pytest_trace2evolve.engine.live import EXTRA_INSTRUCTION_VAR, LiveSettings
 from pytest_trace2evolve.errors import CassetteError, InfrastructureError
-from pytest_trace2evolve.evidence.answers import AnswerFile
+from pytest_trace2evolve.evidence.answer_store import AnswerFile
 from pytest_trace2evolve.evidence.cassettes import Cassette, read_cassette, render
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.project.candidates import ROUTED, WITH, Candidate

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pytest_trace2evolve.errors import ResultsError, SuiteError
-from pytest_trace2evolve.evidence.columns import is_in_lines, read_both, read_columns
+from pytest_trace2evolve.evidence.column_reader import is_in_lines, read_both, read_columns
 from pytest_trace2evolve.gate.columns import Columns, Floats, columns
 from pytest_trace2evolve.gate.comparable import agent_changes, differences, unequal_trials, unrecorded
 from pytest_trace2evolve.gate.decide import decide
@@ -19,7 +19,7 @@ from pytest_trace2evolve.records.evidence import ComparedSides, Provenance, side
 from pytest_trace2evolve.records.protocols import Judge
 from pytest_trace2evolve.records.verdict import Goal, Label, Verdict
 from pytest_trace2evolve.scoring.metrics import Metrics
-from pytest_trace2evolve.session.sources import load_evidence
+from pytest_trace2evolve.session.evidence_sources import load_evidence
 from pytest_trace2evolve.worlds.registry import Worlds
 
 if TYPE_CHECKING:

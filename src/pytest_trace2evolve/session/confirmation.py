@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from pytest_trace2evolve.engine.live import LiveSettings, Party
 from pytest_trace2evolve.errors import AdapterError, CandidateError, ConfigError, ModelFolderError
-from pytest_trace2evolve.gate.checks import Policy
+from pytest_trace2evolve.gate.protocols import Policy
 from pytest_trace2evolve.models.prices import Price
 from pytest_trace2evolve.models.settings import ModelSettings
 from pytest_trace2evolve.project.adapters import Adapters

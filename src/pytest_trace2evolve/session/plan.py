@@ -8,7 +8,7 @@ from typing import Literal
 from pytest_trace2evolve.engine.live import DEFAULT_CONCURRENCY, LiveSettings, Party
 from pytest_trace2evolve.evidence.saving import SaveMode, Saving
 from pytest_trace2evolve.gate.alpha_spending import Stage, stage_alpha
-from pytest_trace2evolve.gate.checks import Policy
+from pytest_trace2evolve.gate.protocols import Policy
 from pytest_trace2evolve.project.candidates import Candidate
 from pytest_trace2evolve.project.project import LockedSuite, Project
 from pytest_trace2evolve.records.budget import NO_BUDGETS, Budgets
@@ -16,7 +16,7 @@ from pytest_trace2evolve.records.evidence import REFERENCE_AGENTS, REPLAY, Ident
 from pytest_trace2evolve.records.protocols import Judge
 from pytest_trace2evolve.records.verdict import Goal
 from pytest_trace2evolve.session.baselines import Baseline
-from pytest_trace2evolve.session.sources import RecordedRuns
+from pytest_trace2evolve.session.evidence_sources import RecordedRuns
 
 SCRIPTED = REFERENCE_AGENTS | {REPLAY}
 """Agents whose simulations do not depend on chance, so that they have no fresh trials."""

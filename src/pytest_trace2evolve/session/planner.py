@@ -11,8 +11,8 @@ from pytest_trace2evolve.errors import ConfigError, nearest
 from pytest_trace2evolve.evidence.cassettes import Cassette
 from pytest_trace2evolve.evidence.results import SIMULATIONS
 from pytest_trace2evolve.evidence.saving import SaveMode, Saving, require_name, settle
-from pytest_trace2evolve.gate.checks import Check
 from pytest_trace2evolve.gate.policy import DEFAULT_POLICY
+from pytest_trace2evolve.gate.protocols import Check
 from pytest_trace2evolve.models.prices import PRICES_NAME, read_prices
 from pytest_trace2evolve.project.candidates import DEFAULT_CANDIDATE, AgentFactory, Candidate
 from pytest_trace2evolve.project.lock import LOCK_NAME
@@ -27,13 +27,13 @@ from pytest_trace2evolve.session.baselines import find_baselines
 from pytest_trace2evolve.session.candidate_models import models_of
 from pytest_trace2evolve.session.cassettes import check_recordable, possible_gaps, recording
 from pytest_trace2evolve.session.confirmation import BaselineSides, how_to_confirm
-from pytest_trace2evolve.session.plan import Options, Plan, PlannedSuite, records_by_task
-from pytest_trace2evolve.session.sources import (
+from pytest_trace2evolve.session.evidence_sources import (
     RecordedRuns,
     check_replayed_candidate,
     check_replayed_suites,
     read_replays,
 )
+from pytest_trace2evolve.session.plan import Options, Plan, PlannedSuite, records_by_task
 from pytest_trace2evolve.utils.canonical import digest_text
 from pytest_trace2evolve.worlds.registry import Worlds
 

@@ -6,8 +6,8 @@ from pytest_trace2evolve.project.suites import Role
 from pytest_trace2evolve.records.evidence import DUMMY_USER, SCRIPTED_USER, Provenance, Settings
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.scoring.reward import SCORER_VERSION
+from pytest_trace2evolve.session.evidence_sources import provenance
 from pytest_trace2evolve.session.plan import Plan, PlannedSuite
-from pytest_trace2evolve.session.sources import provenance
 from pytest_trace2evolve.utils.canonical import digest
 
 

@@ -15,7 +15,7 @@ from pytest_trace2evolve.engine.engine import Engine
 from pytest_trace2evolve.engine.factories import ChatFactory
 from pytest_trace2evolve.engine.loop import LoopThread
 from pytest_trace2evolve.errors import ConfigError, EndpointError, ResultsError, StorageError
-from pytest_trace2evolve.evidence.answers import remove
+from pytest_trace2evolve.evidence.answer_store import remove
 from pytest_trace2evolve.evidence.baselines import write_evidence
 from pytest_trace2evolve.gate.alpha_spending import Stage
 from pytest_trace2evolve.gate.decide import worst

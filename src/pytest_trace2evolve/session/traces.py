@@ -19,8 +19,8 @@ from pytest_trace2evolve.records.protocols import rules_of
 from pytest_trace2evolve.records.rules import Finding
 from pytest_trace2evolve.records.trace import Simulation
 from pytest_trace2evolve.scoring.invariants import find_breaches
+from pytest_trace2evolve.session.evidence_sources import domain_of, expand, path_exists, provenance
 from pytest_trace2evolve.session.ledger import SplitName, record_access
-from pytest_trace2evolve.session.sources import domain_of, expand, path_exists, provenance
 from pytest_trace2evolve.worlds.registry import Worlds
 
 

@@ -26,9 +26,9 @@ from pytest_trace2evolve.scoring.metrics import Trials, as_evidence
 from pytest_trace2evolve.scoring.reward import score
 from pytest_trace2evolve.session.draws import Draws
 from pytest_trace2evolve.session.estimate import Expected, most_fresh
+from pytest_trace2evolve.session.evidence_sources import RecordedRuns
 from pytest_trace2evolve.session.plan import FIRST_FRESH_TRIAL, SIDES, Plan, PlannedSuite, SideName
 from pytest_trace2evolve.session.provenance import provenance_of, sealed_place
-from pytest_trace2evolve.session.sources import RecordedRuns
 from pytest_trace2evolve.worlds.registry import Worlds
 
 T = TypeVar("T")

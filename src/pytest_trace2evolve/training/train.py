@@ -40,15 +40,15 @@ from pytest_trace2evolve.training.heldout import (
     reward_change,
 )
 from pytest_trace2evolve.training.recipe import Recipe, check_count, read_recipe
-from pytest_trace2evolve.training.skills import skill_of
+from pytest_trace2evolve.training.router_skills import skill_of
 from pytest_trace2evolve.utils.files import alone_in
 from pytest_trace2evolve.utils.optional import check_installed
 from pytest_trace2evolve.utils.plots import training_curve
 from pytest_trace2evolve.utils.resources import embedded_model, template
 
 if TYPE_CHECKING:
+    from pytest_trace2evolve.training.grpo import Plan, Trained
     from pytest_trace2evolve.training.rollouts import StepStats
-    from pytest_trace2evolve.training.run import Plan, Trained
 
 SMALL_BASE = 1 << 28
 """Bytes of a base's weights up to which most of a second server's memory is its libraries'."""
@@ -253,7 +253,7 @@ def train_adapter(
     """
     check_order(order)
     from pytest_trace2evolve.training.checkpoints import commit_folder, new_folder
-    from pytest_trace2evolve.training.run import train
+    from pytest_trace2evolve.training.grpo import train
 
     checkpoints = unfinished(order.out)
     with _locked(checkpoints):
@@ -302,7 +302,7 @@ def plan_of(environments: Environments, order: Order, checkpoints: Path) -> "Pla
     """
     from pytest_trace2evolve.serving.loading import end_tokens, load_tokenizer
     from pytest_trace2evolve.training.chat_encoding import ChatEncoder
-    from pytest_trace2evolve.training.run import Plan
+    from pytest_trace2evolve.training.grpo import Plan
 
     tokenizer = load_tokenizer(order.base)
     ends = end_tokens(order.base, tokenizer)

@@ -26,9 +26,9 @@ from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.task import Task
 from pytest_trace2evolve.utils.canonical import digest, digest_text
 from pytest_trace2evolve.utils.optional import require
+from pytest_trace2evolve.worlds.copy_on_write import OverlayDatabase, WriteMode, clone
 from pytest_trace2evolve.worlds.inspect_domains import DOMAINS, Toolkit
 from pytest_trace2evolve.worlds.light_import import import_toolkits
-from pytest_trace2evolve.worlds.overlay import OverlayDatabase, WriteMode, clone
 from pytest_trace2evolve.worlds.retail_rules import RULES
 from pytest_trace2evolve.worlds.toolkit import ToolkitSession
 

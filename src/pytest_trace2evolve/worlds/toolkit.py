@@ -11,7 +11,7 @@ from pytest_trace2evolve.errors import WorldError
 from pytest_trace2evolve.records.message import Requestor
 from pytest_trace2evolve.records.protocols import ToolResult, WorldSession
 from pytest_trace2evolve.records.task import Action, Assertion, FunctionCall, InitializationData, InitialState
-from pytest_trace2evolve.worlds.overlay import WriteMode, equal, merge
+from pytest_trace2evolve.worlds.copy_on_write import WriteMode, equal, merge
 
 
 class ToolkitSession(WorldSession):

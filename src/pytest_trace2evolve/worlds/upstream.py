@@ -25,8 +25,8 @@ from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.task import Action, InitializationData, Task
 from pytest_trace2evolve.utils.canonical import digest, digest_text
 from pytest_trace2evolve.utils.optional import quiet_import
+from pytest_trace2evolve.worlds.copy_on_write import OverlayDatabase, WriteMode, clone
 from pytest_trace2evolve.worlds.inspect_evals import LazyTasks
-from pytest_trace2evolve.worlds.overlay import OverlayDatabase, WriteMode, clone
 from pytest_trace2evolve.worlds.retail_rules import RULES
 from pytest_trace2evolve.worlds.toolkit import ToolkitSession
 

@@ -14,7 +14,7 @@ from pytest_trace2evolve.records.rules import Rules
 from pytest_trace2evolve.records.score import ToolType
 from pytest_trace2evolve.records.task import Assertion, FunctionCall, InitializationData, Task
 from pytest_trace2evolve.utils.canonical import digest
-from pytest_trace2evolve.worlds.overlay import OverlayDatabase, WriteMode, merge
+from pytest_trace2evolve.worlds.copy_on_write import OverlayDatabase, WriteMode, merge
 from pytest_trace2evolve.worlds.retail_rules import RETAIL_RULES
 from pytest_trace2evolve.worlds.support.database import RetailDB
 from pytest_trace2evolve.worlds.support.tools import TOOL_TYPES, RetailAgentTools, tool_schemas

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_trace2evolve.errors import ConfigError, InfrastructureError
-from pytest_trace2evolve.evidence.answers import AnswerFile, remove
+from pytest_trace2evolve.evidence.answer_store import AnswerFile, remove
 from pytest_trace2evolve.records.completion import Answer, Completion, Usage
 
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_trace2evolve.errors import ContextWindowError, InfrastructureError
-from pytest_trace2evolve.evidence.answers import AnswerFile
-from pytest_trace2evolve.models.answers import KeyedRequests, PlayedModel, StoredModel, answer_key
+from pytest_trace2evolve.evidence.answer_store import AnswerFile
 from pytest_trace2evolve.models.settings import ModelSettings
+from pytest_trace2evolve.models.stored_answers import KeyedRequests, PlayedModel, StoredModel, answer_key
 from pytest_trace2evolve.records.completion import Answer, Completion, Usage, from_completion
 from pytest_trace2evolve.records.protocols import ToolSchema
 

@@ -27,10 +27,10 @@ from pytest_trace2evolve.serving.engine import Engine, Job
 from pytest_trace2evolve.serving.folder import read_adapter, read_model
 from pytest_trace2evolve.serving.loading import LoadedModel
 from pytest_trace2evolve.serving.request import ChatRequest
-from pytest_trace2evolve.training import run
+from pytest_trace2evolve.training import grpo
 from pytest_trace2evolve.training.checkpoints import load_checkpoint
+from pytest_trace2evolve.training.grpo import LAST_SHARE, StepCallback, rate_share, train, vllm_settings
 from pytest_trace2evolve.training.recipe import PRESETS, Drawing, Recipe, Vllm
-from pytest_trace2evolve.training.run import LAST_SHARE, StepCallback, rate_share, train, vllm_settings
 from pytest_trace2evolve.training.sampler import EngineSampler, FoldedModel, OnAnswer
 from pytest_trace2evolve.training.train import write_weights
 from pytest_trace2evolve.training.trainer import CustomerTrainer
@@ -142,7 +142,7 @@ def test_transformers_can_draw_instead_of_the_engine(
             batches.append({"texts": [list(one._history()) for one in self.environments], **batch})
             return batch
 
-    monkeypatch.setattr(run, "CustomerTrainer", Recording)
+    monkeypatch.setattr(grpo, "CustomerTrainer", Recording)
     done = train(toy_plan(base, tmp_path / "kept", steps=1, redraws=0, drawing=Drawing.TRANSFORMERS))
     assert done.curve[0]["rollouts"] == 8
     [batch] = batches
@@ -168,7 +168,7 @@ def test_vllm_gets_the_recipes_settings_and_needs_a_gpu(monkeypatch: pytest.Monk
         with pytest.raises(MissingExtraError) as missing:
             vllm_settings(recipe)
         assert str(missing.value) == ("'vllm' is not installed; run: pip install 'pytest-trace2evolve[vllm]'")
-    monkeypatch.setattr(run, "require", lambda module, extra: None)
+    monkeypatch.setattr(grpo, "require", lambda module, extra: None)
     own = Vllm(server="http://127.0.0.1:8000", parallel=2, memory=0.5, length=9000)
     settings = vllm_settings(Recipe(drawing=Drawing.VLLM_SERVER, vllm=own))
     assert settings == {
@@ -228,7 +228,7 @@ def test_qwen3_rolls_out_reads_calls_learns_is_saved_and_served(
         traces.append(list(trace))
         return by_letters(trace)
 
-    monkeypatch.setattr(run, "EngineSampler", CallingSampler)
+    monkeypatch.setattr(grpo, "EngineSampler", CallingSampler)
     done = train(toy_plan(qwen3, tmp_path / "kept", worth, redraws=0, rollout_tokens=400))
     assert [step["rollouts"] for step in done.curve] == [8, 8]
     called = [trace for trace in traces if trace[1].tool_calls]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pytest_trace2evolve.errors import ResultsError
 from pytest_trace2evolve.evidence.baselines import read_evidence, write_evidence
-from pytest_trace2evolve.evidence.columns import is_in_lines, read_both, read_columns
+from pytest_trace2evolve.evidence.column_reader import is_in_lines, read_both, read_columns
 from pytest_trace2evolve.gate.columns import columns
 from pytest_trace2evolve.records.completion import Usage
 from pytest_trace2evolve.records.evidence import Evidence, Provenance

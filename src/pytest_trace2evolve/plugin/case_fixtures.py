@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pytest_trace2evolve.cases.case import Case
     from pytest_trace2evolve.environments.registry import Environments
     from pytest_trace2evolve.plugin.controller import Controller
-    from pytest_trace2evolve.session.pressure import CaseRunner, Outcome
+    from pytest_trace2evolve.session.case_runner import CaseRunner, Outcome
 
 NAME = "trace2evolve-pressure"
 """The name under which this process's plugin object is registered."""
@@ -181,7 +181,7 @@ class PressureTests:
         if self._runner is not None:
             return self._runner
         from pytest_trace2evolve.records.evidence import REPLAY
-        from pytest_trace2evolve.session.pressure import CaseRunner
+        from pytest_trace2evolve.session.case_runner import CaseRunner
 
         has_plan = bool(self._run.input) if isinstance(self._run, Worker) else self._run.plan is not None
         if not has_plan:

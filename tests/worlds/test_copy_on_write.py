@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from pytest_trace2evolve.worlds.overlay import OverlayDatabase, WriteMode, clone
+from pytest_trace2evolve.worlds.copy_on_write import OverlayDatabase, WriteMode, clone
 
 
 class Record(BaseModel):
