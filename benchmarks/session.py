@@ -48,7 +48,8 @@ import time
 import pytest
 from _pytest.config.argparsing import Parser
 started = time.perf_counter()
-from pytest_trace2evolve import hookspecs, plugin
+from pytest_trace2evolve import plugin
+from pytest_trace2evolve.plugin import hookspecs
 plugin.pytest_addoption(Parser(_ispytest=True))
 print((time.perf_counter() - started) * 1000)
 """

@@ -19,17 +19,19 @@ from pytest_trace2evolve.project.project import Project
 from pytest_trace2evolve.records.verdict import Goal
 from pytest_trace2evolve.report.verdict import comparison_text
 from pytest_trace2evolve.session import compare as recorded
-from pytest_trace2evolve.session.option_table import OPTIONS, Option
-from pytest_trace2evolve.session.planner import make_plan, resources_of
-from pytest_trace2evolve.session.session import (
+from pytest_trace2evolve.session.events import (
     Event,
     Run,
+    SimulationFinished,
     StageFinished,
     TaskDecided,
     TaskName,
+    VerdictReached,
     ignore,
-    run,
 )
+from pytest_trace2evolve.session.option_table import OPTIONS, Option
+from pytest_trace2evolve.session.planner import make_plan, resources_of
+from pytest_trace2evolve.session.session import run
 from pytest_trace2evolve.session.settings import Context, check_values, read_judge, read_options
 from pytest_trace2evolve.worlds.registry import Worlds
 
@@ -38,8 +40,10 @@ __all__ = [
     "Event",
     "Project",
     "Run",
+    "SimulationFinished",
     "StageFinished",
     "TaskDecided",
+    "VerdictReached",
     "compare",
     "evaluate",
 ]

@@ -1,6 +1,7 @@
 """The docs say what the code does: hooks, options, errors, commands."""
 
 import argparse
+import importlib
 import inspect
 import re
 from pathlib import Path
@@ -53,6 +54,40 @@ def test_every_command_is_in_the_docs() -> None:
     )
     for name in commands.choices:
         assert f"trace2evolve {name}" in text
+
+
+PUBLIC = re.findall(
+    r"`(pytest_trace2evolve[.\w]*)`",
+    "".join(
+        line
+        for line in (DOCS / "extending.md").read_text("utf-8").splitlines()
+        if line.startswith("| `pytest_trace2")
+    ),
+)
+"""The public modules, as the page on extending names them; `records` stands for all its modules."""
+
+
+def test_docs_and_examples_import_public_names_only() -> None:
+    pages = [*DOCS.glob("*.md"), *DOCS.glob("examples/**/*.py"), DOCS.parent / "README.md"]
+    found = []
+    for page in pages:
+        for module, names in re.findall(
+            r"from (pytest_trace2evolve[.\w]*) import ([\w, ]+)", page.read_text("utf-8")
+        ):
+            found.append(module)
+            assert module in PUBLIC or module.startswith("pytest_trace2evolve.records."), (
+                f"{page.name}: {module}"
+            )
+            for name in names.replace(" ", "").split(","):
+                assert not name.startswith("_")
+                assert hasattr(importlib.import_module(module), name), f"{page.name}: {module}.{name}"
+    assert len(found) > 5
+
+
+def test_public_modules_exist() -> None:
+    assert len(PUBLIC) > 10
+    for module in PUBLIC:
+        importlib.import_module(module)
 
 
 def test_local_links_lead_somewhere() -> None:

@@ -34,12 +34,12 @@ from pytest_trace2evolve.improve.trainings import (
 from pytest_trace2evolve.records.adapter import AdapterState
 from pytest_trace2evolve.records.improvement import CandidateOutcome, Evolution, Stage
 from pytest_trace2evolve.records.verdict import Decision
+from pytest_trace2evolve.session.events import Event, TaskDecided
 from pytest_trace2evolve.session.evidence_sources import expand
 from pytest_trace2evolve.session.ledger import ProjectLedger
 from pytest_trace2evolve.session.planner import Resources, make_plan
 from pytest_trace2evolve.session.promote import gate_decision, record_adapter_verdict, state_by_gate
 from pytest_trace2evolve.session.run_verdict import read_verdict
-from pytest_trace2evolve.session.session import Event, TaskDecided
 from pytest_trace2evolve.session.session import run as run_session
 from pytest_trace2evolve.utils.files import lock_file, write_atomic
 from pytest_trace2evolve.utils.reading import read_record

@@ -33,9 +33,10 @@ from pytest_trace2evolve.report.live_display import Display
 from pytest_trace2evolve.report.progress import Watch, forecast, totals_text
 from pytest_trace2evolve.report.verdict import run_report
 from pytest_trace2evolve.session.baselines import BaselineFacts, planned_baselines
+from pytest_trace2evolve.session.events import Event, Run, TaskDecided, TaskName
 from pytest_trace2evolve.session.plan import Plan
 from pytest_trace2evolve.session.planner import make_plan
-from pytest_trace2evolve.session.session import Event, Run, Session, TaskDecided, TaskName
+from pytest_trace2evolve.session.session import Session
 from pytest_trace2evolve.session.settings import check_values, read_judge, read_options
 from pytest_trace2evolve.session.summary import RunReport, report_of
 from pytest_trace2evolve.utils.crashes import shorten, traceback_note

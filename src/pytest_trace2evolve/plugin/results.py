@@ -9,7 +9,7 @@ from pytest_trace2evolve.records.verdict import EXIT_STATUS, Decision
 from pytest_trace2evolve.report.summary import task_properties, trial_properties
 from pytest_trace2evolve.scoring.metrics import Trials
 from pytest_trace2evolve.scoring.reward import NO_JUDGE
-from pytest_trace2evolve.session.session import Run, TaskDecided
+from pytest_trace2evolve.session.events import Run, TaskDecided
 from pytest_trace2evolve.session.trials import TaskRun, is_suspected
 from pytest_trace2evolve.utils.sanitize import sanitize_line
 

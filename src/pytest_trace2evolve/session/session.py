@@ -7,7 +7,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from pytest_trace2evolve.engine.budget import Account
@@ -17,10 +17,9 @@ from pytest_trace2evolve.engine.loop import LoopThread
 from pytest_trace2evolve.errors import ConfigError, EndpointError, ResultsError, StorageError
 from pytest_trace2evolve.evidence.answer_store import remove
 from pytest_trace2evolve.evidence.baselines import write_evidence
-from pytest_trace2evolve.gate.alpha_spending import Stage
 from pytest_trace2evolve.gate.decide import worst
 from pytest_trace2evolve.project.candidates import AgentFactory
-from pytest_trace2evolve.records.evidence import CHAT
+from pytest_trace2evolve.records.evidence import CHAT, SimulationEvidence
 from pytest_trace2evolve.records.verdict import Decision
 from pytest_trace2evolve.session.cassettes import export, recording
 from pytest_trace2evolve.session.comparability import check_comparable, check_mergeable, check_unedited
@@ -32,6 +31,16 @@ from pytest_trace2evolve.session.estimate import (
     estimate,
     expected_usage,
 )
+from pytest_trace2evolve.session.events import (
+    Event,
+    Run,
+    SimulationFinished,
+    StageFinished,
+    TaskDecided,
+    TaskName,
+    VerdictReached,
+    ignore,
+)
 from pytest_trace2evolve.session.finish import store_run
 from pytest_trace2evolve.session.ledger import ProjectLedger
 from pytest_trace2evolve.session.plan import Plan, SideName
@@ -41,74 +50,11 @@ from pytest_trace2evolve.session.trials import TaskRun, TaskRunner
 from pytest_trace2evolve.session.verdicts import SuiteOutcome, SuiteRun, outcome
 from pytest_trace2evolve.utils.files import Scratch
 
-TaskName = tuple[str, str]
-"""A suite and a task of it."""
-
 _STOP_SECONDS = 30.0
 """How long a stop waits for simulations: an agent may ignore that it is cancelled."""
 
 _SCORER_THREADS = 8
 """Threads that score simulations if a judge is asked over the network; without a judge one thread scores."""
-
-
-@dataclass(frozen=True)
-class TaskDecided:
-    """The trials of a task are made and scored, and a fall is confirmed or not.
-
-    Attributes:
-        plan: The plan of the last stage that ran.
-        run: The trials; None if the run ended before them.
-        why: Why the run ended before them, in a few words.
-    """
-
-    plan: Plan
-    suite: str
-    task_id: str
-    run: TaskRun | None
-    why: str = ""
-
-
-@dataclass(frozen=True)
-class StageFinished:
-    """A stage of the run ended; `is_last` if no other one follows."""
-
-    stage: Stage
-    is_last: bool
-    outcomes: tuple[SuiteOutcome, ...]
-
-
-@dataclass(frozen=True)
-class Run:
-    """The result of a run.
-
-    Attributes:
-        plan: What was run; of a staged run the plan of its last stage.
-        outcomes: Figures and verdicts of each suite.
-        notes: What the user should know, a line each.
-        is_measured: Whether a simulation was scored.
-        error: Why nothing counts: evidence could not be stored. Empty if it could.
-        exhausted: Which budget ended the run before its end; empty if none did.
-    """
-
-    plan: Plan
-    outcomes: tuple[SuiteOutcome, ...] = ()
-    notes: tuple[str, ...] = ()
-    is_measured: bool = False
-    error: str = ""
-    exhausted: str = ""
-
-    @property
-    def decision(self) -> Decision | None:
-        """The verdict over all suites: the worst of theirs; None if no suite decided."""
-        return worst(suite.decision for suite in self.outcomes)
-
-
-Event = TaskDecided | StageFinished
-"""What a session reports while it runs, from a thread of its own."""
-
-
-def ignore(event: Event) -> None:
-    """Take no notice of events."""
 
 
 class Session:
@@ -334,7 +280,10 @@ class Session:
         runner = TaskRunner(
             self.plan, worlds, self.engine, self._draws, factories, self._expected, self._scorer, self._tasks
         )
-        await runner.run_all(self._on_task_run)
+        await runner.run_all(self._on_simulation, self._on_task_run)
+
+    def _on_simulation(self, suite: str, record: SimulationEvidence, is_fresh: bool) -> None:
+        self._on_event(SimulationFinished(self.plan, suite, record, is_fresh))
 
     def _on_task_run(self, suite: str, task_id: str, run: TaskRun) -> None:
         self._runs[suite].runs[task_id] = run
@@ -406,7 +355,9 @@ class Session:
         self._store(runs, outcomes, ledger, stopped=stopped, others_failed=others_failed)
         if stopped and not self.plan.fresh and self.plan.live is not None:
             self.notes.append("what is finished is kept: rerun the same command to resume")
-        return Run(self.plan, outcomes, tuple(self.notes), _is_measured(outcomes), exhausted=exhausted)
+        run = Run(self.plan, outcomes, tuple(self.notes), _is_measured(outcomes), exhausted=exhausted)
+        self._on_event(VerdictReached(run))
+        return run
 
     def _suite_runs(self, stopped: str) -> list[SuiteRun]:
         """The suites of which a task ran; all of them if the run was stopped."""

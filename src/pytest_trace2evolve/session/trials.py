@@ -98,21 +98,33 @@ class TaskRunner:
         confirm = self.plan.confirm
         self._is_scarce = confirm is not None and most_fresh(self.plan) == confirm.budget
 
-    async def run_all(self, on_run: Callable[[str, str, TaskRun], None]) -> None:
+    async def run_all(
+        self,
+        on_simulation: Callable[[str, SimulationEvidence, bool], None],
+        on_run: Callable[[str, str, TaskRun], None],
+    ) -> None:
         """Run all tasks; they begin in order, and as many at once as keep the slots full.
 
         Args:
+            on_simulation: Called with the suite, the evidence of a simulation and whether it is a fresh one,
+                in a thread that scores.
             on_run: Called with the suite, the task's id and its trials.
 
         Raises:
             EndpointError: the endpoint refuses what every further simulation would ask too.
             StorageError: a trace cannot be stored, or a stored one was changed.
+            Exception: what a callback raises.
         """
+        self._on_simulation = on_simulation
+        self._failure: Exception | None = None
         window = asyncio.Semaphore(2 * self.engine.loop.slots)
 
         async def run(suite: str, task_id: str) -> None:
             try:
-                on_run(suite, task_id, await self._run(self.plan.suites[suite], task_id))
+                task_run = await self._run(self.plan.suites[suite], task_id)
+                if self._failure is not None:
+                    raise self._failure
+                on_run(suite, task_id, task_run)
             finally:
                 self._ended[suite, task_id].set()
                 window.release()
@@ -279,7 +291,22 @@ class TaskRunner:
         simulation: Simulation | Exception,
         folder: Path | None = None,
     ) -> SimulationEvidence:
-        """Score a simulation and store its trace."""
+        """Score a simulation, store its trace and report it."""
+        record = self._scored(planned, task, trial, simulation, folder)
+        try:
+            self._on_simulation(planned.name, record, folder is not None)
+        except Exception as error:  # of the caller: it ends the run, and loses no trial
+            self._failure = self._failure or error
+        return record
+
+    def _scored(
+        self,
+        planned: PlannedSuite,
+        task: Task,
+        trial: int,
+        simulation: Simulation | Exception,
+        folder: Path | None,
+    ) -> SimulationEvidence:
         try:
             if isinstance(simulation, Exception):
                 raise simulation
