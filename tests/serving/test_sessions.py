@@ -52,9 +52,7 @@ def traces(project: DeskProject) -> dict[str, Any]:
 
 def session(project: DeskProject, models: Path, *arguments: str) -> pytest.RunResult:
     """A session with the tiny model as agent and user."""
-    return project.pytester.runpytest_inprocess(
-        f"--t2e-model={models / 'base'}", "--t2e-gate=off", *arguments
-    )
+    return project.spread(f"--t2e-model={models / 'base'}", "--t2e-gate=off", *arguments)
 
 
 OURS = "T2E_TESTS_OF_SESSIONS"
